@@ -62,7 +62,7 @@ def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     from workbench.server.door import make_access_control
     from workbench.server.tls import certificate
     from workbench.service import background
-    from workbench.service.checks import set_error_option, check_models, check_port
+    from workbench.service.checks import check_models, check_port, set_error_option
     from workbench.ui import space
 
     args.place = space.detect(public=args.public)

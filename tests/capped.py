@@ -23,11 +23,11 @@ class FirstFew(Verifier):
     most: int = param(2, ge=1, le=16, doc="maximum number of draft tokens accepted per round")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        if v.u_stop is None:
+        if v.u_bonus is None:
             return greedy_match(v.tree, likeliest(v.logits))
-        ruling = recursive_rejection(v.tree, v.p, v.u_stop)
+        ruling = recursive_rejection(v.tree, v.p, v.u_bonus)
         level = torch.arange(len(v.p), device=v.p.device)
-        stop = torch.where(level < self.most, ruling.stop, pick(v.p, v.u_stop))
+        stop = torch.where(level < self.most, ruling.bonus, pick(v.p, v.u_bonus))
         return AcceptanceDecision(ruling.accept.masked_fill(level[:-1] >= self.most, 0.0), stop)
 
 
@@ -37,4 +37,4 @@ class WrongFirstFew(FirstFew):
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
-        return ruling if v.u_stop is None else replace(ruling, stop=recursive_rejection(v.tree, v.p, v.u_stop).stop)
+        return ruling if v.u_bonus is None else replace(ruling, stop=recursive_rejection(v.tree, v.p, v.u_bonus).bonus)

@@ -56,7 +56,7 @@ class SimulatedGPU(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.n = 0
+        self.n_operations = 0
 
     def __enter__(self) -> SimulatedGPU:
         """Give new parameters the device of their data: PyTorch creates them without calling `__torch_function__`."""
@@ -82,7 +82,7 @@ class SimulatedGPU(TorchFunctionMode):
         if getattr(func, "__self__", None) is Tensor.device:
             return GPU if args[0] in _on_gpu else func(*args)
         given = list(_tensors((args, kwargs)))
-        asked = self._asked(func, args, kwargs)
+        asked = self._requested_device(func, args, kwargs)
         if func not in _MOVES | _COPIES:
             self._refuse_mixed(func, args, given)
         if func is Tensor.numpy and device_of(args[0]) == GPU:
@@ -94,7 +94,7 @@ class SimulatedGPU(TorchFunctionMode):
             kwargs |= {"device": CPU} if "device" in kwargs else {}
         is_there = any(device_of(each) == GPU for each in given) if asked is None else asked.type == GPU.type
         place = GPU if is_there else CPU
-        self.n += is_there
+        self.n_operations += is_there
         found = Tensor.clone(args[0]) if func is Tensor.cuda else func(*args, **kwargs)
         if func == Tensor.data.__set__:  # pyright: ignore[reportAttributeAccessIssue]
             _put([args[0]], device_of(args[1]))
@@ -110,7 +110,7 @@ class SimulatedGPU(TorchFunctionMode):
         return found
 
     @staticmethod
-    def _asked(func: Any, args: Any, kwargs: Any) -> torch.device | None:
+    def _requested_device(func: Any, args: Any, kwargs: Any) -> torch.device | None:
         """Return the device that a call requests explicitly; None if it requests none."""
         if func is Tensor.cpu:
             return CPU

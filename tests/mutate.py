@@ -47,10 +47,10 @@ class Trial:
     mutation: Mutation
     copy: Path
     path: Path
-    whole: str
+    original_text: str
     pid: int
     log: Path
-    begun: float
+    started_at: float
 
 
 def main() -> int:
@@ -110,7 +110,7 @@ def mutations_of_function(address: str, tests: Sequence[str]) -> list[Mutation]:
     Raises:
         MutationError: there is no such function.
     """
-    function, found = Function.at(address, ROOT), list[Mutation]()
+    function, found = Function.find(address, ROOT), list[Mutation]()
     lines = function.source.decode().splitlines()
     for change in all_changes(function):
         line = change.line(function)
@@ -150,9 +150,9 @@ def try_mutations(mutations: Sequence[Mutation], copies: list[Path]) -> list[str
         while waiting or running:
             while waiting and free:
                 mutation, copy = waiting.pop(0), free.pop()
-                function = Function.at(mutation.function, copy)
+                function = Function.find(mutation.function, copy)
                 log, path, whole = copy / "trial.log", function.path, function.source.decode()
-                path.write_text(mutation.change.applied(function), encoding="utf-8")
+                path.write_text(mutation.change.apply(function), encoding="utf-8")
                 pid = start_tests(copy, mutation.tests, log)
                 running.append(Trial(mutation, copy, path, whole, pid, log, time.monotonic()))
             time.sleep(0.05)
@@ -161,13 +161,13 @@ def try_mutations(mutations: Sequence[Mutation], copies: list[Path]) -> list[str
                 if verdict is None:
                     continue
                 running.remove(trial)
-                trial.path.write_text(trial.whole, encoding="utf-8")
+                trial.path.write_text(trial.original_text, encoding="utf-8")
                 free.append(trial.copy)
                 lines = trial.log.read_text(errors="replace").splitlines()
                 by = next((line for line in lines if line.startswith("FAILED ")), "")
                 if verdict not in (KILLED, SURVIVED):
                     by = " / ".join(lines[-3:])
-                print_verdict(trial.mutation, verdict, time.monotonic() - trial.begun, by or trial.mutation.why)
+                print_verdict(trial.mutation, verdict, time.monotonic() - trial.started_at, by or trial.mutation.why)
                 verdicts.append(verdict)
     finally:  # the forks have their own process groups, which Ctrl-C does not reach
         for trial in running:
@@ -180,7 +180,7 @@ def poll_trial(trial: Trial) -> str | None:
     """Return the verdict; None while it is running."""
     pid, status = os.waitpid(trial.pid, os.WNOHANG)
     if not pid:
-        if time.monotonic() - trial.begun < LIMIT_S:
+        if time.monotonic() - trial.started_at < LIMIT_S:
             return None
         os.killpg(trial.pid, signal.SIGKILL)
         os.waitpid(trial.pid, 0)

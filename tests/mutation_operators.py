@@ -55,7 +55,7 @@ class Function:
     name: str
 
     @classmethod
-    def at(cls, address: str, root: Path) -> Function:
+    def find(cls, address: str, root: Path) -> Function:
         """Find a function by an address such as `workbench.core.rejection:walk`.
 
         Raises:
@@ -104,7 +104,7 @@ class Function:
         return sorted(found, key=lambda node: (*_start(node), *(-x for x in _end(node))))
 
     @property
-    def known(self) -> set[str]:
+    def available_names(self) -> set[str]:
         """Names that an expression may use in place of the body: parameters, names of the module, builtins."""
         assert self.node is not None
         args = self.node.args
@@ -116,7 +116,7 @@ class Function:
                 known |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and _is_stored(name)}
         return known
 
-    def replaced(self, first: ast.AST, last: ast.AST, text: str) -> str:
+    def replace_nodes(self, first: ast.AST, last: ast.AST, text: str) -> str:
         """Return the file with the nodes from `first` to `last` replaced by a text of as many lines.
 
         Raises:
@@ -210,7 +210,7 @@ class Operator:
         raise NotImplementedError
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Return one operator of this class for each place of a function that it can change."""
         return []
 
@@ -225,14 +225,14 @@ class Operator:
             raise MutationError(f"{function.name} has {len(places)} {self.PLACE}, so there is no number {self.k}")
         return places[self.k]
 
-    def applied(self, function: Function) -> str:
+    def apply(self, function: Function) -> str:
         """Return the changed text of the file.
 
         Raises:
             MutationError: the place is not there or holds something else.
         """
         node, part = self.place(function)
-        return function.replaced(node, node, ast.unparse(self.change(copy.deepcopy(node), part)))
+        return function.replace_nodes(node, node, ast.unparse(self.change(copy.deepcopy(node), part)))
 
     def line(self, function: Function) -> int:
         """Return the number of the line where the place begins, from 1."""
@@ -269,7 +269,7 @@ class Compare(Operator):
         return node
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Shift each bound by its equal case, and negate all others."""
         found = list[Operator]()
         for k, (node, part) in enumerate(cls(0, "", "").places(function)):
@@ -303,7 +303,7 @@ class BinOp(Operator):
         return node
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Replace each by a related one."""
         found = list[Operator]()
         for k, (node, _) in enumerate(cls(0, "", "").places(function)):
@@ -328,7 +328,7 @@ class SwapOperands(BinOp):
         return node
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Exchange the operands of operators for which their order matters."""
         found = list[Operator]()
         for k, (node, _) in enumerate(cls(0, "").places(function)):
@@ -357,7 +357,7 @@ class BoolOp(Operator):
         return node
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Exchange `and` and `or`."""
         nodes = [node for node, _ in cls(0, "", "").places(function)]
         olds = [_symbol(LOGICAL, node.op) for node in nodes if isinstance(node, ast.BoolOp)]
@@ -382,7 +382,7 @@ class DropUnary(Operator):
         return node.operand
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Leave out each."""
         nodes = [node for node, _ in cls(0, "").places(function)]
         return [cls(k, _symbol(UNARY, node.op)) for k, node in enumerate(nodes) if isinstance(node, ast.UnaryOp)]
@@ -409,7 +409,7 @@ class Constant(Operator):
         return _expression(repr(self.new))
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Add 1 to each number, and negate each boolean."""
         values = [node.value for node, _ in cls(0, 0, 0).places(function) if isinstance(node, ast.Constant)]
         return [cls(k, old, not old if isinstance(old, bool) else old + 1) for k, old in enumerate(values)]  # type: ignore[operator]
@@ -438,7 +438,7 @@ class Negate(Operator):
         return ast.UnaryOp(ast.Not(), node)
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Negate each."""
         return [cls(k, list(_kinds())[part]) for k, (_, part) in enumerate(cls(0, "").places(function))]
 
@@ -455,7 +455,7 @@ class Force(Negate):
         return ast.Constant(self.new)
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Never take an `if`: `Negate` tries the opposite already."""
         places = enumerate(cls(0, "", new=False).places(function))
         return [cls(k, kind, new=False) for k, (_, part) in places if (kind := list(_kinds())[part]) == "if"]
@@ -489,7 +489,7 @@ class DropStatement(Operator):
         return ast.Pass()
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Leave out calls, augmented assignments, deletions, errors, `continue`, and assignments to attributes."""
         found = list[Operator]()
         for kind in ("call", "augmented", "delete", "raise", "continue", "assign"):
@@ -527,7 +527,7 @@ class Bypass(Operator):
         return node.args[0]
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Leave out each call inside an expression that is applied to something."""
         whole = {id(node.value) for node in function.nodes if isinstance(node, ast.Expr)}
         names = dict.fromkeys(_called(node) for node in function.nodes if isinstance(node, ast.Call))
@@ -570,7 +570,7 @@ class Argument(Operator):
     """
 
     old: str
-    which: int | str
+    argument: int | str
     new: str
     PLACE: ClassVar[str] = "calls of that name"
 
@@ -581,14 +581,14 @@ class Argument(Operator):
     def change(self, node: ast.AST, part: int) -> ast.AST:
         """Put the new argument there."""
         assert isinstance(node, ast.Call)
-        if isinstance(self.which, int) and self.which < len(node.args):
-            node.args[self.which] = self._argument(node.args[self.which])
+        if isinstance(self.argument, int) and self.argument < len(node.args):
+            node.args[self.argument] = self._argument(node.args[self.argument])
             return node
         for keyword in node.keywords:
-            if keyword.arg == self.which:
+            if keyword.arg == self.argument:
                 keyword.value = self._argument(keyword.value)
                 return node
-        raise MutationError(f"number {self.k} of the {self.PLACE} {self.old} has no argument {self.which}")
+        raise MutationError(f"number {self.k} of the {self.PLACE} {self.old} has no argument {self.argument}")
 
     def _argument(self, old: ast.expr) -> ast.expr:
         return _expression(self.new.replace("{}", f"({ast.unparse(old)})"))
@@ -625,7 +625,7 @@ class Callee(Operator):
         return node
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator]:
+    def all_in(cls, function: Function) -> list[Operator]:
         """Take the minimum for the maximum, and the like."""
         calls = [(old, new, cls(0, old, new).places(function)) for old, new in cls.OTHER.items()]
         return [cls(k, old, new) for old, new, places in calls for k in range(len(places))]
@@ -637,7 +637,7 @@ class Return:
 
     new: str
 
-    def applied(self, function: Function) -> str:
+    def apply(self, function: Function) -> str:
         """Return the changed text of the file.
 
         Raises:
@@ -646,16 +646,16 @@ class Return:
         expression = _expression(self.new)
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and not _is_stored(node)}
         own = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and _is_stored(node)}
-        if unknown := names - own - function.known:
+        if unknown := names - own - function.available_names:
             raise MutationError(f"{function.name} does not know {', '.join(sorted(unknown))}")
-        return function.replaced(function.body[0], function.body[-1], f"return {ast.unparse(expression)}")
+        return function.replace_nodes(function.body[0], function.body[-1], f"return {ast.unparse(expression)}")
 
     def line(self, function: Function) -> int:
         """Return the number of the line where the body begins, from 1."""
         return function.body[0].lineno
 
     @classmethod
-    def every(cls, function: Function) -> list[Operator | Return]:
+    def all_in(cls, function: Function) -> list[Operator | Return]:
         """Return nothing."""
         return [cls("None")]
 
@@ -671,9 +671,9 @@ def all_changes(function: Function) -> list[Change]:
     """Return each applicable operator for each place of a function, in the order of the lines."""
     found = list[Change]()
     for operator in OPERATORS:
-        for change in operator.every(function):
+        for change in operator.all_in(function):
             try:
-                change.applied(function)
+                change.apply(function)
             except MutationError:
                 continue
             found.append(change)

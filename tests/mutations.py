@@ -50,7 +50,7 @@ class Mutation:
     def problem(self) -> str:
         """Return the reason why it cannot be applied: a missing function, expression or test; "" if it can."""
         try:
-            self.change.applied(Function.at(self.function, ROOT))
+            self.change.apply(Function.find(self.function, ROOT))
         except MutationError as error:
             return str(error)
         return next((f"no test is called {test}" for test in self.tests if not _is_there(test)), "")

@@ -44,5 +44,5 @@ def shuffled_vocabulary_models(work: Path) -> Models:
     }.values():
         weight.data[torch.tensor(number)] = weight.data.clone()
     models = Models(Runner(model), tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(Runner(shared_copy), theirs, "renumbered")
+    models.other_vocabulary_drafter = OtherVocabularyDrafter(Runner(shared_copy), theirs, "renumbered")
     return models

@@ -55,7 +55,7 @@ class Box:
 @pytest.fixture
 def toy(tmp_path: Path) -> Function:
     (tmp_path / "toy.py").write_text(TOY, encoding="utf-8")
-    return Function.at("toy:Box.fits", tmp_path)
+    return Function.find("toy:Box.fits", tmp_path)
 
 
 EACH: dict[str, tuple[Change, str, str]] = {
@@ -80,7 +80,7 @@ EACH: dict[str, tuple[Change, str, str]] = {
 
 @pytest.mark.parametrize(("change", "old", "new"), EACH.values(), ids=EACH)
 def test_an_operator_changes_one_place_and_no_line_moves(change: Change, old: str, new: str, toy: Function) -> None:
-    plain, changed = ast.unparse(ast.parse(TOY)), change.applied(toy)
+    plain, changed = ast.unparse(ast.parse(TOY)), change.apply(toy)
     assert plain.count(old) == 1
     assert ast.unparse(ast.parse(changed)) == plain.replace(old, new)
     assert changed.count("\n") == TOY.count("\n")
@@ -89,12 +89,12 @@ def test_an_operator_changes_one_place_and_no_line_moves(change: Change, old: st
 
 
 def test_a_body_is_replaced_by_an_expression_of_its_parameters(toy: Function) -> None:
-    changed = Return("size > LIMIT + math.pi").applied(toy)
+    changed = Return("size > LIMIT + math.pi").apply(toy)
     assert "return size > LIMIT + math.pi" in changed
     assert "Return whether" in changed
     assert changed.count("\n") == TOY.count("\n")
     with pytest.raises(MutationError, match="does not know total"):
-        Return("total").applied(toy)
+        Return("total").apply(toy)
 
 
 def test_an_address_outlives_new_names_new_words_and_a_new_place(tmp_path: Path, toy: Function) -> None:
@@ -105,10 +105,10 @@ def test_an_address_outlives_new_names_new_words_and_a_new_place(tmp_path: Path,
     )
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "toy.py").write_text(other, encoding="utf-8")
-    moved = Function.at("elsewhere.toy:Box.fits", tmp_path)
+    moved = Function.find("elsewhere.toy:Box.fits", tmp_path)
     for change, _, _ in EACH.values():
-        expected = ast.unparse(ast.parse(change.applied(toy))).replace("total", "sum_of_all")
-        found = ast.unparse(ast.parse(change.applied(moved)))
+        expected = ast.unparse(ast.parse(change.apply(toy))).replace("total", "sum_of_all")
+        found = ast.unparse(ast.parse(change.apply(moved)))
         assert found.replace("Say whether 1 + 1 and", "Return whether") == expected
 
 
@@ -129,13 +129,13 @@ def test_an_address_outlives_new_names_new_words_and_a_new_place(tmp_path: Path,
 )
 def test_a_place_that_holds_something_else_is_an_error(change: Change, says: str, toy: Function) -> None:
     with pytest.raises(MutationError, match=says):
-        change.applied(toy)
+        change.apply(toy)
 
 
 @pytest.mark.parametrize("address", ["toy:Box.fit", "toy:fits", "toy:Box", "toy", "play:Box.fits"])
 def test_a_function_that_is_not_there_is_an_error(address: str, toy: Function) -> None:
     with pytest.raises(MutationError, match="there is no"):
-        Function.at(address, toy.path.parent)
+        Function.find(address, toy.path.parent)
 
 
 def test_every_operator_is_tried_at_each_of_its_places(toy: Function) -> None:
@@ -146,7 +146,7 @@ def test_every_operator_is_tried_at_each_of_its_places(toy: Function) -> None:
     assert Bypass(0, "print") not in found, "a call for its effect is a statement"
     assert DropStatement(0, "assign") not in found, "without a local the function only crashes"
     for change in found:
-        ast.parse(change.applied(toy))
+        ast.parse(change.apply(toy))
 
 
 def test_the_list_applies_and_its_names_and_changes_differ() -> None:

@@ -129,14 +129,14 @@ def generate_batched(models: Models, requests: abc.Sequence[Request]) -> list[li
     """Return the output tokens of each request, all run as sequences of one batch."""
     engine = Engine(models)
     rows = [engine.submit(request) for request in requests]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     return [row.trace.token_ids for row in rows if row.trace is not None]
 
 
 def run_rounds(engine: Engine, row: Sequence) -> Iterator[int]:
     """Step the engine to the end; after each round of a prefilled sequence, yield the number of tokens it committed."""
-    while not engine.idle:
+    while not engine.is_idle:
         before = len(row.committed)
         engine.step()
         if drafter_state(row) is not None and len(row.committed) > before:
@@ -401,10 +401,10 @@ def chunked_logits(runner: Runner, text: list[int], pieces: list[int]) -> Tensor
 
 def assert_cache_equals_prefill(row: Sequence) -> None:
     """Check that a sequence's committed keys and values equal those of a new prefill of the same text."""
-    target, n = row.models.target, row.place.length
+    target, n = row.models.target, row.cache_slot.length
     clean = target.open()
     target.prefill(clean, row.committed[:n])
-    mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.place, clean))
+    mine, fresh = (target.cache._stacks[0][:, :, slot.index, :, :n].clone() for slot in (row.cache_slot, clean))
     target.close(clean)
     torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-12)
 
@@ -420,7 +420,7 @@ def assert_stale_cache_changes_text(
 
     def behind(self: VerificationInput, row: Sequence, of: Models) -> Any:
         made, drafted = plain(self, row, of), len(self.tree)
-        row.place.scratch = drafted if drafted and made.sees is None else 0
+        row.cache_slot.scratch = drafted if drafted and made.attention_mask is None else 0
         return made
 
     text = hf_greedy(models.target.model, prompt, n)

@@ -93,7 +93,7 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
 @pytest.mark.on_demand  # tests/methods/test_round_laws.py catches the same mistake, without sampling
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
     """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
-    near = SAMPLING_TESTS[2].world(models.tokenizer)
+    near = SAMPLING_TESTS[2].build_models(models.tokenizer)
     for right, rule in ((True, FirstFew()), (False, WrongFirstFew())):
         method = reduced_method("draft-model", verifier=rule)
         assert method.promise is Promise.EXACT
@@ -129,13 +129,15 @@ class SometimesWrong(Drafter):
 
     kind: str = param("a", choices=("a", "b", "c", "d", "lies"), doc="which of five")
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         last, size = row.committed[-1:], row.models.target.vocab_size
         if self.kind != "lies":
             return DraftTree.chain(last, source="toy")
         q = torch.full((1, size), 1 / size, dtype=torch.float64)
         root, q_of = torch.tensor([-1]), torch.tensor([0, -1])
-        return DraftTree(torch.tensor(last), root, q[0, last].log(), Sampling.SAMPLED, 1, q=q, q_of=q_of, source="toy")
+        return DraftTree(
+            torch.tensor(last), root, q[0, last].log(), Sampling.SAMPLED, 1, q=q, child_q_rows=q_of, source="toy"
+        )
 
 
 def test_one_wrong_choice_is_detected_among_four_exact_ones(models: Models) -> None:
@@ -154,7 +156,7 @@ def test_one_wrong_choice_is_detected_among_four_exact_ones(models: Models) -> N
 class Refuses(Drafter):
     """Never runs."""
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         raise MethodUnavailableError("No.", "Never.")
 
 
@@ -162,7 +164,7 @@ class Refuses(Drafter):
 class Silent(Drafter):
     """Runs, and has nothing to propose."""
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty()
 
 
@@ -314,5 +316,5 @@ def test_no_two_corners_run_the_same(name: str) -> None:
     """What only some of the alternatives read is varied together with one of them."""
     method = registry.get(name)
     settings = [method.with_params(), *boundary_settings(method)]
-    parts = [(c.drafter, c.verifier, c.policy, c.grower, c.rounds) for c in settings]
+    parts = [(c.drafter, c.verifier, c.policy, c.tree_builder, c.decoder_params) for c in settings]
     assert len(set(parts)) == len(parts)

@@ -163,16 +163,16 @@ def test_every_method_has_its_claim_and_every_claim_a_command() -> None:
 def test_what_a_column_lacks_is_said_from_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     known = {c.name: c for c in claims.claims()}
-    assert known["prompt-lookup/main"].lacking("smollm2") == ""
-    assert known["msd/main"].lacking("smollm2") == "a method for images"
-    assert known["draft-tree/main"].lacking("smollm2") == "no draft model for smollm2 yet"
-    assert known["medusa/main"].lacking("smollm2") == "no medusa heads for smollm2 yet"
-    assert known["medusa/main"].lacking() == "no medusa heads for text-target yet"
+    assert known["prompt-lookup/main"].missing_requirement("smollm2") == ""
+    assert known["msd/main"].missing_requirement("smollm2") == "a method for images"
+    assert known["draft-tree/main"].missing_requirement("smollm2") == "no draft model for smollm2 yet"
+    assert known["medusa/main"].missing_requirement("smollm2") == "no medusa heads for smollm2 yet"
+    assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
     (tmp_path / "heads").mkdir()
     heads = {"workbench_head": "medusa", "target": "smollm2"}
     (tmp_path / "heads" / "config.json").write_text(json.dumps(heads))
-    assert known["medusa/main"].lacking("smollm2") == ""
-    assert known["medusa/main"].lacking() == "no medusa heads for text-target yet"
+    assert known["medusa/main"].missing_requirement("smollm2") == ""
+    assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
 
 
 def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not_hold() -> None:
@@ -183,7 +183,7 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
         return {"measured": dataclasses.asdict(measured(value)), "date": date, "commit": "abc", "machine": on}
 
     (claim,) = claims.claims_of("prompt-lookup")
-    looked_into, why = claim.why
+    looked_into, why = claim.explanation
 
     kept = {"prompt-lookup/main": saved(0.9, machine, looked_into), "prompt-lookup/main@smollm2": saved(2.5, other)}
     rows = {row["name"]: row for row in claimsboard.rows(kept)}
@@ -217,14 +217,14 @@ def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
 
     assert (why(BUNDLED, 0.9, "today"), why("smollm2", 0.9, "2026")) == ("here", "there")
     assert (why("smollm2", 0.9, "today"), why("smollm2", 2.5, "2026"), why("other", 0.9, "2026")) == ("", "", "")
-    assert claimsboard.claim_entry(claim, measured(0.9), "smollm2", {"date": claim.why[0]})["why"] == ""
+    assert claimsboard.claim_entry(claim, measured(0.9), "smollm2", {"date": claim.explanation[0]})["why"] == ""
     assert not {"why", "why_on"} & set(both.to_wire())
 
 
 def test_every_reason_is_of_a_kind_and_of_a_figure() -> None:
     known = claims.claims()
-    assert {column for claim in known for column in claim.why_on} <= set(COLUMNS) - {BUNDLED}
-    reasons = [why for claim in known for why in (claim.why, *claim.why_on.values()) if any(why)]
+    assert {column for claim in known for column in claim.explanation_by_column} <= set(COLUMNS) - {BUNDLED}
+    reasons = [why for claim in known for why in (claim.explanation, *claim.explanation_by_column.values()) if any(why)]
     assert len(reasons) > 3
     assert all(date.endswith(" UTC") and why.startswith(KINDS) for date, why in reasons)
 
@@ -267,14 +267,20 @@ def test_the_prose_of_every_row_fits_a_cell() -> None:
 
 def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
     lab = TextLab("eagle", claims.SCALES["text-target"])
-    assert Counter(p.group for p in lab._asked()) == dict.fromkeys(text_lab.ALL, 16)
-    assert len({p.prompt for p in lab._asked()}) == 112
-    assert len(lab.on("copy")._asked()) == 65
+    assert Counter(p.group for p in lab._select_prompts()) == dict.fromkeys(text_lab.ALL, 16)
+    assert len({p.prompt for p in lab._select_prompts()}) == 112
+    assert len(lab.on_groups("copy")._select_prompts()) == 65
     few = TextLab("eagle", dataclasses.replace(lab.scale, per_group=1))
-    assert (len(few._asked()), len(few.on("maths")._asked()), len(few.on("maths", "json")._asked())) == (7, 7, 6)
-    assert len(lab._when_timed()._asked()) == 28
-    of_problems = lab.trajectories(8)
-    assert (len(of_problems._asked()), of_problems.scale.draws) == (14, 8), "as many runs, eight of each problem"
+    assert (
+        len(few._select_prompts()),
+        len(few.on_groups("maths")._select_prompts()),
+        len(few.on_groups("maths", "json")._select_prompts()),
+    ) == (7, 7, 6)
+    assert len(lab._for_timing()._select_prompts()) == 28
+    of_problems = lab.with_trajectories(8)
+    assert (len(of_problems._select_prompts()), of_problems.scale.draws) == (14, 8), (
+        "as many runs, eight of each problem"
+    )
 
 
 def test_an_answer_counts_as_copied_by_its_own_words() -> None:

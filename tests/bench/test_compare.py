@@ -166,7 +166,7 @@ def test_a_comparison_crosses_the_wire_whole(made: Comparison) -> None:
 def test_a_comparison_fills_run_by_run_and_says_how_many_tokens_the_lane_has(bench: Workbench) -> None:
     """The race is there as soon as plain decoding and another lane have a run; then every figure has its n."""
     told, runs = [], list[tuple[int, int]]()
-    for step in bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=40, repeats=2):
+    for step in bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=40, repeats=2):
         wire = step.to_wire()
         told.append((step.lane, step.tokens, step.limit))
         made = wire["comparison"]
@@ -190,7 +190,7 @@ def test_a_run_in_progress_says_how_many_tokens_it_has(bench: Workbench) -> None
 
 def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
     enough, last = threading.Event(), None
-    for last in bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=8, repeats=3, stopped=enough.is_set):
+    for last in bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=8, repeats=3, stopped=enough.is_set):
         if last.comparison is not None and last.comparison.lanes[-1].samples:
             enough.set()
     assert last is not None
@@ -201,7 +201,7 @@ def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
 
 
 def test_who_leaves_ends_the_run(bench: Workbench) -> None:
-    steps = bench.comparing(PROMPTS, ["draft-model"], max_new_tokens=4000)
+    steps = bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=4000)
     next(steps)
     steps.close()
     assert len(bench._backend._runs.active()) == 0
@@ -227,9 +227,9 @@ def test_what_is_wrong_is_said_before_anything_runs(
     bench: Workbench, lanes: list[Any], settings: dict[str, Any], error: type[WorkbenchError]
 ) -> None:
     with pytest.raises(error):
-        bench.comparing(PROMPTS[0], lanes, **settings)
+        bench.stream_comparison(PROMPTS[0], lanes, **settings)
     with pytest.raises(PromptError):
-        bench.comparing([" "], ["draft-model"])
+        bench.stream_comparison([" "], ["draft-model"])
 
 
 def test_a_lane_is_its_line_of_text() -> None:

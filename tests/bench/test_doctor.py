@@ -51,7 +51,7 @@ def half() -> Models:
 def test_an_exact_run_is_identical(tiny: Models) -> None:
     found = diagnose(tiny, registry.get("draft-model").with_params(), PROMPT, 16)
     assert (found.verdict, found.differences) == (IDENTICAL, ())
-    assert found.words() == ["All 16 tokens are those of plain decoding."]
+    assert found.sentences() == ["All 16 tokens are those of plain decoding."]
 
 
 def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
@@ -61,7 +61,7 @@ def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
         assert place.verdict == BUG
         assert [r.token for r in place.readings] == [place.plain] * 3  # whatever the way, plain decoding agrees
         assert place.gap > 1e-6 > place.rounding
-        assert "a bug" in place.words()
+        assert "a bug" in place.describe()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_real_models_in_bfloat16_part_by_rounding(half: Models) -> None:
         pytest.skip(f"{len(prompts)} texts of 96 tokens are the same to the last one on this CPU")
     assert found.verdict == NUMERICS
     assert found.differences[0].gap <= 0.125
-    assert "numerics" in found.words()[0]
+    assert "numerics" in found.sentences()[0]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from workbench.engine import Models
 from workbench.kernels.devices import check_gpu
 from workbench.methods import registry
 
-TINY = Shape("tiny", hidden=32, inner=48, layers=4, heads=4, kv_heads=2, vocabulary=96, drafts=1)
+TINY = Shape("tiny", hidden=32, inner=48, layers=4, heads=4, kv_heads=2, vocabulary=96, draft_layers=1)
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +44,14 @@ def test_the_drafter_is_the_targets_first_layers_and_as_right_as_it_is_told_to_b
     with torch.inference_mode():
         whole, part = target(ids).logits, drafter(ids).logits
         assert not torch.allclose(whole, part)
-        damp(target, TINY.drafts, 0.0)
+        damp(target, TINY.draft_layers, 0.0)
         assert torch.allclose(target(ids).logits, part, atol=1e-12), "layers that add nothing leave the first ones"
-        damp(target, TINY.drafts, 1.0)
+        damp(target, TINY.draft_layers, 1.0)
         assert torch.equal(target(ids).logits, whole)
-    assert damp_to(pair, TINY.drafts, 1.0) == 1.0
+    assert damp_to(pair, TINY.draft_layers, 1.0) == 1.0
     texts = [([3], [4, 9, 2])]
     assert agreement(drafter, texts) == agreement(target, texts)
-    assert damp_to(pair, TINY.drafts, 0.6) == pytest.approx(0.6, abs=0.15)
+    assert damp_to(pair, TINY.draft_layers, 0.6) == pytest.approx(0.6, abs=0.15)
 
 
 def test_one_table_has_every_target_with_both_sides_and_says_who_was_left_out(device: str) -> None:

@@ -36,7 +36,7 @@ def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypa
 
 
 def test_the_drafters_are_those_that_need_neither_model_nor_layers() -> None:
-    text = {m.name for m in registry.methods() if m.drafter.memory() is not None and set(m.needs) <= {"trees"}}
+    text = {m.name for m in registry.methods() if m.drafter.state_key() is not None and set(m.needs) <= {"trees"}}
     assert text | {"rest"} == set(NAMES)
     assert set(hostcosts.GROWS) == set(NAMES)
 

@@ -154,7 +154,7 @@ def test_looking_after_every_pair_does_not_make_differences_that_are_none() -> N
 def test_the_backend_measures_pairs_and_others_go_first() -> None:
     with Workbench(device="cpu") as bench:
         backend = bench._backend
-        pairs: Any = bench.pairing("Once upon a time", "draft-model", {"depth": 3}, max_new_tokens=8)
+        pairs: Any = bench.stream_pairs("Once upon a time", "draft-model", {"depth": 3}, max_new_tokens=8)
         news = next(news for news in pairs if news.ratios)
         assert news.estimate is not None
         own = [run for run in backend._runs.active() if run.background]

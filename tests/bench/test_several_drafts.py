@@ -67,7 +67,7 @@ def test_the_bound_is_that_of_theory() -> None:
 
 
 def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
-    lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on("maths")
+    lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on_groups("maths")
     (first, *_) = several_drafts.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
     for probs in (first.p, first.q):
@@ -81,7 +81,7 @@ def test_two_rules_are_asked_about_the_same_chains() -> None:
         same_drafts.expected_tokens(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long)))
         == 1.75
     )
-    lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on("maths")
+    lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on_groups("maths")
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
     assert 1 < better.value < 1.2
@@ -99,7 +99,7 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     monkeypatch.setattr(text_lab.sysconfig, "get_path", lambda name: str(library))
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "nowhere"))
-    lab = TextLab("rest", Scale(tokens=24)).on("code")
+    lab = TextLab("rest", Scale(tokens=24)).on_groups("code")
     written = [[e.token for r in rounds for e in r.emitted] for rounds in lab.rounds("autoregressive", {})]
     (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
     own, read = lab.tau(), lab.with_code().tau()
@@ -119,8 +119,8 @@ def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
     assert "drafter" in claim.needs
     (stop,) = claims.claims_of("draft-model", "specdec++")
     assert stop.needs == ("drafter", "acceptance")
-    assert stop.lacking("smollm2") == ""
-    assert stop.lacking("nobody") == "no draft model for nobody yet"
+    assert stop.missing_requirement("smollm2") == ""
+    assert stop.missing_requirement("nobody") == "no draft model for nobody yet"
     method = registry.get("draft-tree-sampled")
     assert replace(method, name="mine").claims == ()
     assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]
@@ -128,8 +128,8 @@ def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
 
 @pytest.mark.on_demand
 def test_a_setting_is_measured_beside_the_fastest_of_others() -> None:
-    lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on("maths")
+    lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on_groups("maths")
     found = lab.speed_over({"depth": 4}, [{"depth": 1}, {"depth": 16}])
-    assert found.n == len(lab._when_timed().prompts()) < len(lab.prompts())
+    assert found.n == len(lab._for_timing().prompts()) < len(lab.prompts())
     assert found.low < found.value < found.high
     assert "the fastest of 2" in found.setting

@@ -251,7 +251,7 @@ def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path
     for crew in (fake_workers(), fake_workers(dtype="bfloat16")):
         list(run(sweep, crew, tmp_path))
     found = load_updates(SweepFolder(tmp_path))
-    assert {update.where["on"] for update in found} == {"CPU · float32 · x", "CPU · bfloat16 · x"}
+    assert {update.latest_measurement["on"] for update in found} == {"CPU · float32 · x", "CPU · bfloat16 · x"}
     assert [update.complete for update in found] == [True, True]
 
 
@@ -264,7 +264,7 @@ def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path
     (tmp_path / "cells" / f"{made.at(1).id}.json").write_text(json.dumps(old))
     [found] = load_updates(SweepFolder(tmp_path))
     assert found.at(1).figures == made.at(1).figures
-    assert found.where["on"] == "dtype not noted · x"
+    assert found.latest_measurement["on"] == "dtype not noted · x"
     [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 0
     assert "measuring conditions were not recorded" in again.note
@@ -336,7 +336,7 @@ def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tm
     delete_oldest(tmp_path, 1)
     assert generations(place) == [again]
     assert (again / LOCK).exists()
-    assert not SweepFolder(again).is_written
+    assert not SweepFolder(again).is_locked
 
 
 @pytest.mark.slow

@@ -230,7 +230,7 @@ def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> No
         assert (status, out, torch) == (2, "", False), (words, err)
         assert said in err
         assert err.count("\n") == 1
-    assert not any("/resolve/" in path for path in hub.asked), "nothing is downloaded"
+    assert not any("/resolve/" in path for path in hub.requested_paths), "nothing is downloaded"
     ((status, _, err, torch),) = run_commands([unknown], **home, HF_HUB_OFFLINE="1")
     assert (status, torch) == (2, False)
     assert "--drafter: owner/missing is not on this machine, and the Hugging Face Hub cannot be reached" in err

@@ -93,45 +93,45 @@ def test_what_there_is_is_told_in_one_form(client: Client) -> None:
     assert "# HELP" in client.metrics_text()
     assert client.ready is True
     assert isinstance(client.hub_only, bool)
-    client.let_in("local")
-    client.let_in("local", counted=False)
+    client.admit_request("local")
+    client.admit_request("local", counted=False)
     client.preload()
     client.load()
-    assert all({"name", "role", "bytes", "dtype", "device", "runs", "idle_s"} <= set(m) for m in client.loaded())
+    assert all({"name", "role", "bytes", "dtype", "device", "runs", "idle_s"} <= set(m) for m in client.loaded_models())
 
 
 def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     client: Client, pictures: dict[str, Any]
 ) -> None:
-    assert set(client.barred()) <= {"pause", "step", "change", "pace", "memory"}
-    assert client.offers <= {"estimate", "pairing", "recommending", "heads"}
-    if "heads" not in client.offers:
+    assert set(client.unavailable_actions()) <= {"pause", "step", "change", "pace", "memory"}
+    assert client.capabilities <= {"estimate", "pairing", "recommending", "heads"}
+    if "heads" not in client.capabilities:
         with pytest.raises(MethodUnavailableError):
             client.prefer_heads("anywhere")
-    if "recommending" not in client.offers:
+    if "recommending" not in client.capabilities:
         with pytest.raises(MethodUnavailableError):
-            client.recommending(["Once"])
+            client.stream_recommendation(["Once"])
     elif not isinstance(client, FakeWorkbench):
-        said = list(client.recommending(["Once"], seconds=5, methods=["suffix"], max_new_tokens=4))
+        said = list(client.stream_recommendation(["Once"], seconds=5, methods=["suffix"], max_new_tokens=4))
         assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
         assert said[-1].found is not None
         found = said[-1].found  # on a starved machine a speed-up may be impossible, and is refused by name
         assert [choice["method"] for choice in found["ranking"]] + found["refused"] == ["suffix"]
         assert said[-1].found["prompts"] == ["prompt 1"]
         with pytest.raises(PromptError, match="empty"):
-            list(client.recommending(["Once", " "]))
-    assert bool(client.estimate({"method": "draft-model", **ASKED})) == ("estimate" in client.offers)
-    if "pairing" not in client.offers:
+            list(client.stream_recommendation(["Once", " "]))
+    assert bool(client.estimate({"method": "draft-model", **ASKED})) == ("estimate" in client.capabilities)
+    if "pairing" not in client.capabilities:
         with pytest.raises(MethodUnavailableError):
-            client.pairing("Once", "draft-model", {})
+            client.stream_pairs("Once", "draft-model", {})
     else:
-        said = client.pairing("Once", "draft-model", {}, max_new_tokens=4, stopped=lambda: True)
+        said = client.stream_pairs("Once", "draft-model", {}, max_new_tokens=4, stopped=lambda: True)
         assert list(said)[-1].ended == "stopped" or isinstance(client, FakeWorkbench)
-    if client.barred():
+    if client.unavailable_actions():
         for barred in ({"paused": True}, {"pace": 5.0}):
             with pytest.raises(MethodUnavailableError) as refused:
                 client.start("Once", **barred)
-            assert refused.value.remedy in client.barred().values()
+            assert refused.value.remedy in client.unavailable_actions().values()
         return
     run = client.start("Once", paused=True, max_new_tokens=8, **pictures)
     run.change(params={"temperature": 0.5}, pace=900.0)
@@ -154,7 +154,7 @@ def test_a_run_is_followed_found_and_whole(client: Client, pictures: dict[str, A
     assert [r["index"] for r in news["rounds"]] == [r.index for r in rounds[1:]]
     assert {"run", "state", "message", "header", "footer", "warnings", "queue", "loading", "pace"} <= set(news)
     assert (run.state, run.ended, run.message) == ("finished", True, "")
-    assert run.explained is None
+    assert run.explain_progress is None
     assert trace.footer.reason in ("length", "eos")
 
 
@@ -163,7 +163,7 @@ def test_what_is_wrong_is_refused_alike(client: Client, pictures: dict[str, Any]
         (lambda: client.start(" " if isinstance(client, FakeWorkbench) else ""), PromptError),
         (lambda: client.run("AAAAAAAAAAAAAAAA"), UnknownNameError),
         (lambda: client.unload("nobody's"), WorkbenchError),
-        (lambda: list(client.comparing("Once", ["no-such-method"])), WorkbenchError),
+        (lambda: list(client.stream_comparison("Once", ["no-such-method"])), WorkbenchError),
         (lambda: client.start("Once", **pictures).explain(), (PromptError, MethodUnavailableError)),
     ):
         if isinstance(client, FakeVision) and kind is not UnknownNameError:

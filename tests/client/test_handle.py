@@ -162,7 +162,10 @@ def test_everything_there_is_can_be_asked_for(bench: Workbench) -> None:
     assert bench.device_label() == here.device_label()
     assert bench.health()["status"] == "ok"
     assert "workbench_runs_total" in bench.metrics_text() or "# HELP" in bench.metrics_text()
-    assert {entry["name"] for entry in bench.loaded()} >= {"text-target", "text-drafter"}  # and what others loaded
+    assert {entry["name"] for entry in bench.loaded_models()} >= {
+        "text-target",
+        "text-drafter",
+    }  # and what others loaded
     bench.load()
 
 

@@ -107,14 +107,14 @@ def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
 def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench) -> None:
     """Whole comparisons, with races and texts: those told run by run, and those of the process itself."""
     telling, hearing, last = StepEncoder(), None, None
-    for last in bench.comparing([STORY, "The fox"], ["draft-model", "eagle-vlm"], max_new_tokens=8, repeats=3):
+    for last in bench.stream_comparison([STORY, "The fox"], ["draft-model", "eagle-vlm"], max_new_tokens=8, repeats=3):
         hearing = hearing or StepDecoder(prepare([STORY, "The fox"], ["draft-model", "eagle-vlm"], Plan(
             max_new_tokens=8, repeats=3)))  # fmt: skip
         heard = hearing.step(json.loads(json.dumps(telling.message(last))))
         assert heard.done == last.done
     assert hearing
     assert last
-    assert json.loads(json.dumps(hearing.made.to_wire())) == json.loads(json.dumps(last.comparison.to_wire()))
+    assert json.loads(json.dumps(hearing.comparison.to_wire())) == json.loads(json.dumps(last.comparison.to_wire()))
 
 
 def test_an_app_of_another_version_is_said_to_be_one() -> None:

@@ -31,10 +31,12 @@ NODES = 12
 def run_verifier(
     case: Case, tree: DraftTree, logits: Tensor, late: bool = False, p: Tensor | None = None
 ) -> AcceptanceDecision:
-    state = NEAR if isinstance(case.verifier, Nearest) else EntropyState(GeneratorState(small=True, since=0))
+    state = (
+        NEAR if isinstance(case.verifier, Nearest) else EntropyState(GeneratorState(is_draft_model=True, n_tokens=0))
+    )
     u = torch.rand(len(tree) + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     p = to_probs(logits, TEMPERATURE_ONE) if p is None else p
-    return case.verifier.rule(Verification(tree, logits, p, TEMPERATURE_ONE, u, state=state, late=late))
+    return case.verifier.rule(Verification(tree, logits, p, TEMPERATURE_ONE, u, state=state, lazy=late))
 
 
 NEAR = Neighbours(torch.randn(V, 3, generator=torch.Generator().manual_seed(2)))
@@ -49,7 +51,7 @@ def simulate_remote_device(patch: pytest.MonkeyPatch) -> None:
 
 def mixed_tree(q: Tensor) -> DraftTree:
     """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
-    tree = DraftTree.of([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
+    tree = DraftTree.from_parents([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     probs_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
     return replace(tree, sampling=Sampling.MIXED, q=q[:2], probs_of=probs_of, without=without)
 
@@ -73,7 +75,7 @@ def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeyp
     monkeypatch.setattr(sampling, "PIECE", rows * V)
     assert len(list(iter_sibling_groups(tree, logits))) > 1
     found = run_verifier(case, tree, logits)
-    assert found.stop.tolist() == wanted.stop.tolist()
+    assert found.bonus.tolist() == wanted.bonus.tolist()
     torch.testing.assert_close(found.accept, wanted.accept)
     for name in ("score", "paid"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
@@ -97,23 +99,25 @@ def test_lazy_results_equal_eager_results(case: Case) -> None:
     wanted = run_verifier(case, tree, logits)
     for order in ([0], list(range(len(tree) + 1)), list(range(len(tree), -1, -3))):
         found = run_verifier(case, tree, logits, late=True)
-        assert isinstance(found.stop, LazySequence)
+        assert isinstance(found.bonus, LazySequence)
         assert torch.equal(found.accept, wanted.accept)
-        assert found.stop.some(order) == [wanted.stop.tolist()[place] for place in order]
-        assert [found.stop[place] for place in order] == found.stop.some(order)
-        assert found.stop.tolist() == wanted.stop.tolist()
-        assert (found.paid is None) == (wanted.paid is None)
-        if isinstance(found.paid, LazySequence):
-            assert isinstance(wanted.paid, Tensor)
+        assert found.bonus.take(order) == [wanted.bonus.tolist()[place] for place in order]
+        assert [found.bonus[place] for place in order] == found.bonus.take(order)
+        assert found.bonus.tolist() == wanted.bonus.tolist()
+        assert (found.distribution_error is None) == (wanted.distribution_error is None)
+        if isinstance(found.distribution_error, LazySequence):
+            assert isinstance(wanted.distribution_error, Tensor)
             nodes = sorted(place - 1 for place in order if place)
-            assert take(found.paid, nodes) == pytest.approx([wanted.paid.tolist()[node] for node in nodes])
-            assert found.paid.tolist() == pytest.approx(wanted.paid.tolist())
+            assert take(found.distribution_error, nodes) == pytest.approx(
+                [wanted.distribution_error.tolist()[node] for node in nodes]
+            )
+            assert found.distribution_error.tolist() == pytest.approx(wanted.distribution_error.tolist())
 
 
 def sampled_tree(kind: Sampling, q: Tensor) -> DraftTree:
     """Three, one and two children; independent ones may be alike."""
     again = 5 if kind is Sampling.SAMPLED else 7
-    tree = DraftTree.of([5, 9, again, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
+    tree = DraftTree.from_parents([5, 9, again, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     return replace(tree, sampling=kind, q=q[:3], q_of=torch.tensor([0, -1, 1, -1, 2, -1, -1]))
 
 
@@ -168,18 +172,18 @@ def test_compiled_verification_equals_plain_verification(
         torch.testing.assert_close(found.reason.inputs[name].double(), values.double(), **near)
     if is_double:
         return
-    others = [a != b for a, b in zip(found.stop.tolist(), wanted.stop.tolist(), strict=True)]
+    others = [a != b for a, b in zip(found.bonus.tolist(), wanted.bonus.tolist(), strict=True)]
     # A draw as near to a boundary between two tokens as ρ is known to falls on either side of it by machine.
     assert sum(others) <= (case.verifier.name == "k-seq")
-    if wanted.paid is not None:
-        paid = found.paid
+    if wanted.distribution_error is not None:
+        paid = found.distribution_error
         assert paid is not None
         torch.testing.assert_close(
-            torch.tensor(paid.tolist()).double(), torch.tensor(wanted.paid.tolist()).double(), **near
+            torch.tensor(paid.tolist()).double(), torch.tensor(wanted.distribution_error.tolist()).double(), **near
         )
     at_once = run_verifier(case, tree, logits)
     torch.testing.assert_close(at_once.accept[told], found.accept[told])
-    assert at_once.stop.tolist() == found.stop.tolist()
+    assert at_once.bonus.tolist() == found.bonus.tolist()
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
@@ -190,8 +194,8 @@ def test_compiled_error_equals_plain_error_for_any_number_of_siblings(siblings: 
     tree = sample_draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
     assert tree.q is not None
     case, distributions = Case(Lenient(), Sampling.FIXED_NUMBER), logits[: len(tree) + 1]
-    found = run_verifier(case, tree, distributions).paid
-    wanted = run_verifier(case, replace(tree, q=tree.q.double()), distributions.double()).paid
+    found = run_verifier(case, tree, distributions).distribution_error
+    wanted = run_verifier(case, replace(tree, q=tree.q.double()), distributions.double()).distribution_error
     assert isinstance(found, Tensor)
     assert isinstance(wanted, Tensor)
     assert float(wanted.max()) > 0.01
@@ -248,7 +252,7 @@ def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pyte
 def test_lazy_values_are_computed_once_and_in_batches() -> None:
     asked = list[list[int]]()
     late = LazySequence[int](5, lambda at: (asked.append(at.tolist()), at * at)[1])
-    assert (late[3], late.some([1, 3, 1]), late[-1], len(late)) == (9, [1, 9, 1], 16, 5)
+    assert (late[3], late.take([1, 3, 1]), late[-1], len(late)) == (9, [1, 9, 1], 16, 5)
     assert asked == [[3], [1], [4]]
     assert list(late) == [0, 1, 4, 9, 16]
     with pytest.raises(IndexError):

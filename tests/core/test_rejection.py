@@ -68,7 +68,7 @@ def siblings(tokens: tuple[int, ...], q: Tensor | None, how: Sampling) -> DraftT
         depth=1,
         fanout=n,
         q=None if q is None else q[None],
-        q_of=None if q is None else torch.tensor([0] + [-1] * n),
+        child_q_rows=None if q is None else torch.tensor([0] + [-1] * n),
     )
 
 
@@ -218,8 +218,8 @@ def first_token_distribution_of_mixed(
     for tokens, chance in mixed_draws(kinds):
         tree = DraftTree(
             torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
-            probs_of=torch.tensor([probs for probs, _ in told]),
-            without=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in told]),
+            node_q_rows=torch.tensor([probs for probs, _ in told]),
+            without_replacement=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in told]),
         )  # fmt: skip
         ruling = recursive_rejection(tree, P.expand(n + 1, -1), torch.zeros(n + 1, dtype=torch.float64))
         for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
@@ -260,7 +260,7 @@ def test_deterministic_node_with_display_probs_is_verified_as_deterministic() ->
 def test_mixed_tree_reports_each_nodes_draft_probability() -> None:
     tree = DraftTree(
         torch.tensor([1, 3, 0]), torch.tensor([-1, -1, 0]), torch.zeros(3), Sampling.MIXED, 2, 2,
-        q=torch.stack([Q, R]), probs_of=torch.tensor([CHOSEN, 1, 0]),
+        q=torch.stack([Q, R]), node_q_rows=torch.tensor([CHOSEN, 1, 0]),
     )  # fmt: skip
     ruling = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
     assert ruling.reason is not None
@@ -297,7 +297,7 @@ def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.Mo
 def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(tree: DraftTree, p: Tensor, u: Tensor) -> AcceptanceDecision:
         ruling = recursive_rejection(tree, p, u)
-        return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
+        return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.bonus)
 
     probs, _ = first_token_distribution(P, Q, 1, SAMPLED, monkeypatch, rule=always)
     assert distance(probs, P) == pytest.approx(0.4)
@@ -318,7 +318,7 @@ def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyP
         depth=2,
         fanout=2,
         q=q,
-        q_of=torch.tensor([0, 1, 2, -1, -1, -1]),
+        child_q_rows=torch.tensor([0, 1, 2, -1, -1, -1]),
     )
     whole = recursive_rejection(tree, p, torch.full((6,), 0.5, dtype=torch.float64))
     for place, nodes in ((0, [0, 1]), (1, [2, 3]), (2, [4])):
@@ -329,14 +329,14 @@ def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyP
             torch.full((len(nodes) + 1,), 0.5).double(),
         )
         assert whole.accept[nodes].tolist() == pytest.approx(alone.accept.tolist())
-        assert whole.stop[place] == alone.stop[0]
+        assert whole.bonus[place] == alone.bonus[0]
 
 
 def test_greedy_match_follows_the_likeliest_tokens() -> None:
-    tree = DraftTree.of([5, 6, 7, 8], [-1, -1, 1, 2])
+    tree = DraftTree.from_parents([5, 6, 7, 8], [-1, -1, 1, 2])
     ruling = greedy_match(tree, torch.tensor([6, 0, 7, 9, 4]))
     assert ruling.accept.tolist() == [0, 1, 1, 0]
-    verdict = walk([-1, -1, 1, 2], ruling.accept.tolist(), ruling.stop.tolist(), None)
+    verdict = walk([-1, -1, 1, 2], ruling.accept.tolist(), ruling.bonus.tolist(), None)
     assert verdict.path == (1, 2)
     assert verdict.bonus == 9
     assert verdict.corrected
@@ -366,14 +366,14 @@ def test_tiny_residual_after_siblings_is_normalised_without_cancellation() -> No
     tree = siblings((0, 1), None, Sampling.DETERMINISTIC)
     found = recursive_rejection(tree, p.float(), torch.full((3,), 0.5, dtype=torch.float64))
     assert found.accept.tolist() == pytest.approx([1.0, 0.6], rel=1e-3)
-    assert found.stop.tolist() == [2, 0, 0]
+    assert found.bonus.tolist() == [2, 0, 0]
 
 
 def test_a_token_that_is_offered_again_is_not_kept_again() -> None:
     tree = siblings((0, 0, 1), None, Sampling.DETERMINISTIC)
     found = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
     assert found.accept.tolist() == pytest.approx([0.5, 0.0, 0.6])
-    assert found.stop.tolist() == [2, 0, 0, 0]
+    assert found.bonus.tolist() == [2, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("a", "taus"), [(0.5, (1.5, 1.875, 1.9688, 1.9961)), (0.7, (1.7, 2.533, 2.9412, 3.1988)),
@@ -427,7 +427,7 @@ def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None
         return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
 
     def paid(x: int, q: Tensor | None, heat: float = 1.0) -> float:
-        found = ruled((x,), q, heat).paid
+        found = ruled((x,), q, heat).distribution_error
         assert found is not None
         return float(found)
 
@@ -441,8 +441,8 @@ def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None
     assert [paid(x, Q) for x in range(len(P))] == pytest.approx([apart] * len(P), abs=1e-12)
     assert paid(0, None) == pytest.approx(1 - float(P[0]))
     assert paid(3, None) == 0, "it is rejected, and a token drawn from p"
-    assert not ruled((0,), Q).at_most
-    assert not ruled((0, 1), None).at_most, "drafts that were chosen are settled"
+    assert not ruled((0,), Q).is_upper_bound
+    assert not ruled((0, 1), None).is_upper_bound, "drafts that were chosen are settled"
     assert paid(3, Q, heat=0.0) == 0
 
 
@@ -464,7 +464,7 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
             tokens = [*first, *second]
             q_of = torch.tensor([0, 1, 2, -1, -1])
             tree = dataclasses.replace(
-                DraftTree.of(tokens, parents),
+                DraftTree.from_parents(tokens, parents),
                 sampling=how,
                 q=torch.stack([q[0], *q[[1 + x for x in first]]]),
                 q_of=q_of,
@@ -472,11 +472,11 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
             distributions = torch.stack([p[0], *p[[1 + x for x in tokens]]])
             u = torch.zeros(5, dtype=torch.float64)
             found = rule.rule(Verification(tree, distributions.log(), distributions, SamplingParams(1.0), u))
-            assert found.at_most
-            assert isinstance(found.stop, Tensor)
-            assert isinstance(found.paid, Tensor)
+            assert found.is_upper_bound
+            assert isinstance(found.bonus, Tensor)
+            assert isinstance(found.distribution_error, Tensor)
             assert found.score is not None
-            verdict = rule.walk(parents, found.accept.tolist(), found.stop.tolist(), None, found.score.tolist())
+            verdict = rule.walk(parents, found.accept.tolist(), found.bonus.tolist(), None, found.score.tolist())
             written = wanted.clone()  # by p, but for what is settled
             for i, node in enumerate(verdict.path):
                 settled = torch.zeros(3, dtype=torch.float64)
@@ -484,7 +484,7 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
                 written = settled.unsqueeze(1) * p[1:] if i == 0 else written.sum(1, keepdim=True) * settled
             weight = chance * float(q[1 + first[0], second[0]] * q[1 + first[1], second[1]])
             out, whole = out + weight * written, whole + weight
-            said += weight * sum(float(found.paid[node]) for node, _ in verdict.tested)
+            said += weight * sum(float(found.distribution_error[node]) for node, _ in verdict.tested)
     assert whole == pytest.approx(1)
     apart = float((out - wanted).abs().sum() / 2)
     assert apart <= said + 1e-9
@@ -496,7 +496,7 @@ def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(s
     """What the target gives there to other tokens; a place emits nothing else, for its drafts are settled."""
     generator = torch.Generator().manual_seed(seed)
     parents = [-1, -1, -1, 0, 0, 1, 1, 3, 5, 7]
-    tree = DraftTree.of(torch.randint(3, (10,), generator=generator).tolist(), parents)
+    tree = DraftTree.from_parents(torch.randint(3, (10,), generator=generator).tolist(), parents)
     distributions = (1.5 * torch.randn(11, 3, generator=generator)).softmax(1).double()
     rule = TypicalAcceptance(epsilon=0.25, delta=1.0)
     found = rule.rule(
@@ -504,15 +504,15 @@ def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(s
             tree, distributions.log(), distributions, SamplingParams(1.0), torch.zeros(11, dtype=torch.float64)
         )
     )
-    assert isinstance(found.stop, Tensor)
-    assert isinstance(found.paid, Tensor)
+    assert isinstance(found.bonus, Tensor)
+    assert isinstance(found.distribution_error, Tensor)
     assert found.score is not None
-    verdict = rule.walk(parents, found.accept.tolist(), found.stop.tolist(), None, found.score.tolist())
+    verdict = rule.walk(parents, found.accept.tolist(), found.bonus.tolist(), None, found.score.tolist())
     wanted = [
         1 - float(distributions[parents[node] + 1, tree.tokens[node]]) if node in verdict.path else 0.0
         for node in range(10)
     ]
-    assert found.paid.tolist() == pytest.approx(wanted)
+    assert found.distribution_error.tolist() == pytest.approx(wanted)
     assert sum(wanted) > 0.01 or not verdict.path
 
 

@@ -70,8 +70,8 @@ def first_token_distribution(
         accept = ruling.accept[0]
         out[x] += q[x] * accept
         out += q[x] * (1 - accept) * residual_weights(verifier, tree, p.expand(2, V), state, patch)
-        assert ruling.paid is not None
-        paid += float(q[x] * ruling.paid[0])
+        assert ruling.distribution_error is not None
+        paid += float(q[x] * ruling.distribution_error[0])
     return out, paid
 
 
@@ -124,8 +124,8 @@ def test_neighbours_add_the_documented_probability(k: int, mass: float, lifted: 
     for x in range(V):
         ruling = run_verifier(Nearest(k, mass), DraftTree.chain([x]), G_P.expand(2, V), NO_NEIGHBOURS)
         assert float(ruling.accept[0]) == pytest.approx(lifted[x], abs=1e-9)
-        assert ruling.paid is not None
-        assert float(ruling.paid[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
+        assert ruling.distribution_error is not None
+        assert float(ruling.distribution_error[0]) == pytest.approx(lifted[x] - float(G_P[x]), abs=1e-9)
 
 
 def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> AcceptanceDecision:
@@ -143,10 +143,10 @@ def test_a_greedy_draft_is_accepted_if_it_is_likelier_with_its_neighbours_than_t
     assert accepted(1, 0.35) == [1, 0, 0, 0], "1: its neighbour 0 has more than δ; 2 and 3: .15 + .15 < .4"
     assert accepted(2, 0.5) == [1, 1, 1, 1]
     ruling = greedy(Nearest(2, 0.5), DraftTree.chain([1, 0]), p.expand(3, V))
-    assert ruling.stop.tolist() == [0, 0, 0], "a rejection still leaves the target's own token"
-    assert ruling.paid is not None
-    assert ruling.paid.tolist() == [1, 0]
-    siblings = greedy(Nearest(2, 0.5), DraftTree.of([1, 0, 2], [-1, -1, -1]), p.expand(4, V))
+    assert ruling.bonus.tolist() == [0, 0, 0], "a rejection still leaves the target's own token"
+    assert ruling.distribution_error is not None
+    assert ruling.distribution_error.tolist() == [1, 0]
+    siblings = greedy(Nearest(2, 0.5), DraftTree.from_parents([1, 0, 2], [-1, -1, -1]), p.expand(4, V))
     assert siblings.accept.tolist() == [0, 1, 0], "the target's own token goes before a sibling"
     assert not Nearest.keeps_greedy
 
@@ -183,8 +183,8 @@ def test_reported_error_bounds_the_total_variation(seed: int, monkeypatch: pytes
         ruling = run_verifier(verifier, tree, p.expand(2, V), NO_NEIGHBOURS)
         point = (1 - ruling.accept[0]) * residual_weights(verifier, tree, p.expand(2, V), NO_NEIGHBOURS, monkeypatch)
         point[x] += ruling.accept[0]
-        assert ruling.paid is not None
-        assert tv(point, p) == pytest.approx(float(ruling.paid[0]), abs=1e-12)
+        assert ruling.distribution_error is not None
+        assert tv(point, p) == pytest.approx(float(ruling.distribution_error[0]), abs=1e-12)
 
 
 def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def trees(seed: int) -> list[DraftTree]:
     q = distributions(seed, 2)
     tokens, parents = [0, 1, 2], [-1, -1, 0]
     q_of = torch.tensor([0, 1, -1, -1])
-    chosen = DraftTree.of(tokens, parents)
+    chosen = DraftTree.from_parents(tokens, parents)
     chance = torch.stack([q[0, 0], q[0, 1], q[1, 2]]).log()
     like = [replace(chosen, sampling=how, q=q, q_of=q_of, logq=chance)
             for how in (Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT)]  # fmt: skip
@@ -235,18 +235,18 @@ def test_exact_parameter_value_preserves_the_target_distribution(seed: int, exac
         ruling = run_verifier(EXACT[exact](), tree, p, near)
         wanted = recursive_rejection(tree, p, torch.zeros(4, dtype=torch.float64))
         assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
-        assert torch.equal(ruling.stop, wanted.stop)
-        assert ruling.paid is not None
-        assert float(ruling.paid.abs().max()) < 1e-12
+        assert torch.equal(ruling.bonus, wanted.bonus)
+        assert ruling.distribution_error is not None
+        assert float(ruling.distribution_error.abs().max()) < 1e-12
 
 
 def test_greedy_round_equals_the_targets_choice() -> None:
     tree, p = DraftTree.chain([0, 1]), distributions(1, 3)
     for verifier in (Lenient(0.1), Nearest(3, 0.0), Nearest(0, 1.0)):
         ruling = verifier.rule(Verification(tree, p.log(), p, SamplingParams(), None))
-        assert ruling.stop.tolist() == p.argmax(1).tolist()
-        assert ruling.paid is not None
-        assert ruling.paid.tolist() == [0, 0]
+        assert ruling.bonus.tolist() == p.argmax(1).tolist()
+        assert ruling.distribution_error is not None
+        assert ruling.distribution_error.tolist() == [0, 0]
 
 
 def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn() -> None:

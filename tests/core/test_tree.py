@@ -44,7 +44,7 @@ def test_depths_and_children_agree_with_a_walk(parents: list[int]) -> None:
 @settings(deadline=None)
 @given(forests())
 def test_a_tree_knows_its_depth_and_fanout(parents: list[int]) -> None:
-    tree = DraftTree.of([7] * len(parents), parents)
+    tree = DraftTree.from_parents([7] * len(parents), parents)
     assert len(tree) == len(parents)
     assert tree.depth == max(depths_of(parents), default=0)
     assert tree.fanout == max(map(len, children_of(parents)))
@@ -54,12 +54,12 @@ def test_a_tree_knows_its_depth_and_fanout(parents: list[int]) -> None:
 @pytest.mark.parametrize("parents", [[0], [-1, 2, 1], [-2], [-1, 1]])
 def test_a_parent_after_its_child_is_an_error(parents: list[int]) -> None:
     with pytest.raises(WorkbenchError, match="must come before"):
-        DraftTree.of([1] * len(parents), parents)
+        DraftTree.from_parents([1] * len(parents), parents)
 
 
 def test_tokens_and_parents_must_have_one_length() -> None:
     with pytest.raises(WorkbenchError, match="as many parents"):
-        DraftTree.of([1, 2], [-1])
+        DraftTree.from_parents([1, 2], [-1])
 
 
 def test_a_chain_and_nothing() -> None:

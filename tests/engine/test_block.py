@@ -37,15 +37,15 @@ ProbeRecord = tuple[list[int], list[int], list[int], ProbeOutput]
 class ProbingVerifier(Lossless):
     """The exact rule; asks what the target would say three tokens behind the last draft, and keeps the answers."""
 
-    prefill_states: Any = None
+    records: Any = None
     tokens: tuple[int, ...] = tuple(PROBE_TOKENS)
 
     def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor(self.tokens, device=tree.tokens.device), len(tree) - 1, "curious")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        if v.probed is not None and self.prefill_states is not None:
-            self.prefill_states.append((list(v.committed), v.tree.tokens.tolist(), v.tree.parents.tolist(), v.probed))
+        if v.probe_output is not None and self.records is not None:
+            self.records.append((list(v.committed), v.tree.tokens.tolist(), v.tree.parents.tolist(), v.probe_output))
         return super().rule(v)
 
 
@@ -53,14 +53,14 @@ class ProbingVerifier(Lossless):
 class ProbingDrafter(DraftModel):
     """A draft model that asks what the target would say behind the last committed token and one more."""
 
-    prefill_states: Any = None
+    records: Any = None
 
     def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         return Probes.chain(tree, torch.tensor([7], device=tree.tokens.device), -1, "asking")
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
-        assert outcome.probed is not None
-        self.prefill_states.append((row.committed[: -len(outcome.emitted)], [], [], outcome.probed))
+        assert outcome.probe_output is not None
+        self.records.append((row.committed[: -len(outcome.emitted)], [], [], outcome.probe_output))
         super().observe(row, outcome)
 
 
@@ -148,7 +148,7 @@ def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: 
 def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
     prefill_states: list[ProbeRecord] = []
     asking: list[ProbeRecord] = []
-    method = probing_method(prefill_states=prefill_states, drafter=ProbingDrafter(prefill_states=asking))
+    method = probing_method(prefill_states=prefill_states, drafter=ProbingDrafter(records=asking))
     trace = Engine(models).generate(make_request(method))
     assert {tuple(p.source for p in r.probes) for r in trace.rounds} == {("asking", *["curious"] * 3)}
     assert all(r.probes[0].parent == -1 for r in trace.rounds)
@@ -179,7 +179,7 @@ def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> N
     bad, good = (
         engine.submit(make_request(m)) for m in (probing_method(verifier=Wrong()), registry.get("draft-model"))
     )
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert bad.status == ERROR
     assert "wrong gave a probe mask of shape [3, 3]" in str(bad.error)

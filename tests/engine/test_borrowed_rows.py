@@ -71,7 +71,7 @@ def test_loaded_model_has_the_logits_of_training(folder: Path, learner: DrafterI
     model = load_model(str(folder), CPU, torch.float32)
     with torch.inference_mode():
         said = model(input_ids=ids, use_cache=False).logits
-        wanted = learner.states(ids) @ learner.table(torch.arange(said.shape[-1])).T
+        wanted = learner.states(ids) @ learner.lm_head_rows(torch.arange(said.shape[-1])).T
     torch.testing.assert_close(said, wanted, atol=2e-4, rtol=2e-4)
     assert said.std() > 0.1, "and that is something"
 

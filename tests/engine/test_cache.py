@@ -163,7 +163,7 @@ def test_masks_allow_committed_tokens_and_ancestors_only(
         at = torch.tensor(depths_of(parents)) - 1 + start
         query[b, : len(parents)] = at
         key[b, start : start + len(parents)] = at
-    masks = maker.of_kinds(full, query, key)
+    masks = maker.by_layer_type(full, query, key)
     masks = masks if isinstance(masks, dict) else {"full_attention": masks}
     assert set(masks) == set(spans)
     for b, (start, parents) in enumerate(trees):
@@ -211,7 +211,7 @@ def test_a_model_whose_masks_cannot_be_measured_is_taken_at_its_configurations_w
     model = worlds.family("mistral")
     model.model.forward = None
     assert attention_spans(model, 90) == AttentionSpans(SLIDING)
-    assert AttentionSpans.of_config(worlds.FAMILIES["gemma3_text"]()) == AttentionSpans(FULL | SLIDING, True)
+    assert AttentionSpans.from_config(worlds.FAMILIES["gemma3_text"]()) == AttentionSpans(FULL | SLIDING, True)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -231,7 +231,7 @@ def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) 
 def test_positions_are_zero_again_where_buffers_were_allocated_meanwhile() -> None:
     """A drafter may read text beside the rounds before anything was prefilled."""
     cache, entry = TreeCache(1, rows=1, capacity=4), torch.ones(1, 1, 2, 3)
-    with cache.kept(0, 0, 2):
+    with cache.restore_on_exit(0, 0, 2):
         cache.window = Window(slice(0, 1), start=0, used=2)
         cache.update(entry, entry, 0)
     assert cache.update(entry[:, :, :0], entry[:, :, :0], 0)[0].tolist() == torch.zeros(1, 1, 2, 3).tolist()

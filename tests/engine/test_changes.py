@@ -58,7 +58,7 @@ def make_request(method: Any, models: Models, n: int, **more: Any) -> Request:
     picture = noise_image(3)
     prompt, images = process_prompt(models, f"abc{IMAGE}deab", (picture,))
     return Request(
-        prompt, method, images=images, pictures=(picture,), max_new_tokens=n, stop_at_eos=False, **more
+        prompt, method, image_inputs=images, pil_images=(picture,), max_new_tokens=n, stop_at_eos=False, **more
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def run_with_changes(
             engine.step()
         assert row.status not in ENDED, (case, row.error)
         try:
-            row.configured.changed(**case)
+            row.configured_method.with_changes(**case)
         except WorkbenchError:
             impossible += 1
         row.change(params=case)
@@ -183,7 +183,7 @@ def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_n
 class Refuses(EmptyDrafter):
     """A drafter that cannot be primed."""
 
-    def prime(self, row: Any, models: Any) -> Any:
+    def init_state(self, row: Any, models: Any) -> Any:
         raise ZeroDivisionError("in prime")
 
 
@@ -230,7 +230,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     assert len(refusals(row)) == 1
     assert row.trace.token_ids == alone.token_ids
     assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds]
-    assert request.swaps == []
+    assert request.image_changes == []
     assert are_slots_released(seeing)
 
 
@@ -258,7 +258,7 @@ def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touche
     assert ["has no images" in note for note in refusals(row)] == [True]
     assert row.trace is not None
     assert row.trace.token_ids == alone.token_ids
-    assert request.swaps == []
+    assert request.image_changes == []
 
 
 @pytest.mark.parametrize("n_asks", [1, 2])
@@ -292,7 +292,7 @@ class PanicException(BaseException):
 class Panics(EmptyDrafter):
     """A drafter that moves in the target's cache, and panics."""
 
-    def prime(self, row: Any, models: Any) -> Any:
+    def init_state(self, row: Any, models: Any) -> Any:
         row.place.length -= 1
         raise PanicException("in Rust")
 
@@ -346,7 +346,7 @@ def test_a_prefill_that_fails_gives_its_slot_back(
 class NoStart(Policy):
     """A policy that cannot start."""
 
-    def start(self) -> Any:
+    def init_state(self) -> Any:
         raise ZeroDivisionError("in start")
 
 
@@ -375,7 +375,7 @@ def with_short_drafter(models: Models, context: int) -> Models:
 @pytest.fixture
 def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The furthest position that any forward of a runner with `SHORT` positions was asked for."""
-    furthest, geometry = [0], ForwardInputBuilder.of
+    furthest, geometry = [0], ForwardInputBuilder.build
 
     def spy(self: ForwardInputBuilder, rows: Any, slots: Any, lo: int, cache: TreeCache, n: int) -> Any:
         mask, positions = geometry(self, rows, slots, lo, cache, n)
@@ -436,7 +436,7 @@ def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None
     short = with_short_drafter(text, SHORT)
     engine = Engine(short)
     long, brief = (engine.submit(Request(PROMPT[:n], registry.get("draft-model"), max_new_tokens=19)) for n in (11, 2))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     for row, n in ((long, 11), (brief, 2)):
         assert row.trace is not None
@@ -449,7 +449,7 @@ def test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_other
     def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         row = Engine(text, record=False).submit(make_request(before, text, 4))
         row.change(method=registry.get(to))
-        return row.asked().configured.values, registry.get(to).with_params().values
+        return row.requested_settings().configured_method.values, registry.get(to).with_params().values
 
     chosen = registry.get("lookahead").with_params(window=9, ngram=4, depth=3)
     now, usual = switched(chosen, "swift")

@@ -28,9 +28,9 @@ def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) ->
     inner = config.get("transformer_layer_config", config)
     assert found.facts["hidden_size"] == inner.get("hidden_size", 4096)
     assert found.facts["vocab_size"] == inner.get("vocab_size", 32000)
-    left = set(shapes) - set(found.parts.values())
+    left = set(shapes) - set(found.tensor_names.values())
     assert left <= {*found.unread, "d2t", "t2d"}, "nothing of it is overlooked"
-    assert found.kept is None or (len(found.kept) == 32000 and found.kept[1] == 3)
+    assert found.draft_tokens is None or (len(found.draft_tokens) == 32000 and found.draft_tokens[1] == 3)
 
 
 def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
     assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
     medusa = read_checkpoint(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
     assert medusa.facts["n_heads"] == 5
-    assert "says 2 heads, the file has 5" in medusa.says[0]
+    assert "says 2 heads, the file has 5" in medusa.notes[0]
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
@@ -63,14 +63,14 @@ def test_what_fits_and_what_would(tmp_path: Path) -> None:
     assert "it knows 32,000 tokens and the target has 4,096" in said
     eagle3 = read_checkpoint(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
     llama = HeadRequirements("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
-    told = {line.what: line for line in check_compatibility(eagle3, llama)}
+    told = {line.name: line for line in check_compatibility(eagle3, llama)}
     assert told["layers"].fits
-    assert "2, 16, 29" in told["layers"].says
-    assert "32,000" in told["draft vocabulary"].says
-    assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].says
-    shallow = {line.what: line for line in check_compatibility(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
+    assert "2, 16, 29" in told["layers"].message
+    assert "32,000" in told["draft vocabulary"].message
+    assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].message
+    shallow = {line.name: line for line in check_compatibility(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
     assert not shallow["layers"].fits
-    assert "2, 3, 3 of 6" in shallow["layers"].says
+    assert "2, 3, 3 of 6" in shallow["layers"].message
     config = PUBLISHED["speculators-eagle3"][2] | {"eagle_aux_hidden_state_layer_ids": [2, 16, 40]}
     deep = read_checkpoint(write(tmp_path / "c", config, PUBLISHED["speculators-eagle3"][3], full=True))
     assert "a target of 41 layers or more" in mismatch_reason(deep, llama)

@@ -66,7 +66,7 @@ def test_prompts_that_cannot_be(prompt: Any, says: str, remedy: str, engine: Eng
     with pytest.raises(PromptError, match=says) as caught:
         engine.submit(Request(prompt, registry.get("autoregressive")))
     assert remedy in caught.value.remedy
-    assert engine.idle
+    assert engine.is_idle
 
 
 def test_asking_for_no_token_is_an_error(engine: Engine) -> None:
@@ -190,7 +190,7 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
     assert load_models("target", None, "cpu").heads["medusa"].folder == info.folder
     (info.folder / "config.json").write_text(json.dumps(info.config | {"hidden_size": 31}))
     loaded = load_models("target", None, "cpu")
-    assert "no medusa heads" in loaded.why_not(("medusa",))
+    assert "no medusa heads" in loaded.unsupported_reason(("medusa",))
     wide = worlds.make_models("llama", noise=None, hidden_size=64)
     wide.heads = {"medusa": info}
     engine = Engine(wide)
@@ -216,7 +216,7 @@ def serve(engine: Engine, bad: Request, device: str) -> tuple[Any, BaseException
     wanted = worlds.hf_greedy(engine.models.target.model, PROMPT, 20)
     good = [Request(PROMPT, registry.get(n), max_new_tokens=20) for n in ("draft-model", "prompt-lookup")]
     rows = [engine.submit(r) for r in (good[0], bad, good[1])]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert [rows[0].status, rows[1].status, rows[2].status] == ["finished", "error", "finished"]
     for row in (rows[0], rows[2]):
@@ -266,16 +266,16 @@ class Broken(EmptyDrafter):
 
     at: str = "propose"
 
-    def prime(self, row: Any, models: Any) -> None:
+    def init_state(self, row: Any, models: Any) -> None:
         if self.at == "prime":
             raise ZeroDivisionError("in prime")
 
-    def propose_row(self, row: Any, plan: Any) -> DraftTree:
+    def propose_one(self, row: Any, plan: Any) -> DraftTree:
         device = row.models.target.device
         if self.at == "propose":
             raise ZeroDivisionError("in propose")
         if self.at == "too large":
-            return DraftTree.of([1] * SCRATCH, [-1] * SCRATCH, device=device)
+            return DraftTree.from_parents([1] * SCRATCH, [-1] * SCRATCH, device=device)
         if self.at == "not a token":
             return DraftTree.chain([64], device=device)
         return DraftTree.chain([1], device=device)
@@ -368,7 +368,7 @@ def test_a_failure_while_drafting_leaves_the_batch_mates_alone(engine: Engine, d
     for name in ("draft-tree", "draft-model", "early-exit"):
         settings = (SamplingParams(), SamplingParams(processors=(Late(),)), SamplingParams())
         rows = [engine.submit(Request(PROMPT, registry.get(name), sampling, 20)) for sampling in settings]
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         assert [row.status for row in rows] == ["finished", "error", "finished"]
         assert [row.trace.token_ids for row in (rows[0], rows[2]) if row.trace] == [wanted, wanted]
@@ -389,11 +389,11 @@ def test_a_failing_batch_mate_changes_no_draw(name: str, engine: Engine) -> None
     settings = (SamplingParams(1.0, processors=(Late(),)), sampled)
     requests = [Request(PROMPT, registry.get(name), s, 24, seed=5, stop_at_eos=False, paused=True) for s in settings]
     rows = [engine.submit(request) for request in requests]
-    while not all(row.primed for row in rows):
+    while not all(row.is_open for row in rows):
         engine.step()
     for row in rows:
         row.resume()
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert [row.status for row in rows] == ["error", "finished"]
     assert rows[1].trace is not None

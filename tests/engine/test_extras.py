@@ -55,7 +55,7 @@ def plain(models: Models, wish: RequestOptions, n: int) -> list[int]:
 
 
 def run(models: Models, method: str, wish: RequestOptions, n: int = 14, **more: Any) -> tuple[Trace, Request]:
-    request = Request(PROMPT, registry.get(method), max_new_tokens=n, extras=wish, stop_at_eos=False, **more)
+    request = Request(PROMPT, registry.get(method), max_new_tokens=n, options=wish, stop_at_eos=False, **more)
     return Engine(models).generate(request), request
 
 
@@ -101,11 +101,11 @@ def test_node_probabilities_equal_those_of_a_plain_loop(models: Models, method: 
 
 def test_a_change_of_sampling_in_mid_run_keeps_the_penalties(models: Models) -> None:
     engine = Engine(models)
-    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=OPTIONS[2]))
+    row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=14, options=OPTIONS[2]))
     while not row.n_new:
         engine.step()
     row.change(sampling=SamplingParams(top_k=3))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.committed[len(PROMPT) :] == plain(models, OPTIONS[2], 14)
 
@@ -137,7 +137,7 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
     trace, request = run(models, method, wish, sampling=SamplingParams(temperature=0.7, top_k=3), seed=5)
     ask = worlds.next_logits_function(models.target.model)
     everything = [*PROMPT, *trace.token_ids]
-    scores = [*request.prompt_scores, *request.scores]
+    scores = [*request.prompt_logprobs, *request.logprobs]
     assert [one.token for one in scores] == everything[1:]
     for i, one in enumerate(scores, 1):
         probs = ask(everything[:i]).log_softmax(0)
@@ -153,9 +153,9 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
 def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     def scores() -> list[Any]:
         wish = RequestOptions(prompt_logprobs=1)
-        request = Request(PROMPT * 3, registry.get("autoregressive"), max_new_tokens=2, extras=wish)
+        request = Request(PROMPT * 3, registry.get("autoregressive"), max_new_tokens=2, options=wish)
         Engine(models).generate(request)
-        return request.prompt_scores
+        return request.prompt_logprobs
 
     whole = scores()
     monkeypatch.setattr("workbench.engine.request_options.CHUNK", 4)
@@ -177,10 +177,10 @@ def test_the_text_of_a_prompt_that_is_cut_is_that_of_its_tokens(models: Models) 
 def test_a_request_that_is_run_again_has_the_scores_of_one_run(models: Models) -> None:
     wish = RequestOptions(logprobs=0, prompt_logprobs=0)
     trace, request = run(models, "draft-model", wish)
-    first = [*request.scores], [*request.prompt_scores]
+    first = [*request.logprobs], [*request.prompt_logprobs]
     assert len(first[0]) == len(trace.token_ids)
     Engine(models).generate(request)
-    assert (request.scores, request.prompt_scores) == first
+    assert (request.logprobs, request.prompt_logprobs) == first
 
 
 def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
@@ -190,7 +190,7 @@ def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
     monkeypatch.setattr(Models, "eos", property(lambda _: frozenset({free.token_ids[2]})))
     for stops in (True, False):
         request = Request(
-            PROMPT, registry.get("draft-model"), max_new_tokens=14, extras=RequestOptions(min_tokens=6), stop_at_eos=stops
+            PROMPT, registry.get("draft-model"), max_new_tokens=14, options=RequestOptions(min_tokens=6), stop_at_eos=stops
         )  # fmt: skip
         ids = Engine(models).generate(request).token_ids
         assert (free.token_ids[2] in ids[:6]) is not stops

@@ -116,10 +116,10 @@ def test_a_draft_continues_over_several_forwards(device: str) -> None:
     slot = runner.open()
     runner.prefill(slot, text[:-1])
     whole = worlds.tree_segment(slot, text[-1], draft, parents, device)
-    assert whole.sees is not None
+    assert whole.attention_mask is not None
     assert whole.depth is not None
     for a, b in ((0, 1), (1, 3), (3, 6)):  # the root, the first level, the rest
-        part = Segment(slot, whole.tokens[a:b], whole.sees[a:b, :b], whole.depth[a:b])
+        part = Segment(slot, whole.tokens[a:b], whole.attention_mask[a:b, :b], whole.depth[a:b])
         out = runner.forward([part])
         for node in range(a - 1, b - 1):
             wanted = ask([*text, *(draft[i] for i in worlds.path_to(parents, node))])

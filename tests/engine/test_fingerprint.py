@@ -61,11 +61,11 @@ def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_o
         shutil.copytree(bundled_folder() / name, tmp_path / name)
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     models = load_models("text-target", None, "cpu")
-    assert models.missing("medusa") == ""
+    assert models.missing_reason("medusa") == ""
     models.target.model.get_input_embeddings().weight.data.normal_()  # trained anew
     models.heads = find_heads("text-target", models.target)
     medusa = registry.get("medusa")
-    why = models.why_not(medusa.needs)
+    why = models.unsupported_reason(medusa.needs)
     assert "text-target-medusa was trained for other weights than those of this text-target" in why
     assert "workbench train" in why
     engine = Engine(models)

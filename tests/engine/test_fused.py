@@ -91,7 +91,7 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
         bare = runner.forward([Segment(slots[1], torch.tensor([9]))], head=False)
         runner.rewind(slots[0], slots[0].length)
         thin = runner.forward([Segment(slots[0], torch.tensor([7, 8]))], skipped_halves={2, 5})
-        outputs.append([whole.logits[0], whole.logits[1, :3], whole.taps[1], whole.taps[2], whole.hidden[0],
+        outputs.append([whole.logits[0], whole.logits[1, :3], whole.layer_states[1], whole.layer_states[2], whole.hidden[0],
                         some.logits, some.hidden, bare.logits, bare.hidden.bfloat16(), thin.logits])  # fmt: skip
     for mine, own, exact in zip(*outputs, strict=True):
         assert mine.shape == own.shape == exact.shape
@@ -138,7 +138,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
     decoder = make_lean_decoder(model, 64)
     assert decoder is not None
     assert decoder.fused is not None
-    made = fused.FusedDecoder.of
+    made = fused.FusedDecoder.from_model
 
     def make(*given: Any) -> Any:
         wrong = made(*given)
@@ -160,7 +160,7 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
             layer.mlp.down_proj.weight.mul_(4.0)
             layer.self_attn.v_proj.weight.mul_(4.0)
     decoder = LeanDecoder(model, 64)
-    decoder.fused = fused.FusedDecoder.of(model, 64)
+    decoder.fused = fused.FusedDecoder.from_model(model, 64)
     assert describe_difference(decoder, model) == ""
 
 
@@ -309,7 +309,7 @@ def test_layers_of_several_shapes_are_not_compiled() -> None:
     model = small()
     for name, size in (("gate_proj", (64, 64)), ("up_proj", (64, 64)), ("down_proj", (64, 64))):
         setattr(model.model.layers[2].mlp, name, torch.nn.Linear(*size, bias=False, dtype=torch.bfloat16))
-    assert fused.FusedDecoder.of(model, 64) is None
+    assert fused.FusedDecoder.from_model(model, 64) is None
 
 
 def test_weights_that_are_replaced_stay_in_memory_until_the_next_row() -> None:
@@ -387,7 +387,7 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
     engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(prompt, method, max_new_tokens=40)) for method in methods}
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
     alone = {m.name: Engine(models).generate(Request(prompt, m, max_new_tokens=40)).token_ids for m in methods[::3]}

@@ -53,7 +53,7 @@ def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monke
     if not lean:
         models.target._lean = None
     engine, row = submit(models, method)
-    while not row.primed and not engine.idle:
+    while not row.is_open and not engine.is_idle:
         engine.step()
     assert row.error is None
     of_prompt = read[: -(-(len(PROMPT) - 1) // 5)]
@@ -81,19 +81,19 @@ def test_prefill_states_equal_those_of_a_second_prefill(
         models.target._lean = None
     found = []
     drafter = type(registry.get(method).drafter)
-    prime = drafter.prime
+    prime = drafter.init_state
 
     def primed(self: Any, row: Sequence, models: Models) -> Any:
         wanted = self.captures(models)
         kept = states_of(row, models, wanted, 3)
-        row.place.prefill_states, prefill_states = PrefillHiddenStates(), row.place.prefill_states
+        row.cache_slot.prefill_states, prefill_states = PrefillHiddenStates(), row.cache_slot.prefill_states
         found.append((kept, states_of(row, models, wanted, 3)))
-        row.place.prefill_states = prefill_states
+        row.cache_slot.prefill_states = prefill_states
         return prime(self, row, models)
 
     monkeypatch.setattr(drafter, "prime", primed)
     engine, row = submit(models, method)
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.error is None
     ((kept, again),) = found
@@ -117,7 +117,7 @@ def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:
         wanted = dataclasses.replace(row.drafter.captures(models), layers=frozenset({1}))
         asked.append(states_of(row, models, wanted))
 
-    object.__setattr__(row.configured.drafter, "prime", primed)
-    while not row.primed and not engine.idle:
+    object.__setattr__(row.configured_method.drafter, "prime", primed)
+    while not row.is_open and not engine.is_idle:
         engine.step()
     assert [set(states.streams) for states in asked] == [{1}]

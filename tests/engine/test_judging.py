@@ -61,7 +61,7 @@ def passes(tree: DraftTree, temperature: float) -> list[tuple[str, bool]]:
 TREES = {
     "plain": DraftTree.empty(),
     "chain": DraftTree.chain([5, 6, 7, 8]),
-    "tree": DraftTree.of(list(range(12)), [-1, -1, -1, 0, 0, 0, 1, 1, 3, 3, 4, 8]),
+    "tree": DraftTree.from_parents(list(range(12)), [-1, -1, -1, 0, 0, 0, 1, 1, 3, 3, 4, 8]),
 }
 
 
@@ -105,7 +105,7 @@ def test_verification_kernels_are_compiled_before_the_first_round(
     called.clear()
     method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(1.0), 4, stop_at_eos=False))
-    monkeypatch.setattr(engine._decoder(row.configured), "step", lambda rows: True)
+    monkeypatch.setattr(engine._decoder(row.configured_method), "step", lambda rows: True)
     engine.step()
     assert row.committed
     assert called == ["_found_compiled"]

@@ -43,7 +43,14 @@ def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
             runner.rewind(slot, slot.length)
         first = runner.forward([Segment(slots[1], torch.tensor([7, 8]))], layers=(0, 2), last_only=True)
         outputs.append(
-            [whole.logits[0], whole.logits[1, :3], whole.taps[1][0], whole.hidden[0], first.logits, first.hidden]
+            [
+                whole.logits[0],
+                whole.logits[1, :3],
+                whole.layer_states[1][0],
+                whole.hidden[0],
+                first.logits,
+                first.hidden,
+            ]
         )
     for mine, own in zip(*outputs, strict=True):
         assert mine.shape == own.shape
@@ -81,13 +88,15 @@ def corrupt_decoder(decoder: LeanDecoder, kind: str) -> None:
     elif kind == "order":
         decoder.layers[1], decoder.layers[2] = decoder.layers[2], decoder.layers[1]
     elif kind == "gate and up":
-        last.gate_up = Matrix.of(*(last_mlp(decoder).get_submodule(f"{name}_proj") for name in ("up", "gate")))
+        last.gate_up = Matrix.from_linears(
+            *(last_mlp(decoder).get_submodule(f"{name}_proj") for name in ("up", "gate"))
+        )
     elif kind == "norms of heads":
         last.head_norms = None
     elif kind == "rope":
         decoder._rope = decoder._rope.roll(1, 0)
     elif kind == "norms":
-        last.before, last.between = last.between, last.before
+        last.input_norm, last.post_attention_norm = last.post_attention_norm, last.input_norm
     elif kind == "one weight":
         weight = last_mlp(decoder).get_submodule("down_proj").get_parameter("weight").detach().clone()
         weight[:, 5] = 0

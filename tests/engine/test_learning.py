@@ -64,7 +64,7 @@ def test_inactive_recycling_table_is_updated_and_reused(models: Models) -> None:
     assert (table.table == table_of(row, models.target.vocab_size)).all()
     steps(engine, row, "token-recycling", 1, nodes=9)
     assert row.state.drafter is table
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
@@ -100,7 +100,7 @@ def test_inactive_shared_trie_drops_the_prompt_at_the_end(device: str) -> None:
     steps(engine, row, "draft-model", 1)
     trie = models.shared["lookahead-trie"]
     assert any(child.prompt for child in trie.root.children.values())
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert trie.root.children
     assert not any(child.prompt for child in trie.root.children.values())
@@ -114,7 +114,7 @@ def test_error_in_an_inactive_drafter_does_not_end_the_run(models: Models, monke
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(TokenRecycling, "observe", fails)
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.status == FINISHED
     assert isinstance(row.drafter, NGram)

@@ -78,8 +78,8 @@ def test_logits_are_weighed_as_their_softmax_is(n: int, size: int, dtype: torch.
     )
     torch.testing.assert_close(found.entropy.double(), torch.special.entr(p).sum(1), atol=2e-6, rtol=1e-5)
     tokens, at = torch.arange(n) + 3, torch.arange(n).flip(0)
-    torch.testing.assert_close(found.chances(tokens, at).double(), p[at, tokens], rtol=1e-5, atol=1e-30)
-    torch.testing.assert_close(found.chances(tokens).double(), p[torch.arange(n), tokens], rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(found.token_probs(tokens, at).double(), p[at, tokens], rtol=1e-5, atol=1e-30)
+    torch.testing.assert_close(found.token_probs(tokens).double(), p[torch.arange(n), tokens], rtol=1e-5, atol=1e-30)
 
 
 def test_top_tokens_are_distinct_with_few_finite_logits() -> None:
@@ -116,7 +116,7 @@ def test_greedy_rounds_compute_probs_on_request_only(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(seen.entropy, plain.entropy, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(seen.p_top, plain.p_top, atol=0, rtol=2e-5)
     for rows in (at, None):
-        torch.testing.assert_close(seen.chances(tokens, rows), plain.chances(tokens, rows), atol=0, rtol=2e-5)
+        torch.testing.assert_close(seen.token_probs(tokens, rows), plain.token_probs(tokens, rows), atol=0, rtol=2e-5)
 
 
 def test_compiled_weighing_declines_unsupported_inputs() -> None:

@@ -66,7 +66,7 @@ def test_every_method_writes_what_hugging_face_writes(family: str, device: str, 
     wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
     engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(PROMPT, method, max_new_tokens=24)) for method in methods}
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
     wanted = worlds.hf_greedy(models.target.model, single, 24)
@@ -93,7 +93,7 @@ def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
 )
 def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
     prompt, wanted = bundled_text
-    reason = bundled_models.why_not(method.needs)
+    reason = bundled_models.unsupported_reason(method.needs)
     if reason:
         pytest.skip(reason)
     assert run(bundled_models, method, len(wanted), prompt, stop_at_eos=True).token_ids == wanted
@@ -154,7 +154,7 @@ def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: 
     wanted = [Engine(llama).generate(request).token_ids for request in requests(seed)]
     engine, rng = Engine(llama, max_sequences=6), random.Random(seed)
     todo, rows = requests(seed), []
-    while todo or not engine.idle:
+    while todo or not engine.is_idle:
         some = rng.choice((0, 0, 1, 3))
         rows += [engine.submit(request) for request in todo[:some]]
         del todo[:some]
@@ -177,7 +177,7 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
         engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in worlds.text_methods()[:3]
     ]
     switches = 0
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         row = rng.choice(rows)
         if row.status in ENDED or rng.random() < 0.3:
@@ -274,7 +274,7 @@ def test_pause_step_resume_and_cancel(llama: Models, greedy_text: list[int]) -> 
     waiting.cancel()
     engine.step()
     assert waiting.status == "cancelled"
-    assert engine.idle
+    assert engine.is_idle
 
 
 def finish(engine: Engine, row: Sequence) -> None:

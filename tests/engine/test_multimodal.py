@@ -183,7 +183,7 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
     runner.prefill(other, words[:-1])
     prefill_images(runner, slot, inputs)
     text = inputs["input_ids"][0].tolist()
-    seen = slot.pictured
+    seen = slot.image_prefill
     assert seen is not None
     assert (seen.grids, seen.spans) == SEEN[name]
     assert seen.is_vision.tolist() == [t == IMAGE for t in text]
@@ -219,9 +219,9 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
     engine = Engine(models)
     thorough = name in ("llava", "qwen2.5-vl")
     for method in registry.methods() if thorough else [registry.get("draft-tree"), registry.get("prompt-lookup")]:
-        if models.why_not(method.needs):
+        if models.unsupported_reason(method.needs):
             continue
-        trace = engine.generate(Request([], method, max_new_tokens=20, images=inputs))
+        trace = engine.generate(Request([], method, max_new_tokens=20, image_inputs=inputs))
         assert trace.token_ids == wanted, method.name
     text = Request(worlds.repeating_prompt(9), registry.get("prompt-lookup"), max_new_tokens=8)
     if name == "paligemma":
@@ -259,4 +259,4 @@ def test_a_prompt_with_pictures_that_does_not_fit_is_an_error(device: str) -> No
     model, inputs = llava(device)
     engine = Engine(Models(Runner(model, context=10), worlds.letter_tokenizer(64), "llava"))
     with pytest.raises(PromptError, match="11 tokens"):
-        engine.submit(Request([], registry.get("autoregressive"), images=inputs))
+        engine.submit(Request([], registry.get("autoregressive"), image_inputs=inputs))

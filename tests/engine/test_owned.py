@@ -43,8 +43,10 @@ def run_to_end(models: Models, method: str, prompt: list[int] = PROMPT, n: int =
     engine = Engine(models)
     params = ALL.get(method, {}) | asked.pop("params", {})
     configured = registry.get(method).with_params(**params)
-    row = engine.submit(Request(prompt, configured, max_new_tokens=n, stop_at_eos=False, keeps=True, **asked))
-    while not engine.idle:
+    row = engine.submit(
+        Request(prompt, configured, max_new_tokens=n, stop_at_eos=False, keep_drafter_state=True, **asked)
+    )
+    while not engine.is_idle:
         engine.step()
     return row
 
@@ -61,15 +63,15 @@ def run_six_rounds(models: Models, method: str, prompt: list[int] = PROMPT, **pa
 
 def data_of(models: Models, method: str) -> bytes:
     row = run_to_end(models, method)
-    assert row.left is not None
-    assert row.left.data is not None, row.left.why
-    return row.left.data
+    assert row.final_drafter_state is not None
+    assert row.final_drafter_state.data is not None, row.final_drafter_state.why
+    return row.final_drafter_state.data
 
 
 def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) -> None:
     """A new one that names a memory is asked for here; what is not listed says why."""
     small = {"jacobi", "aggressive"}  # the guesses of one round, and a place in the prompt
-    learn = {m.name for m in worlds.text_methods() if m.drafter.memory() is not None and m.rounds is None}
+    learn = {m.name for m in worlds.text_methods() if m.drafter.state_key() is not None and m.decoder_params is None}
     assert learn - small == set(SAVABLE_METHODS)
 
 
@@ -113,15 +115,18 @@ def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> No
 def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, method: str) -> None:
     """Another request with the first one's prompt knows from its first round on what the first one has learnt."""
     first = run_to_end(models, method)
-    assert first.left is not None
-    fresh, warm = run_to_end(models, method, n=12), run_to_end(models, method, n=12, memory=first.left.data)
+    assert first.final_drafter_state is not None
+    fresh, warm = (
+        run_to_end(models, method, n=12),
+        run_to_end(models, method, n=12, memory=first.final_drafter_state.data),
+    )
     assert warm.status == FINISHED
     assert fresh.trace is not None
     assert warm.trace is not None
     assert warm.trace.token_ids == fresh.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
-    assert warm.left is not None
-    assert fresh.left is not None
-    more = warm.left.look["entries"] - fresh.left.look["entries"]
+    assert warm.final_drafter_state is not None
+    assert fresh.final_drafter_state is not None
+    more = warm.final_drafter_state.summary["entries"] - fresh.final_drafter_state.summary["entries"]
     assert more >= 0 if method == "lookahead-trie" else more > 0  # which shares the branches of one prompt
     kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
     own = ("prompt-lookup", "lookahead", "lookahead-trie", "online", "tlt")  # which have their own text, or rules
@@ -136,7 +141,7 @@ def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
     saved = state_actions.save(row)
     arrays = from_bytes(saved).arrays
     other = engine.submit(Request(PROMPT[:3], registry.get(method), max_new_tokens=60, stop_at_eos=False))
-    while not other.primed:
+    while not other.is_open:
         engine.step()
     state_actions.load(other, saved)
     again = from_bytes(state_actions.save(other)).arrays
@@ -161,14 +166,14 @@ def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: st
     """Lengths are parameters: a state that was saved with others drafts, and is saved again."""
     its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
     first = run_to_end(models, method, params=its)
-    assert first.left is not None
-    row = run_to_end(models, method, memory=first.left.data, params=mine)
+    assert first.final_drafter_state is not None
+    row = run_to_end(models, method, memory=first.final_drafter_state.data, params=mine)
     assert row.status == FINISHED
     assert row.trace is not None
     assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
-    assert row.left is not None
-    assert row.left.data is not None
-    assert run_to_end(models, method, memory=row.left.data, params=its).status == FINISHED
+    assert row.final_drafter_state is not None
+    assert row.final_drafter_state.data is not None
+    assert run_to_end(models, method, memory=row.final_drafter_state.data, params=its).status == FINISHED
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
@@ -177,14 +182,14 @@ def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
     state_actions.load(row, data_of(models, method))
     before = inspectable_state_of(row.state.drafter)
     assert before is not None
-    size = before.look(0).entries
+    size = before.summarise(0).entries
     state_actions.reset(row)
     state = inspectable_state_of(row.state.drafter)
     assert state is not None
     assert state is not before
-    assert state.look(0).entries < size
-    assert state.asked == 0
-    while not engine.idle:
+    assert state.summarise(0).entries < size
+    assert state.n_queries == 0
+    while not engine.is_idle:
         engine.step()
     assert row.status == FINISHED
     assert row.trace is not None
@@ -216,7 +221,7 @@ def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models
     other.shared.pop("tokenizer hash")
     failed = run_to_end(other, "suffix", memory=data)
     assert "tokenizer of tiny-llama" in str(failed.error)
-    assert engine.rows == [row], "the run goes on"
+    assert engine.running == [row], "the run goes on"
 
 
 def test_what_keeps_nothing_says_so(models: Models) -> None:

@@ -27,35 +27,35 @@ class ManualClock:
 def test_the_next_round_waits_for_the_time_its_tokens_take_to_show() -> None:
     clock = ManualClock()
     pace = Pace(8, clock)
-    assert pace.left_s == 0  # the first round comes at once
-    pace.emitted(4)
-    assert pace.left_s == pytest.approx(0.5)
+    assert pace.remaining_s == 0  # the first round comes at once
+    pace.end_round(4)
+    assert pace.remaining_s == pytest.approx(0.5)
     clock.s += 0.3
-    assert pace.left_s == pytest.approx(0.2)
-    pace.follow(40)  # four tokens at forty a second are over already
-    assert pace.left_s == 0
-    pace.follow(2)
-    assert pace.left_s == pytest.approx(1.7)
-    pace.waived = True
-    assert pace.left_s == 0
-    pace.follow(0)
-    pace.waived = False
-    assert pace.left_s == 0
+    assert pace.remaining_s == pytest.approx(0.2)
+    pace.set_rate(40)  # four tokens at forty a second are over already
+    assert pace.remaining_s == 0
+    pace.set_rate(2)
+    assert pace.remaining_s == pytest.approx(1.7)
+    pace.is_waived = True
+    assert pace.remaining_s == 0
+    pace.set_rate(0)
+    pace.is_waived = False
+    assert pace.remaining_s == 0
 
 
 def test_time_stood_still_counts_from_the_end_of_the_last_round_to_the_next() -> None:
     clock = ManualClock()
     pace = Pace(8, clock)
-    pace.emitted(4)
+    pace.end_round(4)
     clock.s += 0.1
-    pace.stand(True)
+    pace.set_paused(True)
     clock.s += 0.3
-    pace.stand(True)
-    assert pace.still_s == pytest.approx(0.4)
+    pace.set_paused(True)
+    assert pace.paused_s == pytest.approx(0.4)
     clock.s += 0.1
-    pace.stand(False)
+    pace.set_paused(False)
     clock.s += 5  # the round itself
-    assert pace.still_s == pytest.approx(0.5)
+    assert pace.paused_s == pytest.approx(0.5)
 
 
 def run_with_pace(rate: float, pause: bool = False) -> tuple[list[float], Trace]:

@@ -38,7 +38,7 @@ def test_where_bfloat16_is_emulated_products_are_right_for_any_number_of_rows(
     random = torch.Generator().manual_seed(rows)
     x, add = (torch.randn(rows, width, generator=random).bfloat16() for width in (64, 48))
     linear = nn.Linear(64, 48, bias=bias).bfloat16().requires_grad_(False)
-    matrix = Matrix.of(linear)
+    matrix = Matrix.from_linears(linear)
     wanted = linear.float()(x.float())
     assert matrix(x).dtype == torch.bfloat16
     assert matrix(x).shape == wanted.shape

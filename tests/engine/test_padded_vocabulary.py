@@ -50,13 +50,13 @@ def test_text_is_the_targets_whatever_ids_the_draft_model_lacks(method: str, row
 
 def test_unknown_ids_are_read_as_one_token_and_known_ones_as_they_are() -> None:
     models = padded(61)
-    models.read_unknown()
+    models.set_unknown_token()
     assert models.drafter is not None
     ids = torch.tensor([3, 60, 61, 63])
-    assert models.drafter.known(ids).tolist() == [3, 60, 0, 0]
-    assert models.target.known(ids) is ids
-    models.drafter.read_unknown(61, 7)
-    assert models.drafter.known(ids) is ids
+    assert models.drafter.replace_unknown(ids).tolist() == [3, 60, 0, 0]
+    assert models.target.replace_unknown(ids) is ids
+    models.drafter.set_unknown_token(61, 7)
+    assert models.drafter.replace_unknown(ids) is ids
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None
     ]
     engine = Engine(models, max_sequences=50)
     rows_of = [engine.submit(request) for request in requests]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     texts = [row.trace.token_ids for row in rows_of if row.trace is not None]
     exact = joint_distribution(

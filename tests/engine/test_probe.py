@@ -116,7 +116,7 @@ def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_
     for name in ("draft-tree", "draft-tree-sampled", "token-recycling", "lookahead-trie"):
         with pytest.raises(MethodUnavailableError, match=r"supports chains, not trees: .* second branch"):
             engine.submit(Request(prompt, registry.get(name)))
-    assert choose(lambda name: models.why_not(registry.get(name).needs)) == ("draft-model", "")
+    assert choose(lambda name: models.unsupported_reason(registry.get(name).needs)) == ("draft-model", "")
 
 
 def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:

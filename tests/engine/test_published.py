@@ -135,11 +135,13 @@ def test_a_name_is_a_target_like_another(tiny: IndexedModel, installed: SimpleNa
     check_model("tiny")
     assert folder_of("tiny") is None, "a check makes nothing"
     with pytest.raises(ModelError, match="not allowed here"):
-        Names("text-target", None, allow=()).pair("tiny", None)  # strangers have nothing fetched or made
+        Names("text-target", None, allow=()).resolve_pair("tiny", None)  # strangers have nothing fetched or made
     models = load_models("tiny", None, "cpu", "float32")
     assert models.target_name == "tiny"
     assert folder_of("tiny") == Path(locate("tiny"))
-    assert Names("text-target", None, allow=()).pair("tiny", None) == ("tiny", None), "what is here, strangers may use"
+    assert Names("text-target", None, allow=()).resolve_pair("tiny", None) == ("tiny", None), (
+        "what is here, strangers may use"
+    )
 
 
 def test_the_copy_serves_when_the_package_is_gone(

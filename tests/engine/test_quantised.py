@@ -74,7 +74,7 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
     plain = worlds.family(kind, **SIZES).to(torch.bfloat16)
     model = in_bytes(kind)
     runner, text = Runner(model), worlds.random_prompt(13, seed=1)
-    assert runner.stored == torch.int8
+    assert runner.weight_dtype == torch.int8
     assert runner.dtype == torch.bfloat16
     exact, unrounded = exactly(model, text), exactly(plain, text)
     mine = worlds.chunked_logits(runner, text, [13]).float()

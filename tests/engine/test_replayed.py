@@ -58,8 +58,8 @@ class Rerun:
             cache.window = now
             made.logits.copy_(new.logits)
             made.hidden.copy_(new.hidden)
-            for layer, tap in new.taps.items():
-                made.taps[layer].copy_(tap)
+            for layer, tap in new.layer_states.items():
+                made.layer_states[layer].copy_(tap)
 
         return made, play
 
@@ -77,7 +77,7 @@ def make_request(n: int, name: str = "autoregressive", **options: Any) -> Reques
 
 def records(runner: Runner, by: Recorder) -> ReplayCache:
     """Let a runner record, as those on a GPU do."""
-    runner._lean, runner.geometry.in_steps = None, True
+    runner._lean, runner.geometry.is_length_rounded = None, True
     runner.replays = made = ReplayCache(by)
     return made
 
@@ -115,7 +115,7 @@ def counting(runner: Runner) -> tuple[ReplayCache, list[int]]:
             return made, counted
 
         def forget(self) -> None:
-            by.forget()
+            by.reset()
 
     return records(runner, Counting()), played
 
@@ -215,11 +215,11 @@ def test_rows_side_by_side_and_one_that_takes_anothers_place(name: str, models: 
     rows = [engine.submit(Request(PROMPT[:n], registry.get(name), max_new_tokens=40)) for n in (5, 9)]
     replays = models.target.replays
     assert replays is not None
-    while not engine.idle and not any(key[3] - key[2] == 2 for key in replays._records):
+    while not engine.is_idle and not any(key[3] - key[2] == 2 for key in replays._records):
         engine.step()
-    assert not engine.idle
+    assert not engine.is_idle
     rows[0].cancel()
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert rows[1].trace is not None
     assert rows[1].trace.token_ids == wanted[1]
@@ -232,7 +232,7 @@ def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> 
     found = []
     for token in (3, 3, 5, 7):  # as it is, recorded, played, played
         out = target.forward([Segment(slot, torch.tensor([token], device=target.device))], capture_layers={0})
-        found.append((out, out.logits.clone(), out.hidden.clone(), out.taps[0].clone()))
+        found.append((out, out.logits.clone(), out.hidden.clone(), out.layer_states[0].clone()))
         target.rewind(slot, len(PROMPT))
     assert target.replays
     for out, logits, hidden, tap in found:
@@ -330,9 +330,9 @@ def test_nan_logits_do_not_stop_recording(models: Models) -> None:
     target.prefill(slot, [3])
     (record,) = replays._records.values()
     assert forward(target, slot, [5]).isnan().all(), "at the first other place"
-    assert (len(replays), replays.why_not, record.left) == (1, "", 1)
+    assert (len(replays), replays.why_not, record.checks_left) == (1, "", 1)
     forward(target, slot, [3])
-    assert (len(replays), replays.why_not, record.left) == (1, "", 0)
+    assert (len(replays), replays.why_not, record.checks_left) == (1, "", 0)
     target.close(slot)
 
 

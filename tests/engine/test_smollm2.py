@@ -72,7 +72,9 @@ def smollm2() -> Models:
 def methods_on(models: Models) -> list[ConfiguredMethod]:
     """Every method that runs on it: without training, and with the draft models and heads that are there."""
     found = [
-        m for m in registry.catalogue_methods() if not models.why_not(m.needs) and m.promise is not Promise.SIMULATION
+        m
+        for m in registry.catalogue_methods()
+        if not models.unsupported_reason(m.needs) and m.promise is not Promise.SIMULATION
     ]
     return [m.with_params(**m.testing.real) for m in found]
 
@@ -101,7 +103,7 @@ def run_all(models: Models, requests: abc.Sequence[Request], then: ConfiguredMet
     engine = Engine(models, max_sequences=ROWS, record=False)
     rows = [engine.submit(request) for request in requests]
     waiting = rows[1::2] if then else []
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         for row in [row for row in waiting if row.trace and len(row.trace.rounds) >= 2]:
             assert then is not None
@@ -145,10 +147,10 @@ def test_forty_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models) -
     assert len(cases) == 40
     rows: dict[MixedPrompt, Sequence] = {}
     for first, then in zip(methods, [*methods[1:], methods[0]], strict=True):
-        own = {asked: request for asked, request in cases.items() if request.configured().name == first.name}
+        own = {asked: request for asked, request in cases.items() if request.configured_method().name == first.name}
         rows |= zip(own, run_all(smollm2, list(own.values()), then), strict=True)
     assert set(rows) == set(MIXED_PROMPTS)
-    wrong = [(asked, row.configured.name) for asked, row in rows.items() if not is_plain(smollm2, row)]
+    wrong = [(asked, row.configured_method.name) for asked, row in rows.items() if not is_plain(smollm2, row)]
     assert not wrong
     by_method = rounds_of(list(rows.values()))
     assert set(by_method) == {m.name for m in methods}
@@ -187,7 +189,9 @@ def test_what_the_presets_ask_for_is_answered_rightly_and_a_copy_is_drafted(smol
 def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single: Models) -> None:
     """Else the tests of all methods that run would leave them out and say nothing."""
     family = {"draft-model", "draft-tree", "eagle-2", "medusa", "kangaroo"}
-    assert {name: smollm2_single.why_not(registry.get(name).needs) for name in family} == dict.fromkeys(family, "")
+    assert {name: smollm2_single.unsupported_reason(registry.get(name).needs) for name in family} == dict.fromkeys(
+        family, ""
+    )
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------

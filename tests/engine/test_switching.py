@@ -66,17 +66,17 @@ class Schedule:
         self.random, self.seed = Random(seed), seed
         self.prompt = seed % len(begin)
         method, values = random_setting(self.random)
-        self.told = [(0, method.name, values)]
+        self.changes = [(0, method.name, values)]
         self.request = Request(begin[self.prompt], method.with_params(**values), max_new_tokens=N, stop_at_eos=False)
         self.row: Sequence | None = None
 
-    def turn(self) -> None:
+    def maybe_switch(self) -> None:
         """Perhaps another method from the next round on."""
         assert self.row is not None
-        if self.row.primed and self.random.random() < OFTEN:
+        if self.row.is_open and self.random.random() < OFTEN:
             method, values = random_setting(self.random)
             assert self.row.trace is not None
-            self.told.append((len(self.row.trace.rounds), method.name, values))
+            self.changes.append((len(self.row.trace.rounds), method.name, values))
             self.row.change(method=method, params=values)
 
 
@@ -90,17 +90,17 @@ def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
         running = [Schedule(seed, begin) for seed in range(first, min(first + ROWS, seeds.stop))]
         for schedule in running:
             schedule.row = engine.submit(schedule.request)
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
             for schedule in running:
-                schedule.turn()
+                schedule.maybe_switch()
         for schedule in running:
             row = schedule.row
             assert row is not None
             assert row.trace is not None
             said = [note for note in row.trace.footer.warnings if "cannot be" in note]
             if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or said:
-                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {said} {schedule.told}"
+                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {said} {schedule.changes}"
     return found
 
 
@@ -111,7 +111,7 @@ def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
         method = registry.get(name)
         assert method.promise in (Promise.EXACT, Promise.GREEDY_EXACT), name
         assert method.head is None, name
-    seen = {name for seed in range(100) for _, name, _ in Schedule(seed, prompts()).told}
+    seen = {name for seed in range(100) for _, name, _ in Schedule(seed, prompts()).changes}
     assert seen == set(NAMES)
 
 
@@ -136,7 +136,7 @@ def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: 
     def wrong_once(self: RoundState, found: Acceptance) -> None:
         whole(self, found)
         if self.verified_tree is not None and len(self.verified_tree.acceptance.tokens) > 4:
-            object.__setattr__(self.verified_tree.verdict, "bonus", self.verified_tree.verdict.bonus ^ 1)
+            object.__setattr__(self.verified_tree.result, "bonus", self.verified_tree.result.bonus ^ 1)
 
     monkeypatch.setattr(RoundState, "walk", wrong_once)
     with pytest.raises((AssertionError, WorkbenchError)):

@@ -36,7 +36,7 @@ def models() -> Models:
 class Slow(Drafter):
     """Drafts nothing, in one forward of a network that knows no rows; the loop asks it for one row at a time."""
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         clock = row.models.target.clock
         start = clock.mark()
         sum(range(20_000))
@@ -49,7 +49,7 @@ def batch(models: Models, *methods: Method | tuple[str, dict[str, Any]], n: int 
     engine = Engine(models)
     chosen = [m if isinstance(m, Method) else registry.get(m[0]).with_params(**m[1]) for m in methods]
     rows = [engine.submit(Request(PROMPT, c, max_new_tokens=n, paused=True)) for c in chosen]
-    while not all(row.primed for row in rows):
+    while not all(row.is_open for row in rows):
         engine.step()
     for row in rows:
         row.resume()

@@ -54,10 +54,10 @@ class RecordingVerifier(Lossless):
 
     strict: bool = param(True, doc="nothing; a parameter whose change makes it another verifier")
 
-    def taps(self, models: Models) -> Collection[int]:
+    def captured_layers(self, models: Models) -> Collection[int]:
         return {FIRST, models.target.n_layers - 1}
 
-    def prime(self, row: Sequence, models: Models) -> VerifierHistory:
+    def init_state(self, row: Sequence, models: Models) -> VerifierHistory:
         return VerifierHistory(len(row.committed), [], [])
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -89,7 +89,7 @@ def fresh(models: Models, tokens: list[int]) -> tuple[Tensor, Tensor, dict[int, 
     target.prefill(slot, tokens[:-1])
     out = target.forward([Segment(slot, torch.tensor(tokens[-1:], device=target.device))], capture_layers={FIRST})
     target.close(slot)
-    return out.logits[0, -1], out.hidden[0, -1], {layer: stream[0, -1] for layer, stream in out.taps.items()}
+    return out.logits[0, -1], out.hidden[0, -1], {layer: stream[0, -1] for layer, stream in out.layer_states.items()}
 
 
 def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(models: Models) -> None:
@@ -153,7 +153,7 @@ def test_drafter_observes_the_hidden_states_it_requested(models: Models) -> None
 
         def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
             end = len(row.committed) - len(outcome.emitted)
-            found.append((row.committed[:end], outcome.taps[FIRST][0]))
+            found.append((row.committed[:end], outcome.layer_states[FIRST][0]))
             super().observe(row, outcome)
 
     Engine(models, record=False).generate(Request(PROMPTS[1], method(drafter=Curious()), max_new_tokens=8))
@@ -171,7 +171,7 @@ def test_a_layer_that_is_none_ends_the_run_that_asked_for_it_and_no_other(models
     engine = Engine(models, record=False)
     wrong = engine.submit(Request(PROMPTS[0], method(verifier=Beyond()), max_new_tokens=6))
     right = engine.submit(Request(PROMPTS[1], registry.get("draft-model"), max_new_tokens=6))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert (wrong.status, right.status) == ("error", "finished")
     assert "reads layer" in str(wrong.error)
@@ -213,13 +213,13 @@ def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Mode
     )
     while row.trace is None or len(row.trace.rounds) < 2:
         engine.step()
-    assert row.configured.promise is Promise.EXACT
+    assert row.configured_method.promise is Promise.EXACT
     row.change(params={"verifier": "typical", "epsilon": 0.3})
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     assert row.verifier == TypicalAcceptance(epsilon=0.3)
-    assert row.configured.promise is Promise.APPROXIMATE
+    assert row.configured_method.promise is Promise.APPROXIMATE
     first, then = row.trace.rounds[:2], row.trace.rounds[2:]
     assert {rule for r in first for rule in r.nodes.rule if rule} <= {"point", "point-residual"}
     assert {rule for r in then for rule in r.nodes.rule if rule} == {"typical"}
@@ -237,7 +237,7 @@ def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Model
         while row.trace is None or len(row.trace.rounds) < 2 * n:
             engine.step()
         row.change(params={"verifier": verifier})
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     said = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
@@ -270,9 +270,9 @@ def test_another_method_is_not_weakened_unasked(models: Models) -> None:
         Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models
     )
     row.change(method=other)
-    assert row.asked().configured.promise is Promise.EXACT
+    assert row.requested_settings().configured_method.promise is Promise.EXACT
     row.change(params={"verifier": "typical"})
-    assert row.asked().configured.promise is Promise.APPROXIMATE
+    assert row.requested_settings().configured_method.promise is Promise.APPROXIMATE
 
 
 def test_a_verifier_that_is_not_chosen_needs_nothing(models: Models) -> None:
@@ -295,7 +295,7 @@ def test_siblings_that_come_otherwise_than_declared_end_the_run(models: Models) 
     prompt, engine = [3, 1, 3, 1, 3, 1], Engine(models, record=False)
     for sampling, status in ((SamplingParams(temperature=1.0), "error"), (SamplingParams(), "finished")):
         row = engine.submit(Request(prompt, asked, sampling, max_new_tokens=6))
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         assert (row.status, "Liar drafted siblings of kind deterministic" in str(row.error)) == (
             status, status == "error"

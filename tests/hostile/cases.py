@@ -115,13 +115,13 @@ class Case:
     """
 
     name: str
-    door: str
-    where: str
+    interface: str
+    endpoint: str
     body: Any = None
     raw: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     verb: str = "POST"
-    fine: bool = False
+    is_valid: bool = False
 
 
 def cases() -> list[Case]:
@@ -238,7 +238,7 @@ def chats() -> list[Case]:
     ]
     picture = [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]
     found.append(Case("chat picture", "v1", "chat/completions", ask(picture)))
-    found.append(Case("chat parts", "v1", "chat/completions", ask([{"type": "text", "text": "x"}]), fine=True))
+    found.append(Case("chat parts", "v1", "chat/completions", ask([{"type": "text", "text": "x"}]), is_valid=True))
     return found
 
 

@@ -60,7 +60,7 @@ def bench(errors: Errors) -> Iterator[Workbench]:
         assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "no row is left"
         assert bench.generate(STORY, "draft-tree", max_new_tokens=16).text == wanted
         assert bench.health()["status"] == "ok"
-        assert {entry["name"] for entry in bench.loaded()} <= {"text-target", "text-drafter"}
+        assert {entry["name"] for entry in bench.loaded_models()} <= {"text-target", "text-drafter"}
         new = [name for name in serving.thread_names() if name not in threads and not name.startswith(POOLS)]
         assert not new, "no thread is left"
 
@@ -104,15 +104,15 @@ def is_error(answer: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.door == "gradio"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.interface == "gradio"], ids=lambda c: c.name)
 def test_an_endpoint(case: Case, bench: Workbench, http: httpx.Client, mine: str, errors: Errors) -> None:
     body = {name: mine if value == "MINE" else value for name, value in case.body.items()}
-    joined = http.post(f"/gradio_api/call/v2/{case.where}", content=json.dumps(body), headers=JSON)
+    joined = http.post(f"/gradio_api/call/v2/{case.endpoint}", content=json.dumps(body), headers=JSON)
     assert joined.status_code < 500, joined.text
     assert_no_leak(joined.text, case)
     if joined.status_code != 200:
         return
-    with http.stream("GET", f"/gradio_api/call/{case.where}/{joined.json()['event_id']}") as stream:
+    with http.stream("GET", f"/gradio_api/call/{case.endpoint}/{joined.json()['event_id']}") as stream:
         text = "".join(stream.iter_text())
     assert_no_leak(text, case)
     assert "event: complete" in text, text
@@ -122,41 +122,41 @@ def test_an_endpoint(case: Case, bench: Workbench, http: httpx.Client, mine: str
     assert not errors.found
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.door == "v1"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.interface == "v1"], ids=lambda c: c.name)
 def test_a_route(case: Case, bench: Workbench, http: httpx.Client, errors: Errors) -> None:
-    answer = http.post(f"/v1/{case.where}", content=json.dumps(case.body), headers=JSON)
+    answer = http.post(f"/v1/{case.endpoint}", content=json.dumps(case.body), headers=JSON)
     assert answer.status_code < 500, answer.text
     assert_no_leak(answer.text, case)
     assert is_error(answer.json()) == (answer.status_code >= 400)
-    assert answer.status_code == 200 or not case.fine
+    assert answer.status_code == 200 or not case.is_valid
     assert not errors.found
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.door == "page"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.interface == "page"], ids=lambda c: c.name)
 def test_a_function_of_the_page(case: Case, bench: Workbench) -> None:
     session = Session(bench)
 
     async def decode() -> list[Any]:
         return [message async for message in session.decode(case.body)]
 
-    if case.where == "decode":
+    if case.endpoint == "decode":
         with ThreadPoolExecutor(1) as pool:  # a loop of its own: another test may keep one in this thread
             *_, answer = pool.submit(asyncio.run, decode()).result(timeout=60)
     else:
-        answer = return_errors(getattr(session, case.where))(case.body)  # as the page calls it
+        answer = return_errors(getattr(session, case.endpoint))(case.body)  # as the page calls it
     assert_no_leak(json.dumps(answer), case)
     if "error" in answer:
         assert answer["error"]["message"]
         assert answer["error"]["remedy"]
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.door == "http"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.interface == "http"], ids=lambda c: c.name)
 def test_plain_http(case: Case, bench: Workbench, http: httpx.Client, errors: Errors) -> None:
     content = json.dumps(case.body).encode() if case.raw is None and case.verb == "POST" else case.raw
     headers = (JSON if case.raw is None else {}) | case.headers
     text = ""
     try:
-        with http.stream(case.verb, case.where, content=content, headers=headers) as answer:
+        with http.stream(case.verb, case.endpoint, content=content, headers=headers) as answer:
             status = answer.status_code
             for part in answer.iter_text():
                 text += part
@@ -195,4 +195,4 @@ def test_connections_that_close_at_once_leave_nothing(bench: Workbench, http: ht
 def test_there_are_enough_of_them() -> None:
     assert len(CASES) >= 300
     assert len({case.name for case in CASES}) == len(CASES)
-    assert {case.door for case in CASES} == {"gradio", "v1", "page", "http"}
+    assert {case.interface for case in CASES} == {"gradio", "v1", "page", "http"}

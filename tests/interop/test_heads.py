@@ -87,8 +87,8 @@ def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
         models = found_in(text_models, folder, "eagle")
         with torch.inference_mode():
             net = load_trained(FeatureNet, models, "heads", "")
-            logits = head_of(FeatureNet, models)(net(net.pairs(*x), places))
-        said.append((logits, head_of(FeatureNet, models).tokens(logits.argmax(-1))))
+            logits = head_of(FeatureNet, models)(net(net.make_pairs(*x), places))
+        said.append((logits, head_of(FeatureNet, models).to_token_ids(logits.argmax(-1))))
     assert torch.equal(said[0][0], said[1][0])
     assert torch.equal(said[0][1], said[1][1])
     assert said[0][0].shape[-1] == (4096 if options else 2048), "the tokens that it proposes are those"
@@ -102,7 +102,7 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
     assert config["original_lm_head"]
     assert config["num_heads"] == 4
     assert config["model_type"] == "medusa"
-    shapes = read_checkpoint(tmp_path / "theirs").stored.shapes
+    shapes = read_checkpoint(tmp_path / "theirs").files.shapes
     assert shapes["lm_head.weight"] == (4096, 288), "vLLM reads the LM head from there"
     user_heads.use_heads()
     text_models.heads = find_heads("text-target", text_models.target)
@@ -154,7 +154,7 @@ def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path:
         assert said["transformer_layer_config"]["attention_bias"] is bias
         assert said["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
         assert said["speculators_config"]["verifier"]["name_or_path"] == "text-target"
-        net = FeatureNet.adopted(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
+        net = FeatureNet.from_checkpoint(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
     with pytest.raises(ModelError, match="no bias in its fusion"):
         export_heads(str(own_layer(tmp_path / "biased", norms=(), fuse_bias=True)), tmp_path / "no", "vllm")

@@ -70,7 +70,7 @@ def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool)
     theirs = LlamaDecoderLayer(llama, 0).double()
     theirs.input_layernorm = nn.Identity()
     read_back = {
-        n: w.double() for n, w in read_checkpoint(folder).stored.tensors(layouts.eagle(config, bias=bias)).items()
+        n: w.double() for n, w in read_checkpoint(folder).files.tensors(layouts.eagle(config, bias=bias)).items()
     }
     inside = {n.removeprefix("layers.0."): w for n, w in read_back.items() if n.startswith("layers.0.")}
     missing = theirs.load_state_dict(inside, strict=False).missing_keys
@@ -84,7 +84,7 @@ def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool)
     turned = LlamaRotaryEmbedding(llama)(x, places[None])
     found = theirs(x, attention_mask=mask, position_embeddings=turned)
     wanted = found if isinstance(found, torch.Tensor) else found[0]
-    assert torch.allclose(net(net.pairs(embeds, features), places), wanted, atol=1e-5)
+    assert torch.allclose(net(net.make_pairs(embeds, features), places), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -
     hidden = torch.randn(2, 16, dtype=torch.float64)
     state = MedusaState(load_trained(MedusaHeads, models, "heads", ""), head_of(MedusaHeads, models))
     weights = {
-        n: w.double() for n, w in read_checkpoint(folder).stored.tensors(read_checkpoint(folder).stored.shapes).items()
+        n: w.double() for n, w in read_checkpoint(folder).files.tensors(read_checkpoint(folder).files.shapes).items()
     }
     for k in range(3):
         x = hidden
@@ -117,16 +117,16 @@ def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -
             )
         table = weights[f"{k}.{layers}.weight" if kind == "theirs" else f"lm_heads.{k}.weight"]
         wanted = x @ table.T
-        whole = state.whole(hidden, k)
+        whole = state.level_logits(hidden, k)
         if kind in ("mapped", "rows of all"):
             assert set(whole[0].isfinite().nonzero()[:, 0].tolist()) == set(kept.tolist())
             wanted = wanted if kind == "mapped" else wanted[:, kept]
             assert torch.allclose(whole[:, kept], wanted, atol=1e-6), "each row is of its own token"
-            best = state.guess(hidden)[:, k].argmax(-1)
-            assert torch.equal(state.head.tokens(best), kept[wanted.argmax(-1)])
+            best = state.head_logits(hidden)[:, k].argmax(-1)
+            assert torch.equal(state.head.to_token_ids(best), kept[wanted.argmax(-1)])
         else:
             assert torch.allclose(whole, wanted, atol=1e-6)
-            assert torch.allclose(state.guess(hidden)[:, k], wanted, atol=1e-6)
+            assert torch.allclose(state.head_logits(hidden)[:, k], wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(("method", "shapes"), [("eagle-2", layouts.eagle(SMALL)), ("medusa", layouts.medusa(16, 257))])
@@ -147,7 +147,7 @@ def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) ->
     models = make_small_models()
     info = load_user_heads(write(tmp_path / "a", SMALL, layouts.eagle(SMALL)), models)  # its embedding is random
     assert "it was trained for other weights" in info.problem
-    assert "other weights" in models.missing("eagle")
+    assert "other weights" in models.missing_reason("eagle")
     wide = make_small_models(hidden_size=32, num_attention_heads=4, head_dim=8)
     info = load_user_heads(write(tmp_path / "b", SMALL, layouts.eagle(SMALL, embed=False)), wide)
     assert "it is for a target of hidden size 16" in info.problem

@@ -20,7 +20,7 @@ def alignment_positions(source: list[int], output: list[int], longest: int = 4) 
     state.source.extend(source)
     for end in range(1, len(output) + 1):
         state.follow(output[max(0, end - longest) : end], longest)
-        places.append(None if state.lost else state.at)
+        places.append(None if state.is_lost else state.at)
     return places
 
 

@@ -43,7 +43,7 @@ HEADS = [method.name for method in TESTED if method.head is not None]
 
 def test_every_method_has_its_alarm_or_a_reason() -> None:
     for method in registry.catalogue_methods():
-        assert (method.testing.perfect is None) is bool(method.testing.no_alarm), method.name
+        assert (method.testing.perfect is None) is bool(method.testing.no_perfect_reason), method.name
     assert len(COPIES) > 5
     assert len(HEADS) > 5
 
@@ -93,7 +93,9 @@ def test_copy_with_image_input_is_accepted_to_the_end(form: str, device: str) ->
     picture = noise_image(3)
     text, images = process_prompt(models, f"abc{IMAGE}deab", (picture,))
     method = registry.get("vlm-draft").with_params(depth=DEPTH, **IMAGE_SETTINGS[form])
-    request = Request(text, method, max_new_tokens=TOKENS, images=images, pictures=(picture,), stop_at_eos=False)
+    request = Request(
+        text, method, max_new_tokens=TOKENS, image_inputs=images, pil_images=(picture,), stop_at_eos=False
+    )
     assert lengths(models, request) == {DEPTH + 1}
 
 

@@ -74,10 +74,12 @@ def test_golden_price() -> None:
     ):
         rulings = [AsDrafted(sure).rule(verification(token, SAMPLED)) for token in range(4)]
         assert [float(r.accept[0]) for r in rulings] == pytest.approx(kept)
-        assert all(r.paid is not None and float(r.paid[0]) == pytest.approx(price) for r in rulings), sure
+        assert all(
+            r.distribution_error is not None and float(r.distribution_error[0]) == pytest.approx(price) for r in rulings
+        ), sure
     greedy = [AsDrafted(0.25).rule(verification(token, SamplingParams())) for token in range(4)]
     assert [float(r.accept[0]) for r in greedy] == [1, 1, 1, 0], "its own likeliest, and those that it is sure of"
-    assert [float(r.paid[0]) for r in greedy if r.paid is not None] == [0, 1, 1, 0]
+    assert [float(r.distribution_error[0]) for r in greedy if r.distribution_error is not None] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("sure", [0.0, 0.25, 1.0])
@@ -89,7 +91,7 @@ def test_the_price_is_how_far_the_law_of_a_place_is_from_the_targets(sure: float
         accept = float(AsDrafted(sure).rule(verification(token, SAMPLED)).accept[0])
         out[token] += Q[token] * accept
         out += Q[token] * (1 - accept) * left / left.sum()
-    paid = AsDrafted(sure).rule(verification(0, SAMPLED)).paid
+    paid = AsDrafted(sure).rule(verification(0, SAMPLED)).distribution_error
     assert paid is not None
     assert float((out - P).abs().sum() / 2) == pytest.approx(float(paid[0]), abs=1e-12)
 
@@ -98,8 +100,10 @@ def test_a_token_that_a_processor_forbids_is_not_kept_and_not_paid_for() -> None
     forbids = P.clone().index_fill_(0, torch.tensor(3), 0.0)
     ruling = AsDrafted().rule(verification(3, SAMPLED, forbids / forbids.sum()))
     assert float(ruling.accept[0]) == 0
-    assert ruling.paid is not None
-    assert float(ruling.paid[0]) == pytest.approx(float((Q - forbids / forbids.sum()).clamp(min=0)[:3].sum()))
+    assert ruling.distribution_error is not None
+    assert float(ruling.distribution_error[0]) == pytest.approx(
+        float((Q - forbids / forbids.sum()).clamp(min=0)[:3].sum())
+    )
 
 
 @BOTH
@@ -137,7 +141,7 @@ def test_it_is_nobodys_default_and_promises_no_more_than_an_approximation(name: 
     assert method.promises == {"lossless": Promise.EXACT, "as-drafted": Promise.APPROXIMATE}
     made = method.with_params(verifier="as-drafted")
     assert made.promise is Promise.APPROXIMATE
-    assert made.unsound
+    assert made.unsound_reason
     assert not made.verifier.keeps_greedy
     assert MethodInfo.of(method).promises["as-drafted"] == "approximate"
     for policy in method.params["policy"].choices:  # one that knows everything makes it no better
@@ -162,7 +166,7 @@ def test_a_lexical_unit_goes_on_while_the_target_was_sure(models: Models) -> Non
 @pytest.mark.parametrize("name", PARTS)
 def test_the_page_says_why_the_target_reads_on(name: str) -> None:
     """Who tries the approximate decoder sees no speed of the paper's: the method's page tells before."""
-    said = [text for text in registry.get(name).differs if "reads every draft" in text]
+    said = [text for text in registry.get(name).differences if "reads every draft" in text]
     assert len(said) == 1
     assert "deviation" in said[0]
 

@@ -78,7 +78,7 @@ def by_hand(net: BlockNet, streams: Tensor, block: Tensor) -> Tensor:
 
     w, n = net.state_dict(), len(streams)
     text = norm(streams @ w["narrow.weight"].T @ w["widen.weight"].T, w["norm_text.weight"])
-    x, heads, size = block, net.heads, net.each[0].head_size
+    x, heads, size = block, net.heads, net.decoder_layers[0].head_size
     for number in range(len(net.layers)):
         part = {k.removeprefix(f"layers.{number}."): v for k, v in w.items()}
         asks, keys, values = part["qkv.weight"].view(3, heads, size, -1).unbind(0)
@@ -104,7 +104,7 @@ def test_the_pass_is_the_papers() -> None:
     is_known = torch.tensor([[[True, False, True, False]]])
     padded = torch.cat([streams, noise(M, 2 * D, seed=2)])[None]
     with torch.inference_mode():
-        mine = net.blocks(padded, embeds[None], anchor, is_known)[0, 0]
+        mine = net.forward_blocks(padded, embeds[None], anchor, is_known)[0, 0]
         block = torch.stack([embeds[N], net.mask, embeds[N + 2], net.mask])
         torch.testing.assert_close(mine, by_hand(net, streams, block), rtol=0, atol=1e-12)
 
@@ -186,17 +186,17 @@ def test_training_makes_the_blocks_that_drafting_makes() -> None:
     anchors = torch.tensor([[1, 4, 0], [6, 2, 5]])
     is_known = torch.rand(2, 3, M, generator=torch.Generator().manual_seed(2)) < 0.4
     is_known[..., 0] = True
-    states = net.blocks(streams, embeds, anchors, is_known)
+    states = net.forward_blocks(streams, embeds, anchors, is_known)
     later = torch.cat([embeds, embeds[:, -1:].expand(-1, M, -1)], 1)  # behind the end there is nothing to say
     for b, a in itertools.product(range(2), range(3)):
         anchor = int(anchors[b, a])
-        entries = [DraftKVCache(HEADS, layer.head_size, 4, streams) for layer in net.each]
+        entries = [DraftKVCache(HEADS, layer.head_size, 4, streams) for layer in net.decoder_layers]
         for place in range(anchor):
-            made = net.injected(streams[b : b + 1, place : place + 1], torch.tensor([place]))
+            made = net.project_text_kv(streams[b : b + 1, place : place + 1], torch.tensor([place]))
             for kept, new in zip(entries, made, strict=True):
-                kept.put(new)
-                kept.settle()
-        x = net.shown(later[b, anchor : anchor + M], is_known[b, a])
+                kept.append(new)
+                kept.commit()
+        x = net.block_inputs(later[b, anchor : anchor + M], is_known[b, a])
         wanted = net(x[None], torch.arange(anchor, anchor + M), entries)[0]
         torch.testing.assert_close(states[b, a], wanted, rtol=0, atol=1e-12)
 
@@ -207,7 +207,7 @@ def test_a_place_learns_from_the_text_before_its_block_and_from_what_is_in_sight
     net, streams, embeds = net_of(), noise(1, N, 2 * D).requires_grad_(), noise(1, N, D, seed=1).requires_grad_()
     is_known = torch.zeros(1, 2, M, dtype=torch.bool)
     is_known[..., 0] = is_known[0, 1, 2] = is_known[0, 0, 1] = True
-    net.blocks(streams, embeds, torch.tensor([[4, 2]]), is_known)[0, 1, 1].sum().backward()
+    net.forward_blocks(streams, embeds, torch.tensor([[4, 2]]), is_known)[0, 1, 1].sum().backward()
     reached = [(x.grad.abs().sum(-1)[0] > 0).tolist() for x in (streams, embeds) if x.grad is not None]
     assert reached[0] == [True, True, False, False, False, False, False], "streams before place 2"
     assert reached[1] == [False, False, True, False, True, False, False], "tokens 2 and, behind the place, 4"

@@ -46,21 +46,21 @@ def soak(
     configured = registry.get(method).with_params(**({"from_text": True} if method == "lookahead" else {}))
     reader = SimulatedSequence.of(configured, stub_models(VOCABULARY), stream(n), PROMPT)
     often, rounds = max(1, (n - PROMPT) // at_once // 20), 0
-    while reader.at + 2 * at_once < len(reader.text):
+    while reader.position + 2 * at_once < len(reader.text):
         reader.plan()
-        reader.observe(reader.judge(reader.propose(), at_once))
+        reader.observe(reader.verify(reader.propose(), at_once))
         rounds += 1
         if rounds % often == 0:
-            state = inspectable_state_of(reader.row.state.drafter)
+            state = inspectable_state_of(reader.sequence.state.drafter)
             assert state is not None
             each(state, reader)
-    state = inspectable_state_of(reader.row.state.drafter)
+    state = inspectable_state_of(reader.sequence.state.drafter)
     assert state is not None
     return state, reader
 
 
 def assert_within_bound(state: InspectableState, reader: SimulatedSequence) -> None:
-    shown = state.look(0)
+    shown = state.summarise(0)
     assert shown.entries <= shown.bound
     assert shown.n_bytes <= shown.most_bytes
 
@@ -68,8 +68,10 @@ def assert_within_bound(state: InspectableState, reader: SimulatedSequence) -> N
 def check_bounds(method: str, n: int, at_once: int = AT_ONCE) -> None:
     """It stays within its bound, and takes no more memory than it says."""
     state, reader = soak(method, n, assert_within_bound, at_once)
-    tokens = {id(token) for text in (reader.text, reader.row.committed) for token in text}  # the row's, not the state's
-    shown, real = state.look(3), size_of(state, set(tokens))
+    tokens = {
+        id(token) for text in (reader.text, reader.sequence.committed) for token in text
+    }  # the row's, not the state's
+    shown, real = state.summarise(3), size_of(state, set(tokens))
     assert real <= 1.15 * shown.n_bytes + 4096, f"{real} bytes, said to be {shown.n_bytes}"
     assert shown.n_bytes <= 4 * real, f"{real} bytes, said to be {shown.n_bytes}"
     assert real <= 1.15 * shown.most_bytes + 4096
@@ -114,11 +116,11 @@ def test_the_suffixes_own_text_is_cut() -> None:
     reader = SimulatedSequence.of(
         registry.get("suffix").with_params(), stub_models(VOCABULARY), stream(STORED + 900), STORED - 100
     )
-    while reader.at < STORED + 400:
+    while reader.position < STORED + 400:
         reader.plan()
-        reader.observe(reader.judge(reader.propose(), 20))
-    assert reader.row.state.drafter.text.n <= STORED
-    assert reader.row.state.drafter.text.tokens[-5:].tolist() == reader.row.committed[-5:]
+        reader.observe(reader.verify(reader.propose(), 20))
+    assert reader.sequence.state.drafter.text.n <= STORED
+    assert reader.sequence.state.drafter.text.tokens[-5:].tolist() == reader.sequence.committed[-5:]
 
 
 def test_a_trie_gives_up_outputs_and_never_a_running_prompt() -> None:
@@ -158,7 +160,7 @@ def steps(method: str, context: int, rounds: int = 12) -> float:
             tree = reader.propose()
         finally:
             sys.settrace(None)
-        outcome = reader.judge(tree)
+        outcome = reader.verify(tree)
         sys.settrace(line)
         try:
             reader.observe(outcome)

@@ -50,12 +50,12 @@ def by_hand(net: ChimeraHeads, told: Tensor, known: Tensor, n: int) -> list[Tens
     states = list[Tensor]()
     for k in range(n):
         place = len(known) + k
-        x = net.trigram(torch.cat([told[max(place - back, 0)] for back in (2, 1, 0)]))
+        x = net.encode_trigram(torch.cat([told[max(place - back, 0)] for back in (2, 1, 0)]))
         rows, places = torch.cat([seen, x[None]])[None], torch.arange(place + 1)
-        queries, keys, values = layer.turned(layer.before(rows), places)
+        queries, keys, values = layer.project_qkv(layer.before(rows), places)
         weight = (queries[0, :, -1:] @ keys[0].mT * layer.head_size**-0.5).softmax(-1)
         read = (weight @ values[0]).flatten()
-        states.append(layer.after(layer.fed(x + read @ layer.out.weight.T)))
+        states.append(layer.after(layer.apply_mlp(x + read @ layer.out.weight.T)))
         seen = torch.cat([seen, states[-1][None]])
     return states
 
@@ -77,16 +77,16 @@ def test_later_levels_see_the_states_that_stand_in_and_not_their_tokens() -> Non
     net, told, known = net_of(), random_tensor(5, C), random_tensor(3, D, seed=1)
     entries = DraftKVCache(2, C // 2, 8, known)
     with torch.no_grad():
-        entries.put(net.layer.held(net.enter(known[None]), torch.arange(3)))
-        entries.settle()
+        entries.append(net.layer.project_kv(net.enter(known[None]), torch.arange(3)))
+        entries.commit()
         for k, wanted in enumerate(by_hand(net, told, known, 2)):
-            x = net.trigram(told[k + 1 : k + 4].flatten())[None, None]
+            x = net.encode_trigram(told[k + 1 : k + 4].flatten())[None, None]
             mask = torch.ones(1, 4 + k, dtype=torch.bool)
             state = net.layer(x, torch.tensor([3 + k]), mask, entries)[0, 0]
             torch.testing.assert_close(state, wanted, rtol=0, atol=1e-6)
-    assert entries.used == 5
-    entries.forget()
-    assert entries.used == entries.stable == 3
+    assert entries.n_used == 5
+    entries.drop_speculative()
+    assert entries.n_used == entries.n_stable == 3
 
 
 def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:

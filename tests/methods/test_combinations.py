@@ -33,7 +33,7 @@ def test_the_matrix_has_every_method_at_its_drafter_and_its_verifiers() -> None:
         for i, cell in enumerate(row["cells"])
         for offer in cell["offers"]
     }
-    drafting = [m for m in registry.methods() if m.rounds is None or m.rounds.drafts]
+    drafting = [m for m in registry.methods() if m.decoder_params is None or m.decoder_params.is_speculative]
     assert places == {(m.name, title(v), type(m.drafter).__name__) for m in drafting for v in m.verifiers}
     assert {len(row["cells"]) for row in found["rows"]} == {len(found["verifiers"])}
 
@@ -66,12 +66,12 @@ def test_what_a_method_has_one_of_is_told_and_is_no_choice() -> None:
 
 def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
     method = with_an_approximate_judge()
-    approximate = next(v for v in method.verifiers if method.unsound(v))
+    approximate = next(v for v in method.verifiers if method.unsound_reason(v))
     other = next(m.drafter for m in registry.methods() if type(m.drafter) is not type(method.drafter))
     alone = dataclasses.replace(method, name="alone", drafter=other, other_verifiers=())
     found = matrix([alone, method], {})
     cells = [row["cells"][found["verifiers"].index(title(approximate))] for row in found["rows"]]
-    assert cells[0] == {"offers": [], "reason": alone.unsound(approximate), "approximate": True}
+    assert cells[0] == {"offers": [], "reason": alone.unsound_reason(approximate), "approximate": True}
     assert cells[0]["reason"]
     assert {offer["method"] for offer in cells[1]["offers"]} == {method.name}
 
@@ -102,7 +102,7 @@ def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_ma
 
 def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_other_promise() -> None:
     method = next(m for m in registry.methods() if "policy" in m.params and "verifier" in m.params)
-    verifier = next(v for v in method.other_verifiers if not method.unsound(v))
+    verifier = next(v for v in method.other_verifiers if not method.unsound_reason(v))
     policy = method.params["policy"].choices[1]
     made = method.with_params(verifier=verifier.name, policy=policy)
     evidence = {(setting_name(made), made.promise.value): "broken", (setting_name(made), "approximate"): "no promise"}
@@ -116,7 +116,7 @@ def test_a_pair_is_as_proven_as_its_usual_way_and_other_ways_are_as_proven_as_al
     method = next(
         m for m in registry.methods() if len(m.policies) > 2 and len(m.tree_builders) > 2 and m.other_verifiers
     )
-    other = next(v for v in method.other_verifiers if not method.unsound(v))
+    other = next(v for v in method.other_verifiers if not method.unsound_reason(v))
     pair = method.with_params(verifier=other.name)
     (of_pair,) = [o for o in offers(method, title(other), "shown", {(setting_name(pair), "exact"): "shown"})
                   if method.params["policy"].default in o.ways["policy"] and o.promise == "exact"]  # fmt: skip

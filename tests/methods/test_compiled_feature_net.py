@@ -39,7 +39,7 @@ def parts(
         for name, weight in net.named_parameters():
             nn.init.normal_(weight, 1.0 if name.startswith(("norm", "before", "between", "after")) else 0.0, 0.15)
         head, embed = nn.Linear(D, VOCABULARY, bias=False, dtype=dtype), nn.Embedding(VOCABULARY, D, dtype=dtype)
-    return net.to(dtype).settle(), SharedHead(head, {"draft_vocabulary": KEPT}), embed
+    return net.to(dtype).prepare_for_drafting(), SharedHead(head, {"draft_vocabulary": KEPT}), embed
 
 
 def entries(net: FeatureNet) -> DraftKVCache:
@@ -66,25 +66,27 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type
     tokens, streams = torch.tensor([4, 39, 0, 7, 7]), 2 if kind is Eagle3Net else 1
     true = torch.randn(5, streams * D, generator=torch.Generator().manual_seed(1)).bfloat16()
     places = torch.arange(11, 16)
-    said = shared_copy.level(tokens, true, places, None, mine)
-    features = net.taken(true)
-    wanted = net(net.pairs(embed(tokens), features)[None], places, None, theirs)[0]
+    said = shared_copy.run_level(tokens, true, places, None, mine)
+    features = net.combine_hidden_states(true)
+    wanted = net(net.make_pairs(embed(tokens), features)[None], places, None, theirs)[0]
     close(said.states, wanted)
     close(said.logits, head(net.lm_head_input(wanted)))
-    best, ids = head.ranked(said.logits, 3)
-    assert torch.equal(head.tokens(said.weighed.top[:, :3]), ids)
-    close(said.weighed.logs[:, :3], best)
-    mine.settle()
-    theirs.settle()
-    last = shared_copy.level(tokens, true, places + 5, None, copied(mine), last_only=True)
-    close(last.states, net(net.pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
+    best, ids = head.top_tokens(said.logits, 3)
+    assert torch.equal(head.to_token_ids(said.summary.top[:, :3]), ids)
+    close(said.summary.logs[:, :3], best)
+    mine.commit()
+    theirs.commit()
+    last = shared_copy.run_level(tokens, true, places + 5, None, copied(mine), last_only=True)
+    close(last.states, net(net.make_pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
     sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
     siblings, place = (tokens[:2], features[:2]), torch.tensor([16, 16])
-    grown = shared_copy.level(*siblings, place, sees, mine).states
+    grown = shared_copy.run_level(*siblings, place, sees, mine).states
     mask = torch.cat([torch.ones(2, 5, dtype=torch.bool), sees], 1)
-    close(grown, net(net.pairs(embed(siblings[0]), siblings[1])[None], place, mask, theirs)[0])
-    assert mine.used == theirs.used == 7
-    assert not torch.equal(shared_copy.level(*siblings, place, torch.ones(2, 2, dtype=torch.bool), mine).states, grown)
+    close(grown, net(net.make_pairs(embed(siblings[0]), siblings[1])[None], place, mask, theirs)[0])
+    assert mine.n_used == theirs.n_used == 7
+    assert not torch.equal(
+        shared_copy.run_level(*siblings, place, torch.ones(2, 2, dtype=torch.bool), mine).states, grown
+    )
 
 
 @torch.inference_mode()
@@ -98,10 +100,10 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
     x = torch.randn(1, 6, D, generator=torch.Generator().manual_seed(2)).bfloat16()
     for kept in (mine, theirs):
         net(x[:, :5], torch.arange(5), None, kept)
-        kept.settle()
+        kept.commit()
     token, feature = torch.tensor([7]), x[0, 5:]
-    states = shared_copy.level(token, feature, torch.tensor([far]), None, mine).states
-    close(states, net(net.pairs(embed(token), feature)[None], torch.tensor([far]), None, theirs)[0])
+    states = shared_copy.run_level(token, feature, torch.tensor([far]), None, mine).states
+    close(states, net(net.make_pairs(embed(token), feature)[None], torch.tensor([far]), None, theirs)[0])
 
 
 def test_nets_that_run_otherwise_have_none() -> None:
@@ -147,7 +149,7 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
         while row.state is None:
             engine.step()
         assert row.state.drafter.shared_copy is not None
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         assert row.trace is not None
         assert row.trace.token_ids == plain.token_ids

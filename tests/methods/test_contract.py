@@ -147,7 +147,7 @@ def failing_cases(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
     """Run all cases in one engine; return the failures by name, including slots that were not released."""
     engine = Engine(models, max_sequences=len(cases))
     rows = {name: engine.submit(case.request) for name, case in cases.items()}
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     found = {name: wrong for name, case in cases.items() if (wrong := case.wrong(rows[name]))}
     return found | ({} if are_slots_released(models) else {"a row": "its places in a cache were not given back"})
@@ -281,7 +281,7 @@ def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Mo
 def test_a_seed_reproduces_a_sampled_run(method: Method, llama: Models) -> None:
     engine = Engine(llama)
     rows = [engine.submit(Request(PROMPT, method, SAMPLED, LENGTH, seed)) for seed in (5, 5, 6)]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     first, again, other = (row.trace.token_ids for row in rows if row.trace)
     assert first == again

@@ -61,7 +61,7 @@ def test_unsound_pairs_are_told_with_what_they_cost() -> None:
     table = {"k-seq": {"without-replacement": 0.141}, "greedy-draft": {"sampled": 0.508}}
     assert "TV 0.14." in explain_unsound(method, KSeq(), tree_builders["rsd-s"], table)
     assert "TV 0.51." in explain_unsound(method, GreedyDraft(), tree_builders["specinfer"], table)
-    assert explain_unsound(method, KSeq(), tree_builders["rsd-c"], table) == method.unsound(
+    assert explain_unsound(method, KSeq(), tree_builders["rsd-c"], table) == method.unsound_reason(
         KSeq(), tree_builder=tree_builders["rsd-c"]
     )
     assert "TV" not in explain_unsound(
@@ -82,7 +82,7 @@ def test_the_catalogue_holds_the_figures_and_every_pair_that_is_not_sound() -> N
     for method in registry.methods():
         told = MethodInfo.of(method).unsound
         for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
-            is_unsound = bool(verifier.exact_for and method.unsound(verifier, tree_builder=grower))
+            is_unsound = bool(verifier.exact_for and method.unsound_reason(verifier, tree_builder=grower))
             assert bool(told.get(verifier.name, {}).get(grower.name)) is is_unsound
             if is_unsound:
                 assert {kind.value for kind in unsound_kinds(method, verifier, grower)} <= costs[verifier.name].keys()

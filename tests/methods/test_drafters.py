@@ -88,8 +88,8 @@ def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int
     wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
     row = worlds.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
-    row.state.drafter = drafter.prime(row, ended)
-    assert drafter.propose_row(row, Plan(most)).tokens.tolist() == wanted
+    row.state.drafter = drafter.init_state(row, ended)
+    assert drafter.propose_one(row, Plan(most)).tokens.tolist() == wanted
 
 
 # -- trie -------------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_p
     row = engine.submit(request)
     engine.step()
     row.change(params={"warm": True})
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     assert row.trace.footer.warnings == [WARM_NOTICE]
@@ -236,7 +236,7 @@ def recycling_row(nodes: int = 24) -> Sequence:
     models = worlds.make_models("llama", noise=None)
     drafter = TokenRecycling()
     row = worlds.make_sequence(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
-    row.state.drafter = drafter.prime(row, models)
+    row.state.drafter = drafter.init_state(row, models)
     return row
 
 
@@ -246,7 +246,7 @@ def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: i
     row, drafter, shape = RECYCLING_ROW, TokenRecycling(), Template(nodes=n)
     generator = torch.Generator().manual_seed(seed)
     row.state.drafter.table[:] = torch.randint(-1, 9, row.state.drafter.table.shape, generator=generator).numpy()
-    tree = drafter.propose_row(row, Plan(depth, grower=shape))
+    tree = drafter.propose_one(row, Plan(depth, tree_builder=shape))
     wanted: list[tuple[tuple[int, ...], int]] = []
     known: dict[tuple[int, ...], int] = {(): 1}
     for ranks in shape.paths(Plan(depth)):
@@ -300,7 +300,7 @@ def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
         engine = Engine(models)
         method = registry.get("token-recycling").with_params()
         row = engine.submit(Request(prompt, dataclasses.replace(method, drafter=NoUpdates(prompt=reads))))
-        while not row.primed:
+        while not row.is_open:
             engine.step()
         assert row.state.drafter.seen.nonzero()[0].tolist() == known
         logits = models.target.model(torch.tensor([prompt])).logits[0]
@@ -316,11 +316,11 @@ class PartialUpdates(TokenRecycling):
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         if self.shifted:
-            tokens, top = [*outcome.tokens, outcome.root], outcome.top
+            tokens, top = [*outcome.tokens, outcome.root], outcome.top_tokens
         else:
-            path = [-1, *outcome.verdict.path]
+            path = [-1, *outcome.result.path]
             tokens = [outcome.root if i < 0 else outcome.tokens[i] for i in path]
-            top = [outcome.top[i + 1] for i in path]
+            top = [outcome.top_tokens[i + 1] for i in path]
         for token, best in zip(reversed(tokens), reversed(top), strict=True):
             row.state.drafter.table[token, : len(best)] = best[:RANKS]
 
@@ -489,7 +489,7 @@ def test_the_oracle_reproduces_its_closed_form(device: str) -> None:
     for a in (0.5, 0.8):
         method, engine = registry.get("oracle").with_params(acceptance=a, depth=3), Engine(models, record=False)
         rows = [engine.submit(Request([1, 2], method, SamplingParams(temperature=1.0), 50, seed=s)) for s in range(6)]
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         lengths = [len(r.emitted) for row in rows if row.trace for r in row.trace.rounds if len(r.nodes) == 3]
         mean = sum(lengths) / len(lengths)

@@ -77,7 +77,7 @@ def drafts(
 
     def seen(self: Lossless, v: Verification) -> Any:
         row = next(row for row in rows if row.verifier is self)
-        found.append(Drafted(row.state.drafter, row.state.plan.depth, list(row.committed), v.tree, v.u_stop, None))
+        found.append(Drafted(row.state.drafter, row.state.plan.depth, list(row.committed), v.tree, v.u_bonus, None))
         return rule(self, v)
 
     def drawn(self: RoundState, record: bool) -> Acceptance:
@@ -94,7 +94,7 @@ def drafts(
         patch.setattr(Lossless, "rule", seen)
         patch.setattr(RoundState, "accept", drawn)
         rows = [engine.submit(request) for request in asked]
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
     assert not any(row.error for row in rows), [row.error for row in rows]
     return [draft for draft in found if len(draft.tree)]
@@ -126,8 +126,8 @@ def test_draft_model_nodes_follow_its_distribution_after_the_path(
             assert tree.tokens.tolist() == distributions.argmax(1).tolist()
         elif sampled:
             assert tree.q is not None
-            assert tree.q_of is not None
-            torch.testing.assert_close(tree.q[tree.q_of[tree.parents + 1]], distributions, **close)
+            assert tree.child_q_rows is not None
+            torch.testing.assert_close(tree.q[tree.child_q_rows[tree.parents + 1]], distributions, **close)
             torch.testing.assert_close(tree.logq.exp(), chances(distributions, tree.tokens), **close)
         else:
             assert tree.score is not None
@@ -174,10 +174,10 @@ def test_a_stochastic_beam_is_a_race_that_its_tree_tells_in_order(models: Models
         tree, draw = draft.tree, RandomStream(0)  # the seed of the only text
         assert tree.sampling is Sampling.WITHOUT_REPLACEMENT
         assert tree.q is not None
-        assert tree.q_of is not None
+        assert tree.child_q_rows is not None
         level, rate, time = [-1], torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
         for number in range(tree.depth):
-            q = tree.q[tree.q_of[torch.tensor(level) + 1]].double()
+            q = tree.q[tree.child_q_rows[torch.tensor(level) + 1]].double()
             u = torch.from_numpy(draw.uniform(len(draft.committed), Purpose.GUMBEL, q.numel(), number)).view(q.shape)
             took = -u.log() / (rate[:, None] * q)
             came = time[:, None] + took - took.amin(1, keepdim=True)
@@ -259,7 +259,7 @@ def test_medusas_heads_read_the_newest_state_the_target_has(models: Models) -> N
         heads = draft.state
         assert isinstance(heads, medusa.MedusaState)
         with torch.inference_mode():
-            distributions = heads.guess(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
+            distributions = heads.head_logits(features(models, draft.committed)[-1:])[0].softmax(-1)  # [K, V]
         ranked = distributions.argsort(dim=1, descending=True)
         tree = draft.tree
         assert tree.score is not None

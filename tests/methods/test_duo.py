@@ -29,7 +29,7 @@ def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
     engine = Engine(models)
     method = DUO.with_params(policy="fixed", depth=3, **params)
     row = engine.submit(Request(prompt, method, max_new_tokens=20, stop_at_eos=False))
-    while not engine.idle:
+    while not engine.is_idle:
         before = len(row.committed)
         engine.step()
         if row.slot is not None and len(row.committed) > before:
@@ -87,13 +87,13 @@ def test_sequences_with_one_prompt_share_a_weight_sharing_copy(models: Models) -
     engine = Engine(models, max_sequences=3)
     prompts = (PROMPT, PROMPT, worlds.random_prompt(9, seed=5))
     rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
-    while not all(row.primed for row in rows):
+    while not all(row.is_open for row in rows):
         engine._admit()
     twins = [row.state.drafter.shared_copy for row in rows]
     assert twins[0] is twins[1]
     assert twins[0] is not twins[2]
     assert len(models.shared["duo"]) == 2
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     del twins, rows
     gc.collect()

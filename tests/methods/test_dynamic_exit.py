@@ -32,7 +32,7 @@ def run_to_end(
     method = registry.get("del").with_params(**params)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), tokens, seed=2, stop_at_eos=False))
     ledger = None
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         ledger = row.state.drafter or ledger
     assert row.error is None
@@ -92,8 +92,8 @@ def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
     assert ledger.hits.max() > PRIOR
     sure = [p.amax(1).double() for p in distributions]
     sums = [[float((s * (1 - r)).sum()), float((s * r).sum())] for s, r in zip(sure, right, strict=True)]
-    np.testing.assert_allclose(ledger.sure[:2].T, sums, rtol=1e-5)
-    assert (ledger.sure[2] + ledger.sure[3]).tolist() == [n] * len(ledger.layers)
+    np.testing.assert_allclose(ledger.confidence_sums[:2].T, sums, rtol=1e-5)
+    assert (ledger.confidence_sums[2] + ledger.confidence_sums[3]).tolist() == [n] * len(ledger.layers)
 
 
 def test_the_table_of_the_trace_is_what_was_planned_by(models: Models) -> None:

@@ -55,12 +55,12 @@ def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: in
     unrolled = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))
     for column in range(N):
         entries = DraftKVCache(net.heads, net.head_size, 16, streams)
-        pairs = net.pairs(embeds[:, : column + 1], net.taken(streams[:, : column + 1]))
+        pairs = net.make_pairs(embeds[:, : column + 1], net.combine_hidden_states(streams[:, : column + 1]))
         state = net(pairs, torch.arange(column + 1), None, entries)[:, -1:]
         for step, all_at_once in enumerate(unrolled):
             torch.testing.assert_close(all_at_once[:, column], state[:, 0], rtol=0, atol=1e-12)
             place = column + step + 1
-            state = net(net.pairs(embeds[:, place : place + 1], state), torch.tensor([place]), None, entries)
+            state = net(net.make_pairs(embeds[:, place : place + 1], state), torch.tensor([place]), None, entries)
 
 
 def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
@@ -109,11 +109,11 @@ def test_taps_that_are_one_are_refused() -> None:
 
 def test_a_draft_vocabulary_that_is_none_of_the_targets_is_refused() -> None:
     net = net_of()
-    assert DraftLMHead(net, 5).tokens(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
+    assert DraftLMHead(net, 5).to_token_ids(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
     net.d2t += torch.tensor([0, 0, 1, 1, 4])
     head = DraftLMHead(net, 9)
-    assert head.tokens(torch.arange(5)).tolist() == [0, 1, 3, 4, 8]
-    whole = head.whole(random_tensor(2, D))
+    assert head.to_token_ids(torch.arange(5)).tolist() == [0, 1, 3, 4, 8]
+    whole = head.full_logits(random_tensor(2, D))
     assert torch.isinf(whole).nonzero()[:, 1].tolist() == [2, 5, 6, 7] * 2, "what it does not keep it never says"
     for wrong in (torch.tensor([0, 0, 1, 1, 5]), torch.tensor([0, 0, 1, 0, 4])):  # beyond the end; 3 twice
         net.d2t.copy_(wrong)
@@ -148,15 +148,17 @@ def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_
     streams = torch.randn(7, 2 * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * size
     inside = net.fuse.weight.detach().clone()
     normalise_inputs(net.fuse, size)
-    assert torch.equal(net.taken(streams), (streams / size) @ inside.T)
-    (by_hand,) = torch.autograd.grad(net.taken(streams).square().sum(), net.fuse.weight)
+    assert torch.equal(net.combine_hidden_states(streams), (streams / size) @ inside.T)
+    (by_hand,) = torch.autograd.grad(net.combine_hidden_states(streams).square().sum(), net.fuse.weight)
     one = inside.clone().requires_grad_()
     (wanted,) = torch.autograd.grad(((streams / size) @ one.T).square().sum(), one)
     torch.testing.assert_close(by_hand, wanted, rtol=1e-12, atol=1e-12)
     saved = net.state_dict()
     assert torch.equal(net.fuse.weight, inside), "what learns stays as it is"
     used.load_state_dict(saved)
-    torch.testing.assert_close(used.taken(streams), net.taken(streams), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        used.combine_hidden_states(streams), net.combine_hidden_states(streams), rtol=1e-12, atol=1e-12
+    )
     with torch.no_grad():
         net.fuse.weight.zero_()
     net.load_state_dict(saved)

@@ -100,12 +100,12 @@ def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
             behind = [
                 Segment(s, t, states=exits[b, : len(t)]) for b, (s, t) in enumerate(zip(asked, tokens, strict=True))
             ]
-            out = target.forward_behind(behind, layer, capture_layers={2})
+            out = target.forward_from(behind, layer, capture_layers={2})
         assert target._enters == dict.fromkeys(range(1, layer + 1), True)
         for b, t in enumerate(tokens):
             n = len(t)
             assert float((out.logits[b, :n] - whole.logits[b, :n]).abs().max()) <= 1e-12
-            assert float((out.taps[2][b, :n] - whole.taps[2][b, :n]).abs().max()) <= 1e-12
+            assert float((out.layer_states[2][b, :n] - whole.layer_states[2][b, :n]).abs().max()) <= 1e-12
 
 
 def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:

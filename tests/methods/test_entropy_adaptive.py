@@ -88,8 +88,8 @@ def test_no_run_is_shorter_than_the_least_one() -> None:
     rule = EntropyAdaptive(mean_entropy=1.0, entropy_window=1, least_run=3)
     pen, runs = GeneratorState(False, 3), []
     for h in (0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0):
-        pen = pen.wrote(h, rule)
-        runs.append(pen.small)
+        pen = pen.after_token(h, rule)
+        runs.append(pen.is_draft_model)
     lengths = [len(list(same)) for _, same in itertools.groupby(runs)]
     assert runs[0], "the target hands over behind its first token"
     assert min(lengths[:-1]) >= 3
@@ -160,7 +160,7 @@ def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) 
     top = row.trace.rounds[-1].top_p[0]
     assert [float(clean[t]) for t in top.tokens] == pytest.approx(top.prob, abs=1e-9)
     row.cancel()
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
 
 
@@ -171,6 +171,6 @@ def test_forbidden_token_is_rejected_whichever_model_writes() -> None:
     for token, kept in ((1, 0.0), (0, 1.0)):
         own = torch.full((1, 3), 1 / 3, dtype=torch.float64)
         tree = replace(DraftTree.chain([token]), sampling=Sampling.CHAIN, q=own)
-        state = EntropyState(GeneratorState(small=True, since=9))
+        state = EntropyState(GeneratorState(is_draft_model=True, n_tokens=9))
         v = Verification(tree, logits, logits.softmax(1), SamplingParams(), None, state=state)
         assert float(rule.rule(v).accept[0]) == kept

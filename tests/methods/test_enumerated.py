@@ -80,7 +80,7 @@ class DistributionTables:
                 found[text] = self.p[text].view(-1, *[1] * (then.dim() - 1)) * then
         return found
 
-    def of(self, distributions: Mapping[Text, Tensor], text: Text) -> float:
+    def text_probability(self, distributions: Mapping[Text, Tensor], text: Text) -> float:
         """Return the probability of a text."""
         return math.prod(float(distributions[text[:i]][token]) for i, token in enumerate(text))
 
@@ -118,7 +118,7 @@ def texts_of(tree: DraftTree) -> list[Text]:
 
 def sampled(w: DistributionTables, tokens: Sequence[int], parents: Sequence[int], how: Sampling) -> DraftTree:
     """Return a tree that was sampled from q, with the distributions that it was sampled from."""
-    tree = replace(DraftTree.of(tokens, parents), sampling=how)
+    tree = replace(DraftTree.from_parents(tokens, parents), sampling=how)
     inner = [i for i in range(len(tokens) + 1) if i - 1 in parents]
     q_of = torch.full((len(tokens) + 1,), -1)
     q_of[inner] = torch.arange(len(inner))
@@ -130,7 +130,7 @@ def sampled(w: DistributionTables, tokens: Sequence[int], parents: Sequence[int]
 def chains(w: DistributionTables) -> Drafts:
     """Yield chains whose tokens are sampled from q one after the other."""
     for text in itertools.product(range(w.size), repeat=w.depth):
-        if (chance := w.of(w.q, text)) > 0:
+        if (chance := w.text_probability(w.q, text)) > 0:
             distributions = torch.stack([w.q[text[:i]] for i in range(w.depth)])
             yield replace(_chain_tree(torch.tensor(text), distributions, True, ""), sampling=Sampling.CHAIN), chance
 
@@ -141,7 +141,7 @@ def independent(w: DistributionTables, parents: Sequence[int] = (-1, -1, 0, 0, 1
     Siblings may be equal.
     """
     for tokens in itertools.product(range(w.size), repeat=len(parents)):
-        tree = DraftTree.of(tokens, parents)
+        tree = DraftTree.from_parents(tokens, parents)
         texts = texts_of(tree)
         chance = math.prod(float(w.q[text[:-1]][text[-1]]) for text in texts[1:])
         if chance > 0:
@@ -151,7 +151,7 @@ def independent(w: DistributionTables, parents: Sequence[int] = (-1, -1, 0, 0, 1
 def fixed_number(w: DistributionTables, parents: Sequence[int] = (-1, -1, 1)) -> Drafts:
     """Yield trees sampled without replacement: two nodes at the first position, one after the second of them."""
     for tokens in itertools.product(range(w.size), repeat=len(parents)):
-        texts, chance = texts_of(DraftTree.of(tokens, parents)), 1.0
+        texts, chance = texts_of(DraftTree.from_parents(tokens, parents)), 1.0
         for i, token in enumerate(tokens):
             elder = [tokens[j] for j in range(i) if parents[j] == parents[i]]
             probs = w.q[texts[i + 1][:-1]].tolist()
@@ -180,7 +180,7 @@ def beams(w: DistributionTables, width: int) -> Drafts:
     first the prefixes of the drawn texts, in their order; then the others continue the race among themselves.
     """
     rates = [
-        {t: rate for t in itertools.product(range(w.size), repeat=n) if (rate := w.of(w.q, t)) > 0}
+        {t: rate for t in itertools.product(range(w.size), repeat=n) if (rate := w.text_probability(w.q, t)) > 0}
         for n in range(w.depth + 1)
     ]
 
@@ -218,7 +218,7 @@ def head_and_sample(w: DistributionTables, said: Sampling) -> Drafts:
             yield from grown((*text, token), [*tokens, head, token], [*distributions, -1, len(text)], chance * by)
 
     for tokens, distributions, chance, text in grown((), [], [], 1.0):
-        tree = DraftTree.of(tokens, [2 * (i // 2) - 1 for i in range(len(tokens))])
+        tree = DraftTree.from_parents(tokens, [2 * (i // 2) - 1 for i in range(len(tokens))])
         yield replace(
             tree, sampling=said, q=torch.stack([w.q[text[:n]] for n in range(len(text) + 1)]),
             probs_of=torch.tensor(distributions, dtype=torch.long),
@@ -234,7 +234,7 @@ def best(w: DistributionTables) -> Drafts:
             for token in w.q[text].topk(2).indices.tolist():
                 texts.append((*text, token))
                 parents.append(at - 1)
-                score.append(w.of(w.q, texts[-1]))
+                score.append(w.text_probability(w.q, texts[-1]))
     scores, tokens = torch.tensor(score), torch.tensor([text[-1] for text in texts[1:]])
     keep = most_promising(scores, 4)
     yield subtree(keep, tokens, torch.tensor(parents), scores, w.depth, 2, ""), 1.0
@@ -273,7 +273,7 @@ def verification_results(
     """
     parents, accept = tuple(tree.parents.tolist()), ruling.accept.tolist()
     score = None if ruling.score is None else ruling.score.tolist()
-    if not verifier.draws(sampling):
+    if not verifier.needs_uniform(sampling):
         yield verifier.walk(parents, accept, range(len(tree) + 1), None, score), 1.0
     elif type(verifier).walk is not Verifier.walk:
         yield from walk_results(verifier, parents, accept, score)
@@ -321,7 +321,7 @@ def test_shared_walk_equals_the_walk_of_the_verifier() -> None:
     for parents in ([-1], [-1, 0, 1], [-1, -1, -1], [-1, -1, 0, 0, 1], [-1, 0, -1, 1, 1, 2, 0, -1]):
         for _ in range(20):
             accept = (2 * torch.rand(len(parents), generator=generator) - 0.5).clamp(0, 1)
-            tree = DraftTree.of([0] * len(parents), parents)
+            tree = DraftTree.from_parents([0] * len(parents), parents)
             ruling = AcceptanceDecision(accept, torch.zeros(len(parents) + 1, dtype=torch.long))
             found = {v.bonus: (v, by) for v, by in verification_results(Lossless(), tree, ruling, WARM)}
             wanted = {v.bonus: (v, by) for v, by in walk_results(Lossless(), parents, accept.tolist(), None)}
@@ -346,7 +346,7 @@ class DrawRecorder:
     def __init__(self, really: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.really, self.asked, self.distributions = really, False, list[Tensor]()
 
-    def seen(self, weights: Tensor, u: Tensor) -> Tensor:
+    def record_pick(self, weights: Tensor, u: Tensor) -> Tensor:
         """Replacement of `pick`."""
         if not self.asked:
             return self.really(weights, u)
@@ -362,13 +362,13 @@ class DrawRecorder:
         finally:
             self.asked = False
         size = v.logits.shape[1]
-        sure = torch.nn.functional.one_hot(torch.where(ruling.stop < MARK, ruling.stop, 0), size).double()
+        sure = torch.nn.functional.one_hot(torch.where(ruling.bonus < MARK, ruling.bonus, 0), size).double()
         distributions = torch.cat([sure[:1], *self.distributions])[
-            torch.where(ruling.stop < MARK, 0, ruling.stop - MARK + 1)
+            torch.where(ruling.bonus < MARK, 0, ruling.bonus - MARK + 1)
         ]
         said = f"{type(verifier).__name__} accepts by what `pick` drew: accept by chances, and emit what was drawn."
         assert torch.equal(ruling.accept, verifier.rule(v).accept), said
-        return ruling, torch.where((ruling.stop < MARK)[:, None], sure, distributions)
+        return ruling, torch.where((ruling.bonus < MARK)[:, None], sure, distributions)
 
 
 @contextmanager
@@ -377,7 +377,7 @@ def record_draws(patch: pytest.MonkeyPatch) -> Iterator[DrawRecorder]:
     drawn, really = DrawRecorder(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
-            seeing.setattr(module, "pick", drawn.seen)
+            seeing.setattr(module, "pick", drawn.record_pick)
         yield drawn
 
 
@@ -388,11 +388,11 @@ def state_of(verifier: Verifier, size: int) -> Any:
     the first. For `EntropyAdaptive`: the draft model generates.
     """
     if isinstance(verifier, EntropyAdaptive):
-        return EntropyState(GeneratorState(small=True, since=0))
+        return EntropyState(GeneratorState(is_draft_model=True, n_tokens=0))
     if isinstance(verifier, Judge):
         net = JudgeHead(size).double()
         net.load_state_dict({"weight": 4.0 * (torch.arange(size) > 0) - 2, "bias": torch.tensor(0.0)})
-        return net.settle()
+        return net.prepare_for_drafting()
     angle = torch.arange(size) * (math.tau / size) ** 0.9
     return Neighbours(torch.stack([angle.cos(), angle.sin()], 1)) if isinstance(verifier, Nearest) else None
 
@@ -429,7 +429,9 @@ def output_distribution(
             u = None if sampling.greedy else torch.full((len(p),), 0.5, dtype=torch.float64)
             probed = probed_of(verifier, tree, p)
             hidden = torch.nn.functional.one_hot(torch.tensor([0, *tree.tokens]), w.size).double()
-            v = Verification(tree, p.log(), p, sampling, u, hidden, state=state_of(verifier, w.size), probed=probed)
+            v = Verification(
+                tree, p.log(), p, sampling, u, hidden, state=state_of(verifier, w.size), probe_output=probed
+            )
             out += chance * output_distribution_of_draft(v, verifier, joint, w.depth, drawn)
             whole += chance
     assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
@@ -541,8 +543,8 @@ class SampledOutcomeVerifier(Lossless):
     """A rule that draws a token first and accepts a draft that equals it: its decision contains no probabilities."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        assert v.u_stop is not None
-        token = pick(v.p, v.u_stop)
+        assert v.u_bonus is not None
+        token = pick(v.p, v.u_bonus)
         return AcceptanceDecision((token[v.tree.parents + 1] == v.tree.tokens).to(v.p), token)
 
 

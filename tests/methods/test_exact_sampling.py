@@ -78,7 +78,7 @@ def draw(
     """
     found = list[list[int]]()
     for engine, rows in primed(models, method, sampling, n_tokens, range(begin, runs), prompt):
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         assert not any(row.error for row in rows), [row.error for row in rows if row.error][:1]
         found += [row.trace.token_ids for row in rows if row.trace]
@@ -102,7 +102,7 @@ def primed(
         ]
         while engine._admit():  # a step's first part: whole steps would visit all sequences each time
             pass
-        assert all(row.primed for row in rows)
+        assert all(row.is_open for row in rows)
         yield engine, rows
 
 
@@ -155,7 +155,7 @@ def long_run_fits(
     """
     engine, rng, cells, pairs = Engine(models, max_sequences=runs, record=False), np.random.default_rng(0), [], []
     rows = [engine.submit(Request(PROMPT, steps[0], sampling, n, seed, stop_at_eos=False)) for seed in range(runs)]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         for row in rows if len(steps) > 1 else ():
             step = steps[len(row.trace.rounds if row.trace else ()) % len(steps)]
@@ -237,20 +237,20 @@ class Wrong(Lossless):
     mistake: str = ""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        tree, p, u_stop = v.tree, v.p, v.u_stop
+        tree, p, u_stop = v.tree, v.p, v.u_bonus
         assert u_stop is not None
         ruling = recursive_rejection(tree, p, u_stop)
         if self.mistake == "p instead of the residual":
             return AcceptanceDecision(ruling.accept, pick(p, u_stop))
         if self.mistake == "always accept":
-            return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.stop)
+            return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.bonus)
         if self.mistake == "the parent's law" and len(tree):
             shifted = torch.cat([p[:1], p[:-1]])
             return recursive_rejection(tree, shifted, u_stop)
         if self.mistake == "ignore elder siblings" and tree.q is not None:
-            q = tree.q[tree.q_of.clamp_min(0)].to(p.dtype)
+            q = tree.q[tree.child_q_rows.clamp_min(0)].to(p.dtype)
             p_x, q_x = (x[tree.parents + 1, tree.tokens] for x in (p, q))
-            return AcceptanceDecision((p_x / q_x).clamp(max=1), ruling.stop)
+            return AcceptanceDecision((p_x / q_x).clamp(max=1), ruling.bonus)
         return ruling
 
 

@@ -79,7 +79,7 @@ def sibling_draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int,
 def sibling_level(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
     """Siblings below the root."""
     n = len(tokens)
-    tree = DraftTree.of(tokens, [-1] * n)
+    tree = DraftTree.from_parents(tokens, [-1] * n)
     tree = replace(tree, sampling=how, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if how is HEAD:
         probs_of = torch.tensor([-1] * (n - 1) + [0])
@@ -310,7 +310,7 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
 
     def without_own_laws() -> Iterator[tuple[DraftTree, float]]:
         for tree, chance in drafts(w):  # what the rule takes the draft for
-            if tree.q_of is None and isinstance(verifier, Independent):
+            if tree.child_q_rows is None and isinstance(verifier, Independent):
                 inner = [i for i in range(len(tree) + 1) if i - 1 in tree.parents.tolist()]
                 q_of = torch.full((len(tree) + 1,), -1)
                 q_of[inner] = torch.arange(len(inner))
@@ -356,7 +356,7 @@ def test_a_block_of_two_by_hand() -> None:
         for tokens in itertools.product(range(2), repeat=2):
             tree = DraftTree(
                 torch.tensor(tokens), torch.tensor([-1, 0]), torch.zeros(2), Sampling.CHAIN, 2, q=q,
-                q_of=torch.tensor([0, 1, -1]),
+                child_q_rows=torch.tensor([0, 1, -1]),
             )  # fmt: skip
             u = torch.full((3,), 0.5, dtype=torch.float64)
             accept = verifier.rule(Verification(tree, p.log(), p, WARM, u)).accept
@@ -373,7 +373,7 @@ def test_a_block_judges_a_tree_as_lossless_does() -> None:
         v.rule(Verification(tree, distributions.log(), distributions, WARM, u)) for v in (Block(), Lossless())
     )
     assert ours.accept.tolist() == theirs.accept.tolist()
-    assert ours.stop.tolist() == theirs.stop.tolist()
+    assert ours.bonus.tolist() == theirs.bonus.tolist()
 
 
 # -- greedy text, drafts without laws, what is offered ----------------------------------------------------------------
@@ -381,7 +381,7 @@ def test_a_block_judges_a_tree_as_lossless_does() -> None:
 
 @pytest.mark.parametrize("verifier", EXACT_VERIFIERS, ids=lambda v: v.name)
 def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) -> None:
-    tree, distributions = DraftTree.of([2, 0], [-1, -1]), P.expand(3, -1)
+    tree, distributions = DraftTree.from_parents([2, 0], [-1, -1]), P.expand(3, -1)
     u = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     for v in (
         Verification(tree, distributions.log(), distributions, SamplingParams(), None),
@@ -390,7 +390,7 @@ def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) ->
     ):
         ours, theirs = verifier.rule(v), Lossless().rule(v)
         assert ours.accept.tolist() == theirs.accept.tolist()
-        assert ours.stop.tolist() == theirs.stop.tolist()
+        assert ours.bonus.tolist() == theirs.bonus.tolist()
 
 
 def test_leaf_positions_emit_the_target_distribution() -> None:
@@ -400,18 +400,18 @@ def test_leaf_positions_emit_the_target_distribution() -> None:
     (fans,) = iter_sibling_groups(tree, distributions)
     every = SiblingGroups(
         torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
-        torch.cat([fans.there, ~fans.there, ~fans.there]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
+        torch.cat([fans.has_child, ~fans.has_child, ~fans.has_child]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
         SelectedRows(distributions, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
     )  # fmt: skip
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, EmissionVerifier)
-        probs = every.emitted(*verifier.tests(tree, every))
+        probs = every.emitted_probs(*verifier.acceptance(tree, every))
         torch.testing.assert_close(probs[1:], distributions[1:])
-        torch.testing.assert_close(probs[:1], fans.emitted(*verifier.tests(tree, fans)))
+        torch.testing.assert_close(probs[:1], fans.emitted_probs(*verifier.acceptance(tree, fans)))
 
 
 def test_first_of_equal_siblings_gets_the_whole_probability() -> None:
-    (fans,) = iter_sibling_groups(DraftTree.of([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
+    (fans,) = iter_sibling_groups(DraftTree.from_parents([1, 1, 0], [-1, -1, -1]), P.expand(4, -1))
     accept, unclaimed, left = match_sampled_token(fans, fans.p)
     assert accept[0].tolist() == pytest.approx([0.3, 0.0, 0.5 / 0.7])
     assert unclaimed[0].tolist() == pytest.approx([1.0, 0.7, 0.7])
@@ -425,7 +425,7 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert [v.name for v in verifiers_for_kinds(HEAD)] == ["greedy-draft", "deterministic"]
     assert [v.name for v in verifiers_for_kinds(Sampling.WITHOUT_REPLACEMENT)] == ["deterministic"]
     assert not verifiers_for_kinds(Sampling.DETERMINISTIC)
-    assert all(v.made_for <= v.exact_for for v in EXACT_VERIFIERS)
+    assert all(v.useful_for <= v.exact_for for v in EXACT_VERIFIERS)
 
     reasons = unsound_reasons("rsd", FIXED)
     assert set(reasons) == {"independent", "k-seq"}
@@ -467,5 +467,5 @@ def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name
             made = method.with_params(verifier=verifier, grower=grower)
             is_exact = tree_builders is None or grower in tree_builders
             assert made.promise is (Promise.EXACT if is_exact else Promise.APPROXIMATE)
-            assert bool(made.unsound) is not is_exact
+            assert bool(made.unsound_reason) is not is_exact
     assert set(wanted) == set(method.params["verifier"].choices)

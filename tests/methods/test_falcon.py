@@ -52,7 +52,7 @@ def make_models(tmp_path: Path, block: int) -> Models:
         net = FalconNet(models.target.hidden_size, 2, 16, block=block).to(models.target.dtype)
         for weight in net.parameters():
             torch.nn.init.normal_(weight, mean=float(weight.dim() == 1), std=0.3)
-    models.shared[FalconNet.kind, models.heads[FalconNet.kind].name] = net.settle()
+    models.shared[FalconNet.kind, models.heads[FalconNet.kind].name] = net.prepare_for_drafting()
     return models
 
 
@@ -74,10 +74,10 @@ def test_a_block_of_one_is_eagles_layer_when_training_begins() -> None:
     eagle, net, features = eagle.double(), net.double(), random_tensor(1, N, D, seed=1)
     with torch.inference_mode():
         for place in (torch.arange(N), torch.arange(3, 3 + N)):
-            wanted = eagle(eagle.pairs(following, features), place)
-            torch.testing.assert_close(net(net.pairs(following, features), place), wanted, rtol=0, atol=1e-12)
+            wanted = eagle(eagle.make_pairs(following, features), place)
+            torch.testing.assert_close(net(net.make_pairs(following, features), place), wanted, rtol=0, atol=1e-12)
         net.block = 2
-        assert not torch.allclose(net(net.pairs(following, features), torch.arange(N)), wanted)
+        assert not torch.allclose(net(net.make_pairs(following, features), torch.arange(N)), wanted)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
@@ -91,7 +91,7 @@ def test_a_place_reads_all_up_to_the_end_of_its_own_block_and_nothing_of_the_nex
         end = N - 1 - (N - 1 - i) // block * block
         assert (x.grad.abs().sum(-1)[0] > 0).tolist() == [j <= end for j in range(N)], i
     weights = net.attention(random_tensor(1, N, 2 * D), torch.arange(N))[0]
-    assert torch.equal(weights > 0, net.sees(N, weights.device))
+    assert torch.equal(weights > 0, net.block_mask(N, weights.device))
 
 
 def torchs(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
@@ -109,17 +109,17 @@ def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
     """As torch's own; a block that the text's beginning cuts short starts as empty as any other."""
     net, x = net_of(3), random_tensor(2, N, 2 * D)
     with torch.inference_mode():
-        mine, theirs = net.remembered(x), torchs(net, batch_first=True)
+        mine, theirs = net.lstm_states(x), torchs(net, batch_first=True)
         wanted = torch.cat([theirs(x[:, begin:end])[0] for begin, end in ((0, 2), (2, 5), (5, 8))], 1)
         torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
-        torch.testing.assert_close(net.eval().settle().remembered(x), wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(net.eval().prepare_for_drafting().lstm_states(x), wanted, rtol=0, atol=1e-12)
 
 
 def test_the_released_lstm_remembers_nothing_and_this_one_does() -> None:
     """A trap: built without `batch_first` and fed [batch, place, number], at batch 1 every place is a text of one."""
     net, x = net_of(2), random_tensor(1, N, 2 * D).requires_grad_()
     stored = torchs(net, batch_first=False)
-    for say, remembers in ((net.remembered, True), (lambda x: stored(x)[0], False)):
+    for say, remembers in ((net.lstm_states, True), (lambda x: stored(x)[0], False)):
         x.grad = None
         say(x)[0, N - 1].sum().backward()
         assert x.grad is not None
@@ -148,17 +148,19 @@ def test_a_block_of_no_place_is_refused(block: int) -> None:
 
 def last_block_guesses(net: FalconNet, blocks: list[Tensor]) -> Tensor:
     """What the last of a text's blocks guesses, [k, D]: each block's pairs by themselves, and one plain attention."""
-    streams, read = zip(*(net.reads(block) for block in blocks), strict=True)
-    queries, keys, values = net.turned(torch.cat(read, 1), torch.arange(sum(block.shape[1] for block in blocks)))
+    streams, read = zip(*(net.attention_inputs(block) for block in blocks), strict=True)
+    queries, keys, values = net.project_qkv(torch.cat(read, 1), torch.arange(sum(block.shape[1] for block in blocks)))
     last = blocks[-1].shape[1]
-    return net.left(net.mixed(F.scaled_dot_product_attention(queries[:, :, -last:], keys, values), streams[-1]))[0]
+    return net.output_state(
+        net.add_attention(F.scaled_dot_product_attention(queries[:, :, -last:], keys, values), streams[-1])
+    )[0]
 
 
 def pairs_of(row: Sequence, net: FalconNet) -> Tensor:
     """All pairs of a row's text."""
     model, ids = row.models.target.model, torch.tensor([row.committed])
     features = model.get_decoder()(ids[:, :-1], use_cache=False).last_hidden_state
-    return net.pairs(row.models.target.embed(ids[:, 1:]), features)
+    return net.make_pairs(row.models.target.embed(ids[:, 1:]), features)
 
 
 class Read:
@@ -244,9 +246,9 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
         growth = row.drafter.begin(row)
         assert isinstance(growth, BlockGrowth)
         growth.add(torch.tensor([3, 5]))
-        second = growth.expand().whole()
+        second = growth.expand().full_probs()
         growth.add(torch.tensor([4, 4]), torch.tensor([0, 1]))
-        third = growth.expand().whole()
+        third = growth.expand().full_probs()
         growth.close()
         assert torch.equal(second[0], second[1])
         assert not torch.allclose(third[0], third[1])

@@ -70,8 +70,8 @@ def net_of(kind: type[FeatureNet], **more: Any) -> Any:
 
 
 def states(net: FeatureNet, prompt: PromptFeatures, how: Any = None) -> Tensor:
-    entered = net.enter(prompt, how)
-    return net(entered.inputs, entered.places)
+    entered = net.build_inputs(prompt, how)
+    return net(entered.inputs, entered.positions)
 
 
 # -- compressors ------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_gate_reads_the_question_and_nothing_else() -> None:
     asked[:, end:] = True
     other = dataclasses.replace(prompt, question=asked)
     assert net.enter(other).views[0].gate != gate
-    assert torch.allclose(other.of_question(), prompt.features[:, end:].mean(1))
+    assert torch.allclose(other.mean_question_feature(), prompt.features[:, end:].mean(1))
 
 
 def test_in_training_every_operation_is_drawn_and_learns() -> None:
@@ -321,12 +321,12 @@ def request(models: Models, method: str, n: int = 20, pictures: int = 1, seed: i
     shown = [noise_image(i) for i in range(pictures)]
     prompt, images = process_prompt(models, PROMPT + "<|image|>b" * (pictures - 1), shown)
     configured = registry.get(method).with_params(**values)
-    return Request(prompt, configured, max_new_tokens=n, images=images, pictures=tuple(shown), seed=seed)
+    return Request(prompt, configured, max_new_tokens=n, image_inputs=images, pil_images=tuple(shown), seed=seed)
 
 
 def greedy(models: Models, n: int, pictures: int = 1) -> list[int]:
     """Hugging Face's own."""
-    images = request(models, "autoregressive", pictures=pictures).images
+    images = request(models, "autoregressive", pictures=pictures).image_inputs
     config = worlds.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     model: Any = models.target.model
     images = {name: value.to(model.device) for name, value in images.items()}
@@ -358,10 +358,10 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     asked = request(models, "specvlm", n=3, width=2, depth=2)
     sampling = SamplingParams(temperature=1.0, top_k=3, processors=(without_placeholder,))
     asked = dataclasses.replace(asked, sampling=sampling, stop_at_eos=False)
-    exact = worlds.joint_distribution_with_images(models.target.model, asked.images, asked.sampling, 2)
+    exact = worlds.joint_distribution_with_images(models.target.model, asked.image_inputs, asked.sampling, 2)
     engine = Engine(models, max_sequences=50, record=False)
     rows = [engine.submit(dataclasses.replace(asked, seed=seed)) for seed in range(150)]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not any(row.error for row in rows)
     counts = count_firsts([row.trace.token_ids for row in rows], 2)
@@ -446,7 +446,7 @@ def test_attribution_says_what_a_change_of_a_patch_does(
     models: Models, method: str, values: dict[str, Any], pictures: int
 ) -> None:
     asked, tokens = request(models, method, n=5, pictures=pictures, **values), [3, 1, 4, 1, 5]
-    found = asked.configured().drafter.explain(models, asked, tokens)
+    found = asked.configured_method().drafter.explain(models, asked, tokens)
     if found is None:  # the gate's choice
         assert Engine(models).generate(asked).rounds[0].vision["compressor"] == "none"
         return
@@ -464,9 +464,9 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
     Central differences of two steps, in float64 throughout. Their error falls with the square of the step until
     rounding takes over, so that the finer one is wrong by about a third of what they differ by: the second result.
     """
-    drafter: Any = asked.configured().drafter
+    drafter: Any = asked.configured_method().drafter
     assert models.target.dtype == torch.float64
-    net, inputs = load_net(drafter.net, models), asked.images
+    net, inputs = load_net(drafter.net, models), asked.image_inputs
     assert inputs is not None
     embeds, features = states_of(
         weight_sharing_copy_of(models.target.model), inputs, tokens[:index]
@@ -484,8 +484,8 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
 
     def says(place: int, by: float) -> float:
         seen = PromptFeatures(moved(embeds, place, by), moved(features, place, by)[:, :-1], spans, grids, question)
-        entered = net.enter(seen, drafter.how)
-        state = net(entered.inputs, entered.places)[:, -1]
+        entered = net.build_inputs(seen, drafter.how)
+        state = net(entered.inputs, entered.positions)[:, -1]
         return float(models.target.lm_head.forward(state).log_softmax(1)[0, tokens[index]])
 
     def slopes(step: float) -> Tensor:
@@ -501,14 +501,14 @@ def test_attention_on_a_pooled_picture_is_shared_by_the_patches_of_a_block(model
     asked = request(models, "specvlm", n=3, compressor="pool", ratio=4)
     trace = Engine(models).generate(asked)
     blocks = trace.rounds[0].vision["blocks"]
-    for row in explain(models, asked, trace, asked.configured().drafter)["drafter"]["attention"]:
+    for row in explain(models, asked, trace, asked.configured_method().drafter)["drafter"]["attention"]:
         assert all(len({row[i] for i in block}) == 1 for block in blocks)
         assert len(set(row)) > 1
 
 
 def test_a_drafter_that_is_shown_no_picture_leans_on_none(models: Models) -> None:
     asked = request(models, "specvlm", n=3, compressor="none")
-    assert explain(models, asked, Engine(models).generate(asked), asked.configured().drafter)["drafter"] is None
+    assert explain(models, asked, Engine(models).generate(asked), asked.configured_method().drafter)["drafter"] is None
 
 
 def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
@@ -523,7 +523,7 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         before = row.state.drafter
         other = noise_image(9)
         row.change(image_change=ImageChange((other,), process_prompt(models, PROMPT, [other])[1], sees))
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
             if row.state.drafter is not None:
                 assert row.state.drafter is not before
@@ -537,7 +537,7 @@ def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
     trace, told = Engine(models).generate(asked), []
     for e in (e for r in trace.rounds for e in r.emitted):
         e.token %= VOCABULARY - 1  # the placeholder of a picture cannot be explained
-    explain(models, asked, trace, asked.configured().drafter, told.append)
+    explain(models, asked, trace, asked.configured_method().drafter, told.append)
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert {0.4, 0.5} <= {round(done, 3) for done in told}, "16 of 20 tokens of the target, then all of them"

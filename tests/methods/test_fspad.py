@@ -79,9 +79,9 @@ def test_lm_head_projection_does_not_affect_later_steps() -> None:
 def test_zero_embedding_closes_the_gate() -> None:
     """A gate multiplies, where EAGLE's projection would still let the feature pass."""
     net, features = net_of(), random_tensor(1, N, D)
-    assert not net.pairs(torch.zeros(1, N, D).double(), features).any()
+    assert not net.make_pairs(torch.zeros(1, N, D).double(), features).any()
     eagle = FeatureNet(D, HEADS, FFN).double()
-    assert eagle.pairs(torch.zeros(1, N, D).double(), features).any()
+    assert eagle.make_pairs(torch.zeros(1, N, D).double(), features).any()
 
 
 def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part() -> None:

@@ -47,14 +47,14 @@ class TableGrowth(PartialTree):
         self.root = FullDistributions(distributions[()][None])
 
     def distributions(self, tokens: Tensor, below: Tensor | None) -> FullDistributions:
-        read = torch.cat(self.tokens)[torch.cat(self.read)]
-        return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.sees]))
+        read = torch.cat(self.tokens)[torch.cat(self.expanded)]
+        return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.attention_mask]))
 
     def distributions_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
         """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
         return FullDistributions((weights.double() @ self.distributions(tokens, None).p)[None])
 
-    def goes_on(self, distributions: NodeDistributions) -> bool:
+    def should_continue(self, distributions: NodeDistributions) -> bool:
         return True
 
 
@@ -78,7 +78,7 @@ def test_best_first_keeps_the_best_of_what_the_best_of_each_level_offer(width: i
             level = [(*text, int(x)) for text in level for x in distributions[text].argsort(descending=True)[:width]]
             offered += level
         best = sorted(offered, key=lambda text: -chance(distributions, text))[:nodes]
-        tree = BestFirst(width, nodes, ranked).grow(TableGrowth(distributions), Plan(DEPTH))
+        tree = BestFirst(width, nodes, ranked).build(TableGrowth(distributions), Plan(DEPTH))
         found = texts_of(tree)
         assert sorted(found) == sorted(best)
         assert [len(text) for text in found] == sorted(map(len, found)), "level by level"
@@ -100,7 +100,7 @@ def test_a_threshold_offers_every_path_that_reaches_it(threshold: float, childre
             ]
             level = [t for i, t in enumerate(likeliest) if chance(distributions, t) >= threshold or i == depth == 0]
             offered += level
-        assert texts_of(PathThreshold(threshold, children).grow(TableGrowth(distributions), Plan(DEPTH))) == offered
+        assert texts_of(PathThreshold(threshold, children).build(TableGrowth(distributions), Plan(DEPTH))) == offered
 
 
 # -- over every drafter -----------------------------------------------------------------------------------------------
@@ -111,10 +111,10 @@ class Shaped(Policy):
     """A policy that decides the shape of the tree."""
 
     name = "shaped"
-    grower: TreeBuilder | None = None
+    tree_builder: TreeBuilder | None = None
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        return Plan(4, grower=self.grower)
+        return Plan(4, tree_builder=self.tree_builder)
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +153,12 @@ class UpToTwo(Shaped):
     """Stops behind two levels, and takes down what it was shown."""
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        return Plan(4, stops=True, grower=self.grower)
+        return Plan(4, can_stop_early=True, tree_builder=self.tree_builder)
 
-    def start(self) -> list[Step]:
+    def init_state(self) -> list[Step]:
         return []
 
-    def go_on(self, row: Sequence, state: list[Step], step: Step) -> Tensor:
+    def should_continue(self, row: Sequence, state: list[Step], step: Step) -> Tensor:
         state.append(step)
         return torch.tensor(step.level < 2)
 
@@ -169,7 +169,7 @@ def test_a_policy_stops_a_draft_while_it_grows(name: str, models: Models) -> Non
     for temperature in (0.0, 1.0):
         engine, sampling = Engine(models), SamplingParams(temperature)
         row = engine.submit(Request([3, 1, 4], method, sampling, 12, seed=2, stop_at_eos=False))
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         assert row.trace is not None
         assert not row.error

@@ -38,10 +38,10 @@ def grow_with_explanation(
     grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM
 ) -> tuple[list[tuple[int, ...]], Values]:
     """Texts of a tree's nodes, and what it says of them."""
-    tree = grower.grow(make_growth(table(seed), seed, sampling), Plan(DEPTH))
-    assert tree.grown is not None
-    columns = [column.tolist() for column in tree.grown.columns]
-    return texts_of(tree), tree.grown.on_host(columns, tree.parents.tolist())
+    tree = grower.build(make_growth(table(seed), seed, sampling), Plan(DEPTH))
+    assert tree.explanation is not None
+    columns = [column.tolist() for column in tree.explanation.columns]
+    return texts_of(tree), tree.explanation.to_lists(columns, tree.parents.tolist())
 
 
 def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() -> None:
@@ -76,10 +76,10 @@ def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> Non
     growing = make_growth(table(1))
     state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     state.tested[0], state.accepted[0] = 95, 95
-    growing.row.state.tree_builder = state
-    tree = Sequoia(6).grow(growing, Plan(DEPTH))
-    assert tree.grown is not None
-    _, before, after = tree.grown.on_host([], tree.parents.tolist())
+    growing.sequence.state.tree_builder = state
+    tree = Sequoia(6).build(growing, Plan(DEPTH))
+    assert tree.explanation is not None
+    _, before, after = tree.explanation.to_lists([], tree.parents.tolist())
     assert before[0] == pytest.approx(0.44)
     assert after[0] == pytest.approx((95 + 5 * 0.44) / 100), "what was measured since"
     assert len(texts) == 5
@@ -100,7 +100,7 @@ def test_path_threshold_and_superposed_drafts_say_their_shares() -> None:
 
 def test_values_that_are_no_numbers_are_left_out() -> None:
     grown = TreeExplanation((), before=torch.tensor([math.nan, 1.0]), after=torch.tensor([math.inf, 2.0]))
-    assert grown.on_host([[math.nan, 1.0], [math.inf, 2.0]], [-1, -1]) == ([], [None, 1.0], [None, 2.0])
+    assert grown.to_lists([[math.nan, 1.0], [math.inf, 2.0]], [-1, -1]) == ([], [None, 1.0], [None, 2.0])
     assert path_products([[0.5]], [-1, -1, 0]) == [0.5, 0.0, 0.25]
 
 

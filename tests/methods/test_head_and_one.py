@@ -32,15 +32,15 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
     drawn = Counter[int]()
     for seed in range(200):
         distributions = table(3)
-        tree = HeadAndOne("3-2").grow(make_growth(distributions, seed), Plan(2, nodes=6))
-        assert tree.probs_of is not None
-        assert tree.without is not None
+        tree = HeadAndOne("3-2").build(make_growth(distributions, seed), Plan(2, nodes=6))
+        assert tree.node_q_rows is not None
+        assert tree.without_replacement is not None
         order = distributions[()].argsort(descending=True).tolist()
         assert tree.tokens[:2].tolist() == order[:2]
-        assert tree.probs_of[:3].tolist() == [-1, -1, 0]
-        assert tree.without[:3].tolist() == [False, False, True]
+        assert tree.node_q_rows[:3].tolist() == [-1, -1, 0]
+        assert tree.without_replacement[:3].tolist() == [False, False, True]
         assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "of the second place one child is left"
-        assert tree.probs_of[3:].tolist() == [-1, 1, 2], "and it is the draw"
+        assert tree.node_q_rows[3:].tolist() == [-1, 1, 2], "and it is the draw"
         drawn[int(tree.tokens[2])] += 1
     rest = distributions[()].clone()
     rest[order[:2]] = 0
@@ -70,7 +70,7 @@ def every_tree(
 
         with patch.context() as seeing:
             seeing.setattr(sys.modules[type(grower).__module__], "pick", told)
-            tree = grower.grow(make_growth(distributions), plan)
+            tree = grower.build(make_growth(distributions), plan)
         yield tree, chance
 
 
@@ -105,7 +105,7 @@ def test_the_rule_is_offered_where_drafts_can_grow_so_and_not_for_independent_on
     method = registry.get(name)
     assert "head-and-one" in method.params["grower"].choices
     made = method.with_params(grower="head-and-one", verifier="greedy-draft")
-    assert (made.promise, made.unsound) == (Promise.EXACT, "")
+    assert (made.promise, made.unsound_reason) == (Promise.EXACT, "")
     other = method.with_params(grower="specinfer", verifier="greedy-draft")
     assert other.promise is Promise.APPROXIMATE
-    assert "sampled independently" in other.unsound
+    assert "sampled independently" in other.unsound_reason

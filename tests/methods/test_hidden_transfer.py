@@ -105,16 +105,16 @@ def test_entries_that_are_kept_are_a_clean_readings(layer: int, tmp_path: Path) 
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("hidden-transfer"), max_new_tokens=24, stop_at_eos=False))
     kept = 0
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
-        if not engine.idle and (n := row.place.length) > len(PROMPT):
+        if not engine.is_idle and (n := row.cache_slot.length) > len(PROMPT):
             clean = DynamicCache()
             model: Any = models.target.model
             with torch.inference_mode():
                 model.model(torch.tensor([row.committed[:n]]), past_key_values=clean, use_cache=True)
             for mine, wanted in zip(models.target.cache.layers, clean.layers, strict=True):
                 for part in ("keys", "values"):
-                    found, truth = getattr(mine, part)[row.place.index, :, :n], getattr(wanted, part)[0]
+                    found, truth = getattr(mine, part)[row.cache_slot.index, :, :n], getattr(wanted, part)[0]
                     torch.testing.assert_close(found, truth, atol=1e-9, rtol=1e-9)
             kept += 1
     assert kept > 4

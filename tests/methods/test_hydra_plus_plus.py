@@ -34,7 +34,7 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 def test_a_fresh_head_says_what_the_target_said() -> None:
     net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), random_tensor(1, N, D)
-    read = net.over(features)[0]
+    read = net.head_inputs(features)[0]
     for block in range(BLOCKS):
         said = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
         torch.testing.assert_close(said, features[0], rtol=0, atol=0)
@@ -46,7 +46,7 @@ def test_what_a_head_reads_is_the_text_up_to_its_place_and_the_tokens_since() ->
         random_tensor(1, N, D).requires_grad_(),
         random_tensor(2, D, seed=1).requires_grad_(),
     )
-    net(net.over(features)[:, 2], net.project(tokens).flatten()[None], 1).sum().backward()
+    net(net.head_inputs(features)[:, 2], net.project(tokens).flatten()[None], 1).sum().backward()
     assert features.grad is not None
     assert tokens.grad is not None
     assert (features.grad[0].abs().sum(-1) > 0).tolist() == [True, True, True, False, False]

@@ -44,7 +44,7 @@ def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
         for token, chance in likes.items():
             net.weight[token] = chance
         net.weight.copy_(net.weight.logit())
-    return net.settle()
+    return net.prepare_for_drafting()
 
 
 def run_judge(
@@ -81,19 +81,21 @@ def test_golden_distribution_and_error(
     found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
     for x in range(4):
         ruling = run_judge(sampled_draft(x), P.expand(2, 4), threshold=threshold)
-        assert ruling.paid is not None
+        assert ruling.distribution_error is not None
         accept, rest = float(ruling.accept[0]), seen.pop()[0]
         found[x] += Q[x] * accept
         found += Q[x] * (1 - accept) * rest / rest.sum()
         accepted += float(Q[x]) * accept
-        paid += float(Q[x] * ruling.paid[0])
+        paid += float(Q[x] * ruling.distribution_error[0])
     assert found.tolist() == pytest.approx(out, abs=1e-9)
     assert accepted == pytest.approx(kept, abs=1e-9)
     assert paid == pytest.approx(float((found - P).abs().sum() / 2), abs=1e-9)
     assert paid == pytest.approx(kept - 0.6, abs=1e-9), "it buys as much acceptance"
 
 
-@pytest.mark.parametrize("tree", [DraftTree.chain([1, 3]), DraftTree.of([1, 3, 0], [-1, -1, 0])], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "tree", [DraftTree.chain([1, 3]), DraftTree.from_parents([1, 3, 0], [-1, -1, 0])], ids=["chain", "tree"]
+)
 @pytest.mark.parametrize("sampling", [WARM, GREEDY], ids=["sampled", "greedy"])
 def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) -> None:
     p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(1)
@@ -101,15 +103,15 @@ def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) 
     wanted = greedy_match(tree, p.argmax(1)) if sampling.greedy else recursive_rejection(tree, p, u)
     found = run_judge(tree, p, sampling, 1.0)
     assert found.accept.tolist() == wanted.accept.tolist()
-    assert found.stop.tolist() == wanted.stop.tolist()
-    assert found.paid is not None
-    assert float(found.paid.sum()) == 0
+    assert found.bonus.tolist() == wanted.bonus.tolist()
+    assert found.distribution_error is not None
+    assert float(found.distribution_error.sum()) == 0
 
 
 def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exact_rule() -> None:
     """On the same drafts and uniforms: chains sampled and greedy, trees greedy."""
     generator = torch.Generator().manual_seed(5)
-    trees = [DraftTree.chain([1, 0, 3, 2]), DraftTree.of([1, 3, 2, 0, 1, 3], [-1, -1, -1, 1, 1, 2])]
+    trees = [DraftTree.chain([1, 0, 3, 2]), DraftTree.from_parents([1, 3, 2, 0, 1, 3], [-1, -1, -1, 1, 1, 2])]
     for number in range(60):
         tree = trees[number % 2]
         p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=generator) ** 3
@@ -118,7 +120,7 @@ def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exa
         for sampling in (GREEDY, WARM) if tree.fanout == 1 else (GREEDY,):
             parents, u = tree.parents.tolist(), None if sampling.greedy else uniform
             rulings = [run_judge(tree, p, sampling, threshold) for threshold in (1.0, 0.7, 0.5, 0.1)]
-            paths = [walk(parents, r.accept.tolist(), r.stop.tolist(), u).path for r in rulings]
+            paths = [walk(parents, r.accept.tolist(), r.bonus.tolist(), u).path for r in rulings]
             for less, more in itertools.pairwise(paths):
                 assert len(less) <= len(more)
             assert paths[0] == paths[1][: len(paths[0])], "what the exact rule keeps is kept"
@@ -126,12 +128,12 @@ def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exa
 
 def test_a_greedy_siblings_favour_gives_way_to_the_targets_own_token() -> None:
     p = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64).expand(4, 4)
-    ruling = run_judge(DraftTree.of([1, 0, 3], [-1, -1, -1]), p, GREEDY)
+    ruling = run_judge(DraftTree.from_parents([1, 0, 3], [-1, -1, -1]), p, GREEDY)
     assert ruling.accept.tolist() == [0, 1, 0]
-    alone = run_judge(DraftTree.of([1, 2, 3], [-1, -1, -1]), p, GREEDY)
+    alone = run_judge(DraftTree.from_parents([1, 2, 3], [-1, -1, -1]), p, GREEDY)
     assert alone.accept.tolist() == [1, 0, 1]
-    assert alone.paid is not None
-    assert alone.paid.tolist() == [1, 0, 1]
+    assert alone.distribution_error is not None
+    assert alone.distribution_error.tolist() == [1, 0, 1]
 
 
 def test_what_a_processor_forbids_is_not_kept() -> None:

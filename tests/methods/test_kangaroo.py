@@ -27,8 +27,8 @@ def models(tmp_path: Path, device: str) -> Models:
 
 def committed_entries(state: KangarooState) -> Tensor:
     """Keys and values that count as true, [2, H, n, d]."""
-    assert state.entries.used == state.entries.stable == state.place - state.first
-    return state.entries._buffer[:, 0, :, : state.entries.stable]
+    assert state.kv_cache.n_used == state.kv_cache.n_stable == state.position - state.first
+    return state.kv_cache._buffer[:, 0, :, : state.kv_cache.n_stable]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 2.0], ids=["greedy", "sampled"])

@@ -68,7 +68,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.row: Any = bare_row()
-        self.state = self.policy.start()
+        self.state = self.policy.init_state()
 
     def go(self, rounds: int) -> Run:
         """So many rounds more."""
@@ -200,7 +200,7 @@ def test_the_belief_follows_what_was_tested_and_forgets() -> None:
     belief = RoundEstimates()
     for _ in range(20):
         verdict = VerificationResult((0,), 0, True, ((0, True), (1, False)), {})
-        belief.judge(RoundFeedback([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
+        belief.count_tests(RoundFeedback([1, 2], [-1, 0], verdict, [1, 3], 4, [], Plan(2)), 0.5)
     assert belief.acceptance == pytest.approx(0.5)
     assert sum(belief.tested.values()) == pytest.approx(4.0)
     assert belief.tokens(1)[1] == pytest.approx(1 + (2 + 2 * 0.5) / (2 + 2))
@@ -306,7 +306,10 @@ def test_the_root_of_the_entropy_by_hand() -> None:
 @pytest.mark.parametrize(("bound", "goes_on"), [(1.06, False), (1.07, True)])
 def test_a_draft_ends_where_no_law_is_peaked_enough(bound: float, goes_on: bool) -> None:
     golden, flat = [0.5, 0.3, 0.15, 0.05], [0.25] * 4
-    assert bool(Entropy(root_entropy=bound).go_on(bare_row(), None, Step(1, torch.tensor([flat, golden])))) is goes_on
+    assert (
+        bool(Entropy(root_entropy=bound).should_continue(bare_row(), None, Step(1, torch.tensor([flat, golden]))))
+        is goes_on
+    )
 
 
 # -- on the engine ----------------------------------------------------------------------------------------------------
@@ -366,7 +369,7 @@ def test_greedy_text_is_the_targets_however_long_the_drafts(name: str, policy: s
     plain = Request(prompt, registry.get("autoregressive"), max_new_tokens=24, stop_at_eos=False)
     values = {"exit_layer": 1} if name == "early-exit" else {}
     method = registry.get(name).with_params(policy=policy, **values)
-    if models.why_not(method.needs):
+    if models.unsupported_reason(method.needs):
         pytest.skip("no such head in this world")
     trace = Engine(models).generate(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
     assert trace.token_ids == Engine(models).generate(plain).token_ids
@@ -381,7 +384,7 @@ def test_a_run_that_looks_ahead_is_a_simulation_from_when_it_does_and_under_any_
     assert row.trace is not None
     assert (row.trace.header.simulation, row.trace.header.promise) == (False, "exact")
     row.change(params={"policy": "optimal-oracle"})
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert (row.trace.header.simulation, row.trace.header.promise) == (True, "simulation")
     both = method.with_params(policy="optimal-oracle", verifier="lenient")
@@ -451,10 +454,10 @@ def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
     other = dataclasses.replace(own, config=own.config | {"drafter": "somebody-else"})
     shared_copy = dataclasses.replace(models, heads=models.heads | {"acceptance": other})
     needs = registry.get("draft-model").with_params(policy="specdec++").needs
-    assert models.why_not(needs) == ""
-    assert "reads the draft model somebody-else, not tiny-llama-noisy" in shared_copy.why_not(needs)
+    assert models.unsupported_reason(needs) == ""
+    assert "reads the draft model somebody-else, not tiny-llama-noisy" in shared_copy.unsupported_reason(needs)
     bare = dataclasses.replace(models, heads={})
-    assert "no acceptance heads trained for" in bare.why_not(needs)
+    assert "no acceptance heads trained for" in bare.unsupported_reason(needs)
     assert registry.get("draft-model").with_params().needs == ("drafter",), "other policies need none"
 
 

@@ -29,7 +29,7 @@ def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams()
     engine = Engine(models)
     method = UNIT.with_params(**{"policy": "fixed", "depth": 3, "places": 3} | params)
     row = engine.submit(Request(PROMPT, method, sampling, n, stop_at_eos=False))
-    while not engine.idle:
+    while not engine.is_idle:
         before = len(row.committed)
         engine.step()
         if row.slot is not None and len(row.committed) > before:
@@ -63,7 +63,7 @@ def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
 def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, UNIT.with_params(policy="fixed", depth=3, places=3), max_new_tokens=30))
-    while not row.primed:
+    while not row.is_open:
         engine._admit()
     wanted = placeholder_logits(models, PROMPT, row.state.drafter.blank, 3).argmax(1).tolist()
     engine.step()
@@ -90,13 +90,13 @@ def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
     x = [[0, 0, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0],
          [1, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0, 0],
          [1, 1, 0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0, 1, 1]]  # fmt: skip
-    assert probes.sees.int().tolist() == x
-    assert probes.places.tolist() == [1, 2, 2, 3, 3, 4]
+    assert probes.attention_mask.int().tolist() == x
+    assert probes.depths.tolist() == [1, 2, 2, 3, 3, 4]
     assert probes.parents.tolist() == [-1, 2, 0, 4, 1, 6]
     assert probes.tokens.tolist() == [4] * 6
-    assert probes.farthest == 4
+    assert probes.max_depth == 4
     none = LexicalUnit(places=2).probes(row, DraftTree.empty())
-    assert none.sees.int().tolist() == [[1, 0], [1, 1]]
+    assert none.attention_mask.int().tolist() == [[1, 0], [1, 1]]
     assert none.parents.tolist() == [-1, 0]
 
 
@@ -116,8 +116,8 @@ def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.M
 
     def seen(self: VerificationInput, row: Sequence, of: Models) -> Any:
         made = plain(self, row, of)
-        if made.sees is not None:
-            made.sees[: 1 + len(self.tree), 1 + len(self.tree) :] = True
+        if made.attention_mask is not None:
+            made.attention_mask[: 1 + len(self.tree), 1 + len(self.tree) :] = True
         return made
 
     monkeypatch.setattr(VerificationInput, "segment", seen)

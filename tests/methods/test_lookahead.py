@@ -44,7 +44,9 @@ def test_the_pool_keeps_what_was_written_last_and_no_more(
         while sum(len(tails[f]) for f in firsts) > most:
             del tails[firsts.pop(0)]
         assert pool.n == sum(map(len, tails.values())) <= most
-        assert {f: [tail[0] for tail, _ in pool.behind(f)] for f in range(4)} == {f: tails.get(f, []) for f in range(4)}
+        assert {f: [tail[0] for tail, _ in pool.tails_after(f)] for f in range(4)} == {
+            f: tails.get(f, []) for f in range(4)
+        }
 
 
 @settings(deadline=None)
@@ -56,7 +58,7 @@ def test_without_a_window_it_looks_n_grams_of_the_text_up(a: list[int], b: list[
     pool.read(text, n, len(a))
     places = [i for i in range(len(text) - n, -1, -1) if text[i] == text[-1]]
     wanted = list(dict.fromkeys(tuple(text[i + 1 : i + n]) for i in places))[:guesses]
-    assert [tail for tail, _ in pool.behind(text[-1])] == wanted
+    assert [tail for tail, _ in pool.tails_after(text[-1])] == wanted
 
 
 # -- window -----------------------------------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
     engine, ask = Engine(models), worlds.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
-    first: LookaheadState = method.drafter.prime(worlds.make_sequence(row.request, list(PROMPT), models), models)
+    first: LookaheadState = method.drafter.init_state(worlds.make_sequence(row.request, list(PROMPT), models), models)
     before, text, moved = first.rows, list(PROMPT), 0
     for _ in range(9):
         while len(row.committed) == len(text):
@@ -123,7 +125,7 @@ def test_a_window_that_watches_does_not_read_another_ones(models: Models, caplog
     rounds(3)
     assert [guess[1:] for guess in wide.rows] == [guess[1:] for guess in guesses], "but for the newest token"
     row.change(method=method, params={"window": 6, "ngram": 4})
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not caplog.records
     assert row.committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, 60)
@@ -171,8 +173,8 @@ def test_a_draft_that_read_the_window_would_write_another_text(models: Models, m
 
     def sees_probes(block: VerificationInput, row: Sequence, them: Models) -> Segment:
         made = segment(block, row, them)
-        if block.probes is not None and made.sees is not None:
-            made.sees[: 1 + len(block.tree), 1 + len(block.tree) :] = True
+        if block.probes is not None and made.attention_mask is not None:
+            made.attention_mask[: 1 + len(block.tree), 1 + len(block.tree) :] = True
         return made
 
     monkeypatch.setattr(VerificationInput, "segment", sees_probes)
@@ -190,11 +192,11 @@ def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
 def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
     drafter = Lookahead(window=0)
     row = worlds.make_sequence(Request([1], registry.get("lookahead")), [1], models)
-    row.state.drafter = drafter.prime(row, models)
+    row.state.drafter = drafter.init_state(row, models)
     row.state.drafter.pool.add(2, (3, 4))
-    assert len(drafter.propose_row(row, Plan(4))) == 0
+    assert len(drafter.propose_one(row, Plan(4))) == 0
     row.state.drafter.pool.add(1, (3, 4))
     row.state.drafter.pool.add(1, (3, 5))
-    tree = drafter.propose_row(row, Plan(4))
+    tree = drafter.propose_one(row, Plan(4))
     assert (tree.tokens.tolist(), tree.parents.tolist()) == ([3, 5, 4], [-1, 0, 0])
-    assert drafter.propose_row(row, Plan(1)).tokens.tolist() == [3]
+    assert drafter.propose_one(row, Plan(1)).tokens.tolist() == [3]

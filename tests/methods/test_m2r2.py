@@ -185,7 +185,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
     monkeypatch.setattr(LeanLayer, "__call__", counted)
     seen = 0
     for _ in worlds.run_rounds(engine, row):
-        if row.trace is not None and not engine.idle and models.target._enters:
+        if row.trace is not None and not engine.is_idle and models.target._enters:
             n = len(row.trace.rounds[-1].nodes)
             stopped = n < row.state.plan.depth
             if read[LAYERS - 1] == n + 1:

@@ -102,8 +102,8 @@ def test_embedding_and_output_head_are_the_targets() -> None:
 def test_the_first_pair_has_its_token() -> None:
     """Engines blank the embedding at position 0 before they join it; there the token behind the first state stands."""
     net, embeds, features = net_of(), random_tensor(1, N, D, seed=1).requires_grad_(), random_tensor(1, N - 1, D)
-    entered = net.enter(PromptFeatures(embeds, features))
-    net(entered.inputs, entered.places)[0, 1].sum().backward()
+    entered = net.build_inputs(PromptFeatures(embeds, features))
+    net(entered.inputs, entered.positions)[0, 1].sum().backward()
     assert embeds.grad is not None
     assert (embeds.grad[0].abs().sum(-1) > 0).tolist() == [False, True, True, False, False], "of tokens 1 and 2"
 

@@ -44,8 +44,8 @@ WORDS = VocabularyMap(PIECES, TOKENS, frozenset({0}), 2)
     ],
 )
 def test_what_a_draft_becomes(said: list[int], drafted: list[int], apart: list[int]) -> None:
-    assert WORDS.drafted(said, merge=True) == drafted
-    assert WORDS.drafted(said, merge=False) == apart
+    assert WORDS.translate(said, merge=True) == drafted
+    assert WORDS.translate(said, merge=False) == apart
 
 
 @needs_bundle
@@ -57,12 +57,12 @@ def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
     before, text = "Say this again, word for word:", " lamp river seven. Replace Anna with Rosa and go home"
     whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
     behind = whole[len(tokenizer(before, add_special_tokens=False)["input_ids"]) :]
-    cut = words.cut(before, text)
+    cut = words.tokenise_after(before, text)
     assert cut is not None
     assert [token for token, _ in cut] == behind
     assert cut[-1][1] == len(text)
-    assert words.cut("hel", "lo there") is None or "hello" not in words.token_of, "it reaches back"
-    assert words.drafted(behind, merge=True, before=before) == behind[: len(behind) - 1]
+    assert words.tokenise_after("hel", "lo there") is None or "hello" not in words.token_of, "it reaches back"
+    assert words.translate(behind, merge=True, before=before) == behind[: len(behind) - 1]
 
 
 def test_texts_begin_alike_up_to_the_first_difference() -> None:
@@ -116,7 +116,7 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
     engine = Engine(renumbered)
     row = engine.submit(Request("The king", method, SamplingParams(temperature=1.5), 40, seed=3, stop_at_eos=False))
     rewound = 0
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
@@ -159,7 +159,7 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
 ) -> None:
     target = renumbered.target
     models = Models(target, renumbered.tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(
+    models.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
     )
     prompt = "A café in Zürich 🙂"  # characters of several bytes, of which a draft may be half
@@ -174,13 +174,13 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
             plain = Engine(models).generate(Request(prompt, registry.get("autoregressive"), sampling, **asked))
             assert trace.token_ids == plain.token_ids
         assert sum(len(r.nodes.tokens) for r in trace.rounds) > 10
-    assert not models.stranger.runner.slots
+    assert not models.other_vocabulary_drafter.runner.slots
 
 
 @needs_bundle
 def test_drafter_with_few_positions_stops_drafting_with_a_note(renumbered: Models) -> None:
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(
+    models.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes"
     )
     method = registry.get(NAME).with_params(policy="fixed")
@@ -197,7 +197,7 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -
     """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
     target, tokenizer = renumbered.target, renumbered.tokenizer
     blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
-    blind.stranger = OtherVocabularyDrafter(
+    blind.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
     )
     own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
@@ -206,7 +206,7 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -
     asked = {"max_new_tokens": 60, "stop_at_eos": False}
     row = engine.submit(Request("Once upon a time there was a fox", method, models=blind, **asked))
     told = [(4, renumbered), (8, own), (12, blind)]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         if told and row.trace is not None and len(row.trace.rounds) == told[0][0]:
             row.change(models=told.pop(0)[1])
@@ -220,7 +220,7 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -
     plain = registry.get("autoregressive")
     alone = Engine(renumbered).generate(Request("Once upon a time there was a fox", plain, **asked))
     assert row.trace.token_ids == alone.token_ids
-    assert not any(m.writer is not None and m.writer.slots for m in (blind, renumbered, own))
+    assert not any(m.draft_model is not None and m.draft_model.slots for m in (blind, renumbered, own))
 
 
 @needs_bundle
@@ -248,13 +248,13 @@ class Ending:
 
 @needs_bundle
 def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: Models) -> None:
-    assert renumbered.stranger is not None
+    assert renumbered.other_vocabulary_drafter is not None
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    words = VocabularyMap.of(renumbered, renumbered.stranger)
-    models.stranger = OtherVocabularyDrafter(
-        renumbered.stranger.runner, Ending(renumbered.stranger.tokenizer), "ending"
+    words = VocabularyMap.of(renumbered, renumbered.other_vocabulary_drafter)
+    models.other_vocabulary_drafter = OtherVocabularyDrafter(
+        renumbered.other_vocabulary_drafter.runner, Ending(renumbered.other_vocabulary_drafter.tokenizer), "ending"
     )
-    models.shared["omnidraft", "text-drafter", "ending"] = words, models.stranger.tokenizer
+    models.shared["omnidraft", "text-drafter", "ending"] = words, models.other_vocabulary_drafter.tokenizer
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=30, stop_at_eos=False))
     assert {len(r.emitted) for r in trace.rounds[:-1]} == {5}
@@ -269,15 +269,15 @@ def test_only_translating_methods_accept_a_drafter_of_another_vocabulary(tmp_pat
     worlds.byte_tokenizer().save_pretrained(tmp_path)
     models = load_models("text-target", str(tmp_path), "cpu", "float32")
     assert models.drafter is None
-    assert models.stranger is not None
-    assert models.writer is models.stranger.runner
-    assert not models.why_not(registry.get(NAME).needs)
-    assert "do not share a vocabulary" in models.why_not(registry.get("draft-model").needs)
+    assert models.other_vocabulary_drafter is not None
+    assert models.draft_model is models.other_vocabulary_drafter.runner
+    assert not models.unsupported_reason(registry.get(NAME).needs)
+    assert "do not share a vocabulary" in models.unsupported_reason(registry.get("draft-model").needs)
     alone = models.with_drafter(None)
-    assert alone.writer is None
-    assert alone.why_not(registry.get(NAME).needs) == "No draft model was chosen."
+    assert alone.draft_model is None
+    assert alone.unsupported_reason(registry.get(NAME).needs) == "No draft model was chosen."
     shared = models.with_drafter("text-drafter")
-    assert shared.stranger is None
-    assert not shared.why_not(registry.get(NAME).needs)
+    assert shared.other_vocabulary_drafter is None
+    assert not shared.unsupported_reason(registry.get(NAME).needs)
     trace = Engine(models).generate(Request("Once", registry.get(NAME), max_new_tokens=12))
-    assert trace.header.drafter == models.writer_name
+    assert trace.header.drafter == models.draft_model_name

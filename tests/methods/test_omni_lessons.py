@@ -89,12 +89,12 @@ def test_the_head_that_stops_learns_which_states_end_well() -> None:
     torch.manual_seed(0)
     good, bad = torch.randn(32), torch.randn(32)
     head = StoppingHead(32)
-    assert head.chance(good) == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-5), "sure at first: it drafts"
+    assert head.acceptance_prob(good) == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-5), "sure at first: it drafts"
     for _ in range(20):
         head.learn(good + 0.1 * torch.randn(32), True)
         head.learn(bad + 0.1 * torch.randn(32), False)
-    assert head.chance(good) > 0.8
-    assert head.chance(bad) < 0.2
+    assert head.acceptance_prob(good) > 0.8
+    assert head.acceptance_prob(bad) < 0.2
 
 
 def test_stop_head_learns_up_to_the_first_rejection() -> None:
@@ -103,13 +103,13 @@ def test_stop_head_learns_up_to_the_first_rejection() -> None:
     study.stop = StoppingHead(1)
     study.stop.learn = lambda state, kept: told.append((float(state), kept))  # type: ignore[method-assign]
     written: list[tuple[Tensor, int]] = [(torch.tensor(float(i)), end) for i, end in enumerate((2, 5, 6, 11))]
-    study.written = list(written)
-    study.heard(5, rejected=True)
+    study.draft_states = list(written)
+    study.train_stopping_head(5, rejected=True)
     assert told == [(0.0, True), (1.0, True), (2.0, False)]
-    assert study.written == [], "and not again"
+    assert study.draft_states == [], "and not again"
     told.clear()
-    study.written = list(written)
-    study.heard(6, rejected=False)
+    study.draft_states = list(written)
+    study.train_stopping_head(6, rejected=False)
     assert told == [(0.0, True), (1.0, True), (2.0, True)], "of what was kept back nothing is known"
 
 
@@ -124,14 +124,16 @@ def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 @pytest.fixture(scope="module")
 def degraded_models(renumbered: Models) -> Models:
     """The copy in other tokens, its layers moved: it has something to learn again."""
-    assert renumbered.stranger is not None
-    shared_copy = copy.deepcopy(renumbered.stranger.runner.model)
+    assert renumbered.other_vocabulary_drafter is not None
+    shared_copy = copy.deepcopy(renumbered.other_vocabulary_drafter.runner.model)
     generator = torch.Generator().manual_seed(0)
     for name, weight in shared_copy.named_parameters():
         if "layers" in name and weight.ndim > 1:
             weight.data += 0.7 * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    models.stranger = OtherVocabularyDrafter(Runner(shared_copy), renumbered.stranger.tokenizer, "worse")
+    models.other_vocabulary_drafter = OtherVocabularyDrafter(
+        Runner(shared_copy), renumbered.other_vocabulary_drafter.tokenizer, "worse"
+    )
     return models
 
 
@@ -144,8 +146,8 @@ def write(models: Models, prompt: str, n: int = 60, **params: object) -> Trace:
 
 @needs_bundle
 def test_online_training_improves_drafts_and_keeps_the_text(worse: Models) -> None:
-    assert worse.stranger is not None
-    before = [p.clone() for p in worse.stranger.runner.model.parameters()]
+    assert worse.other_vocabulary_drafter is not None
+    before = [p.clone() for p in worse.other_vocabulary_drafter.runner.model.parameters()]
     prompts = ("Once upon a time there was a fox", "The king had a son", "One day a girl went to the")
     plain = [
         Engine(worse)
@@ -166,8 +168,10 @@ def test_online_training_improves_drafts_and_keeps_the_text(worse: Models) -> No
         else:
             assert "training steps" not in traces[-1].rounds[-1].signals
     assert tau[1e-3] > 1.3 * tau[0.0]
-    assert all(torch.equal(a, b) for a, b in zip(before, worse.stranger.runner.model.parameters(), strict=True))
-    assert not worse.stranger.runner.slots
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, worse.other_vocabulary_drafter.runner.model.parameters(), strict=True)
+    )
+    assert not worse.other_vocabulary_drafter.runner.slots
     cold = write(worse, prompts[0], rate=1e-3)
     assert cold.rounds[0].signals["training steps"] == 0, "another run that does not share begins anew"
 
@@ -192,14 +196,14 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(wors
     assert shown["entries"] == row.state.drafter.study.trainable.n_steps >= 3
     assert shown["top"], "layers that moved"
     saved = state_actions.save(row)
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     fresh, taught = (Engine(worse).generate(dataclasses.replace(request, memory=data)) for data in (None, saved))
     assert fresh.rounds[0].signals["training steps"] == 0
     assert taught.rounds[0].signals["training steps"] == shown["entries"]
     assert taught.token_ids == fresh.token_ids
     unlearnt = registry.get(NAME).with_params(rate=0.0)
-    assert unlearnt.drafter.memory() is None, "whose layers do not learn has nothing to keep"
+    assert unlearnt.drafter.state_key() is None, "whose layers do not learn has nothing to keep"
 
 
 @needs_bundle
@@ -211,18 +215,18 @@ def test_each_drafter_has_its_own_online_training(worse: Models, renumbered: Mod
         engine.step()
     first = row.state.drafter.study.trainable
     assert first.n_steps
-    other = dataclasses.replace(worse, stranger=renumbered.stranger)
+    other = dataclasses.replace(worse, stranger=renumbered.other_vocabulary_drafter)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()
     assert row.state.drafter.study.trainable is not first
-    assert row.state.drafter.study.trainable.runner is other.writer
-    while not engine.idle:
+    assert row.state.drafter.study.trainable.runner is other.draft_model
+    while not engine.is_idle:
         engine.step()
-    assert worse.stranger is not None
-    assert not worse.stranger.runner.slots
-    assert other.writer is not None
-    assert not other.writer.slots
+    assert worse.other_vocabulary_drafter is not None
+    assert not worse.other_vocabulary_drafter.runner.slots
+    assert other.draft_model is not None
+    assert not other.draft_model.slots
 
 
 @needs_bundle
@@ -252,7 +256,7 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
     engine = Engine(renumbered)
     row = engine.submit(Request("The king", method, max_new_tokens=40, seed=3, stop_at_eos=False))
     stopped = 0
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
@@ -268,5 +272,5 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
 
 def test_of_several_spellings_of_a_token_the_first_is_shared() -> None:
     words = VocabularyMap(["", "a", "b", "a"], {"a": 5, "c": 6}, frozenset({0}), 2)
-    assert words.shared.theirs.tolist() == [1, 0]
-    assert words.shared.ours.tolist() == [5, 2]
+    assert words.shared.drafter_ids.tolist() == [1, 0]
+    assert words.shared.target_ids.tolist() == [5, 2]

@@ -115,7 +115,7 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
     assert "`workbench train vision-heads --set method=my-layer`" in card
     assert {e["role"] for e in inventory() if e["name"] == "tiny-my-layer"} == {"heads of tiny-target"}
     loaded = load_models("tiny-target", None, "cpu", "float32")
-    assert loaded.why_not(registry.get("my-layer").needs) == ""
+    assert loaded.unsupported_reason(registry.get("my-layer").needs) == ""
     ask = {"prompt": [5, 6, 7], "max_new_tokens": 8, "stop_at_eos": False}
     plain, mine = (
         Engine(loaded).generate(Request(method=registry.get(name), **ask)) for name in ("autoregressive", "my-layer")
@@ -132,7 +132,7 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
     assert "Mine" in {setting.name for setting in vision_suite.settings()}
     assert registry.get("my-layer").recording.scene == "four-shapes"
     (claim,) = claims.claims_of("my-layer")
-    assert claim.lacking() == "no my-layer heads for vision-target yet"
+    assert claim.missing_requirement() == "no my-layer heads for vision-target yet"
     assert "my-layer" in {method.name for method in worlds.text_methods()}, "the common battery's methods"
     assert "my-layer" in worlds.make_models(heads=tmp_path / "medusa").heads, "and heads"
 

@@ -35,7 +35,7 @@ def submit(models: Models, method: str = "online", n: int = N, **params: Any) ->
 
 def run_to_end(models: Models, **asked: Any) -> Sequence:
     engine, row = submit(models, **asked)
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not row.error, row.error
     return row
@@ -101,13 +101,13 @@ def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
     assert before == pytest.approx(float((distributions * (distributions / q).log()).sum(1).mean()), rel=1e-4), (
         "it begins as the model"
     )
-    assert trainable.learn(text, 0, at, distributions, 3e-3) == pytest.approx(before, rel=1e-5), (
+    assert trainable.distil_step(text, 0, at, distributions, 3e-3) == pytest.approx(before, rel=1e-5), (
         "what is told is D(p || q)"
     )
     for _ in range(40):
-        trainable.learn(text, 0, at, distributions, 3e-3)
+        trainable.distil_step(text, 0, at, distributions, 3e-3)
     assert divergence() < before / 5
-    trainable.forget()
+    trainable.reset()
     assert divergence() == pytest.approx(before, rel=1e-6)
 
 
@@ -117,7 +117,7 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
     trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
     distributions = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
     for _ in range(3):
-        trainable.learn(text, 0, [5], distributions, 1e-2)
+        trainable.distil_step(text, 0, [5], distributions, 1e-2)
         slot = models.drafter.open()
         ids = torch.tensor(text, device=models.drafter.device)
         said = (
@@ -138,7 +138,7 @@ def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
     trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
     probs = next_distribution(models.target.model, text)
-    said = [trainable.learn(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
+    said = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5
     with torch.no_grad():
         q = trainable.log_probs(text)[19]
@@ -190,7 +190,7 @@ def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     row.change(models=replace(models, drafter=other.drafter, drafter_name="another"))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not row.error
     assert row.trace is not None

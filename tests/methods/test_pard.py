@@ -47,7 +47,7 @@ def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
     text = torch.cat([net.norm_embed(following), net.norm_feature(features)], -1) @ net.fuse.weight.T
     with torch.inference_mode():
         wanted = TransformersLayer(net)(torch.cat([text, *[mask.view(1, 1, D)] * (STEPS - 1)], 1))[:, N - 1 :]
-        states = net.drafts(following, features, [torch.arange(N), *[torch.tensor([N - 1])] * (STEPS - 1)])
+        states = net.forward_drafts(following, features, [torch.arange(N), *[torch.tensor([N - 1])] * (STEPS - 1)])
     mine = torch.cat([state[:, -1:] for state in states], 1)
     torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
     assert dict(net.named_parameters())["mask"].shape == (D,), "one for all places"
@@ -57,14 +57,14 @@ def test_training_makes_the_drafts_that_drafting_makes() -> None:
     """Each step behind each pair that it is asked for: the same state as by a pass over that text and its masks."""
     net, following, features = net_of(), random_tensor(2, N, D), random_tensor(2, N, D, seed=1)
     columns = [torch.arange(N), torch.tensor([0, 2, 3, 5]), torch.tensor([0, 3, 5]), torch.tensor([3])]
-    states, pairs = net.drafts(following, features, columns), net.pairs(following, features)
+    states, pairs = net.forward_drafts(following, features, columns), net.make_pairs(following, features)
     for b in range(2):
         entries = DraftKVCache(HEADS, net.head_size, 4, pairs)
         for place in range(N):
-            masks = net.masks(features[b, place].expand(1, STEPS - 1, -1))
+            masks = net.mask_inputs(features[b, place].expand(1, STEPS - 1, -1))
             x = torch.cat([pairs[b : b + 1, place : place + 1], masks], 1)
             draft = net(x, torch.arange(place, place + STEPS), None, entries)[0]
-            entries.keep(place + 1)
+            entries.truncate(place + 1)
             for step, asked in enumerate(columns):
                 for k in (asked == place).nonzero().flatten():
                     torch.testing.assert_close(states[step][b, k], draft[step], rtol=0, atol=1e-12)
@@ -76,7 +76,7 @@ def test_a_step_learns_from_the_text_up_to_its_pair_and_through_its_own_masks() 
         random_tensor(1, N, D).requires_grad_(),
         random_tensor(1, N, D, seed=1).requires_grad_(),
     )
-    net.drafts(following, features, [torch.arange(N)] * STEPS)[-1][:, 2].sum().backward()
+    net.forward_drafts(following, features, [torch.arange(N)] * STEPS)[-1][:, 2].sum().backward()
     for read in (following, features):
         assert read.grad is not None
         assert (read.grad.abs().sum(-1)[0] > 0).tolist() == [True, True, True, False, False, False]
@@ -114,7 +114,7 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
     engine = Engine(models)
     request = Request(PROMPT, registry.get(name).with_params(**params), SamplingParams(2.0), 40, stop_at_eos=False)
     row, found = engine.submit(request), list[int]()
-    while not row.primed:
+    while not row.is_open:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
     for committed in worlds.run_rounds(engine, row):
@@ -145,9 +145,9 @@ def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_pat
 
 @pytest.mark.on_demand
 def test_the_lab_counts_the_tokens_of_a_pass() -> None:
-    own, theirs = (TextLab(name, Scale(tokens=16)).on("maths") for name in ("pard", "mtp"))
-    assert 4 < own.drafted_a_pass(depth=6).value <= 6, "fewer near the end of a text"
-    assert 1 <= theirs.drafted_a_pass(depth=6, grower="chain").value < 1.3, "the first is read with the prompt"
+    own, theirs = (TextLab(name, Scale(tokens=16)).on_groups("maths") for name in ("pard", "mtp"))
+    assert 4 < own.drafted_per_pass(depth=6).value <= 6, "fewer near the end of a text"
+    assert 1 <= theirs.drafted_per_pass(depth=6, grower="chain").value < 1.3, "the first is read with the prompt"
 
 
 def test_it_has_the_sizes_that_training_asks_for() -> None:

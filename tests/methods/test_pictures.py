@@ -48,13 +48,13 @@ def request(
     models: Models, method: ConfiguredMethod, *pictures: Image.Image, prompt: str = PROMPT, **more: object
 ) -> Request:
     text, inputs = process_prompt(models, prompt, pictures)
-    return Request(text, method, images=inputs, pictures=pictures, stop_at_eos=False, **more)
+    return Request(text, method, image_inputs=inputs, pil_images=pictures, stop_at_eos=False, **more)
 
 
 def hugging_face(models: Models, asked: Request, n: int) -> list[int]:
-    assert asked.images is not None
+    assert asked.image_inputs is not None
     on, double = models.target.device, torch.float64
-    inputs = {k: v.to(on, double if v.is_floating_point() else None) for k, v in asked.images.items()}
+    inputs = {k: v.to(on, double if v.is_floating_point() else None) for k, v in asked.image_inputs.items()}
     config = transformers.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     with torch.inference_mode():
         out = models.target.model.generate(**inputs, generation_config=config)  # type: ignore[operator]
@@ -80,7 +80,7 @@ def test_rows_that_run_together_write_what_each_writes_alone(models: Models) -> 
     ]
     rows = [engine.submit(one) for one in asked]
     text = engine.submit(Request("abcabcab", setting("any draft model"), max_new_tokens=12, stop_at_eos=False))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     for row, one in zip(rows, asked, strict=True):
         assert row.trace is not None
@@ -100,8 +100,8 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
     target: Any = small.target.model
     slot = small.target.open()
     prefill_images(small.target, slot, inputs)
-    assert slot.pictured is not None
-    prompt = slot.pictured.embeds[None]
+    assert slot.image_prefill is not None
+    prompt = slot.image_prefill.embeds[None]
     small.target.close(slot)
 
     class Seeing:
@@ -115,7 +115,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
     engine = Engine(small, max_sequences=32, record=False)
     more = {"images": inputs, "pictures": (picture,), "stop_at_eos": False}
     rows = [engine.submit(Request(text, setting(name), how, n + 1, seed, **more)) for seed in range(150)]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     fit = chi_square(count_firsts([row.trace.token_ids for row in rows if row.trace], n), exact)
     assert fit.fits(1e-4), fit
@@ -168,8 +168,8 @@ def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: 
     asked = request(models, setting(name), noise_image(3), max_new_tokens=16)
     row: Sequence = engine.submit(asked)
     assert row.trace is not None
-    while not engine.idle:
-        if len(row.trace.rounds) == at and not asked.swaps:
+    while not engine.is_idle:
+        if len(row.trace.rounds) == at and not asked.image_changes:
             row.change(image_change=create_image_change(models, asked, [other], sees))
         engine.step()
     assert not row.trace.footer.error
@@ -180,10 +180,10 @@ def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: 
 def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str, models: Models) -> None:
     trace, asked = run_with_swap(models, name, "both", noise_image(9, side=40))
     written = sum(len(r.emitted) for r in trace.rounds[:3])
-    assert asked.images is not None
-    before, after = asked.images, asked.swaps[0][1].images
-    whole = asked.images["input_ids"][0].tolist() + trace.token_ids
-    n = asked.images["input_ids"].shape[1]
+    assert asked.image_inputs is not None
+    before, after = asked.image_inputs, asked.image_changes[0][1].image_inputs
+    whole = asked.image_inputs["input_ids"][0].tolist() + trace.token_ids
+    n = asked.image_inputs["input_ids"].shape[1]
     with torch.inference_mode():
         ids = torch.tensor([whole], device=models.target.device)
         greedy = [
@@ -206,8 +206,8 @@ def test_two_changes_before_one_round_both_count(models: Models) -> None:
     asked = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
     row: Sequence = engine.submit(asked)
     assert row.trace is not None
-    while not engine.idle:
-        if len(row.trace.rounds) == 3 and not asked.swaps:
+    while not engine.is_idle:
+        if len(row.trace.rounds) == 3 and not asked.image_changes:
             for picture, sees in ((7, "drafter"), (8, "both"), (9, "both"), (5, "drafter"), (6, "drafter")):
                 row.change(image_change=create_image_change(models, asked, [noise_image(picture, side=40)], sees))
         engine.step()
@@ -221,7 +221,7 @@ def test_two_changes_before_one_round_both_count(models: Models) -> None:
     assert changed.vision["sees"] == "drafter"
     assert changed.vision["target_pictures"] == other.vision["pictures"]
     assert changed.vision["pictures"] != other.vision["pictures"]
-    assert [swap.sees for _, swap in asked.swaps] == ["both", "drafter"]
+    assert [swap.receiver for _, swap in asked.image_changes] == ["both", "drafter"]
 
 
 def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models: Models) -> None:
@@ -244,7 +244,7 @@ def test_pictures_are_swapped_one_for_one(models: Models) -> None:
 
 def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
     models = tiny_vision_models(vocabulary=20, blind=True)
-    assert "reads text only" in models.why_not(registry.get("vlm-draft").needs)
+    assert "reads text only" in models.unsupported_reason(registry.get("vlm-draft").needs)
     asked = request(models, setting("blind"), noise_image(3), max_new_tokens=24)
     assert Engine(models).generate(asked).token_ids == hugging_face(models, asked, 24)
     with pytest.raises(MethodUnavailableError, match="reads text only"):
@@ -284,7 +284,7 @@ def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(m
 def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) -> None:
     asked = request(models, setting("chain"), noise_image(3), max_new_tokens=5)
     trace = Engine(models).generate(asked)
-    found = explain(models, asked, trace, asked.configured().drafter)
+    found = explain(models, asked, trace, asked.configured_method().drafter)
     for who, n in (("target", 4), ("drafter", 1)):
         for kind in ("attention", "gradient"):
             assert [len(row) for row in found[who][kind]] == [n] * 5
@@ -297,11 +297,11 @@ def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) ->
 def by_differences(models: Models, asked: Request, tokens: list[int], index: int) -> list[int]:
     """|d log p(token) / d scale| of each vision embedding, by scaling it a little up and down."""
     model = models.target.model
-    assert asked.images is not None
-    ids = torch.tensor([asked.images["input_ids"][0].tolist() + tokens], device=model.device)
+    assert asked.image_inputs is not None
+    ids = torch.tensor([asked.image_inputs["input_ids"][0].tolist() + tokens], device=model.device)
     places = (ids[0] == model.config.image_token_id).nonzero().flatten().tolist()
-    pixels = asked.images["pixel_values"].to(model.device, torch.float64)
-    row = asked.images["input_ids"].shape[1] - 1 + index
+    pixels = asked.image_inputs["pixel_values"].to(model.device, torch.float64)
+    row = asked.image_inputs["input_ids"].shape[1] - 1 + index
 
     def log_p(place: int, scale: float) -> float:
         def scaled(_: object, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -324,8 +324,8 @@ def by_differences(models: Models, asked: Request, tokens: list[int], index: int
 def test_attribution_follows_the_picture_that_was_in_force(models: Models) -> None:
     trace, asked = run_with_swap(models, "chain", "both", noise_image(9))
     plain = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
-    unchanged = explain(models, plain, trace, plain.configured().drafter)
-    found = explain(models, asked, trace, asked.configured().drafter)
+    unchanged = explain(models, plain, trace, plain.configured_method().drafter)
+    found = explain(models, asked, trace, asked.configured_method().drafter)
     written = sum(len(r.emitted) for r in trace.rounds[:3])
     assert found["target"]["gradient"][:written] == unchanged["target"]["gradient"][:written]
     assert found["target"]["gradient"][written:] != unchanged["target"]["gradient"][written:]

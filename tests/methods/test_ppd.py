@@ -97,11 +97,11 @@ def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
 
 def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
     at = probe_layout((2, 0, 1), 2, torch.device("cpu"))
-    assert list(zip(at.place.tolist(), at.step.tolist(), at.own.tolist(), strict=True)) == [
+    assert list(zip(at.anchor.tolist(), at.step.tolist(), at.input_index.tolist(), strict=True)) == [
         (0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 1, 3), (2, 0, 0), (2, 0, 1),
     ]  # fmt: skip
     assert at.before.tolist() == [-1, -1, 0, 1, -1, -1]
-    assert [row.nonzero().flatten().tolist() for row in at.sees] == [[0], [1], [0, 2], [1, 3], [4], [5]]
+    assert [row.nonzero().flatten().tolist() for row in at.mask] == [[0], [1], [0, 2], [1, 3], [4], [5]]
 
 
 def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> None:
@@ -141,7 +141,7 @@ def simulate_rounds(machine: StateTrees, rounds: int, seed: int = 0) -> tuple[li
                 break
             path = (*path, rank)
             place = tree.paths.index(path) + 1
-        state = tree.behind[place]
+        state = tree.probe_counts[place]
     return [n / rounds for n in seen], tokens / rounds
 
 

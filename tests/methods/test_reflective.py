@@ -44,7 +44,7 @@ def second_pass_results(tree: DraftTree, second: Tensor) -> ProbeOutput:
 
 def run_verifier(verifier: Reflective, tree: DraftTree, first: Tensor, second: Tensor, **more: Any) -> Any:
     u = torch.zeros(len(tree) + 1, dtype=torch.float64)
-    v = Verification(tree, first, first.softmax(1), WARM, u, probed=second_pass_results(tree, second))
+    v = Verification(tree, first, first.softmax(1), WARM, u, probe_output=second_pass_results(tree, second))
     return verifier.rule(replace(v, **more))
 
 
@@ -110,13 +110,15 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
     assert distance(out, world.joint()[()]) > 0.01
 
 
-@pytest.mark.parametrize("tree", [DraftTree.chain([0, 1]), DraftTree.of([0, 1, 2], [-1, -1, 0])], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "tree", [DraftTree.chain([0, 1]), DraftTree.from_parents([0, 1, 2], [-1, -1, 0])], ids=["chain", "tree"]
+)
 def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
     first = torch.randn(len(tree) + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ruling = run_verifier(Reflective(0.0), tree, first, -first)
     wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
     assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
-    assert torch.equal(ruling.stop, wanted.stop)
+    assert torch.equal(ruling.stop, wanted.bonus)
     assert float(ruling.paid.abs().max()) == 0.0
 
 
@@ -130,7 +132,7 @@ def test_penalties_weigh_on_both_readings_alike() -> None:
     p = (shaped / 0.7).softmax(1)
     tree = DraftTree.chain([1])
     v = Verification(
-        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probed=second_pass_results(tree, second), raw=first,
+        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probe_output=second_pass_results(tree, second), raw_logits=first,
         histories=histories,
     )  # fmt: skip
     mixed = apply_logits_processors(0.75 * first + 0.25 * second, sampling, histories)
@@ -140,19 +142,19 @@ def test_penalties_weigh_on_both_readings_alike() -> None:
 
 @pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, -1, 0, 0, 1]], ids=["chain", "tree"])
 def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: list[int]) -> None:
-    tree = DraftTree.of(list(range(10, 10 + len(parents))), parents)
+    tree = DraftTree.from_parents(list(range(10, 10 + len(parents))), parents)
     n, lead = len(tree), torch.tensor([7, 8])
     probes = second_reading(tree, lead)
     assert probes.tokens.tolist() == [7, 8, *tree.tokens.tolist()]
-    assert bool(probes.sees[:, :n].all())
-    assert probes.sees[0, n:].int().tolist() == [1] + [0] * (n + 1)
-    assert bool(probes.sees[1:, n : n + 2].all())
+    assert bool(probes.attention_mask[:, :n].all())
+    assert probes.attention_mask[0, n:].int().tolist() == [1] + [0] * (n + 1)
+    assert bool(probes.attention_mask[1:, n : n + 2].all())
     own = tree_attention_mask(tree.parents, tree.depth)
-    assert torch.equal(probes.sees[2:, n + 2 :], own)
-    assert not bool(probes.sees[:2, n + 2 :].any()), "the question is asked before the second reading"
+    assert torch.equal(probes.attention_mask[2:, n + 2 :], own)
+    assert not bool(probes.attention_mask[:2, n + 2 :].any()), "the question is asked before the second reading"
     deep = tree.depth
-    assert probes.places.tolist() == [deep + 1, deep + 2, *(deep + 2 + own.sum(1)).tolist()]
-    assert probes.farthest >= int(probes.places.max())
+    assert probes.depths.tolist() == [deep + 1, deep + 2, *(deep + 2 + own.sum(1)).tolist()]
+    assert probes.max_depth >= int(probes.depths.max())
     assert probes.parents.tolist() == [n - 1, n, *(n + 2 + p if p >= 0 else n + 1 for p in parents)]
 
 
@@ -211,12 +213,14 @@ def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -
     first = torch.tensor([[0.0, 2.0, 1.9, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     second = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.5, 0.0], [9.0, 0.0, 0.0, 0.0]])
     tree = DraftTree.chain([2, 1])
-    v = Verification(tree, first, first.softmax(1), SamplingParams(), None, probed=second_pass_results(tree, second))
+    v = Verification(
+        tree, first, first.softmax(1), SamplingParams(), None, probe_output=second_pass_results(tree, second)
+    )
     ruling = Reflective(0.3).rule(v)
     assert ruling.accept.tolist() == [1, 0], "0.7 · 1.9 + 0.3 · 5 > 0.7 · 2; the second place stays token 0"
-    assert ruling.stop.tolist() == [2, 0, 3]
-    assert ruling.paid is not None
-    assert ruling.paid.tolist() == [1, 0], "tested places where the target's own token is another one"
+    assert ruling.bonus.tolist() == [2, 0, 3]
+    assert ruling.distribution_error is not None
+    assert ruling.distribution_error.tolist() == [1, 0], "tested places where the target's own token is another one"
     assert Reflective(0.0).rule(replace(v, probed=None)).accept.tolist() == [0, 0]
     assert not Reflective.keeps_greedy
 

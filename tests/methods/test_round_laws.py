@@ -104,8 +104,8 @@ class CachedResults:
 def draft_key(method: ConfiguredMethod) -> Hashable:
     """Return the parts that first drafts depend on; among them verifiers with a state or probe positions."""
     verifier = method.verifier
-    is_rule = type(verifier).prime is Verifier.prime and type(verifier).probes is Part.probes
-    return method.drafter, method.policy, method.grower, None if is_rule else verifier
+    is_rule = type(verifier).init_state is Verifier.init_state and type(verifier).probes is Part.probes
+    return method.drafter, method.policy, method.tree_builder, None if is_rule else verifier
 
 
 def first_drafts(
@@ -145,7 +145,7 @@ def first_drafts(
         if len(found) > 1 or any(v.tree.sampling is not Sampling.DETERMINISTIC for (v, *_) in found.values()):
             enough = True
             for engine, rows in primed(models, method, sampling, DEPTH, range(FEW, DRAFTS), prompt):
-                while not engine.idle:
+                while not engine.is_idle:
                     engine.step()
                 assert {type(row.error) for row in rows} == {EnoughError}, next(row.error for row in rows)
     drafts = [(same[0], len(same)) for same in found.values()]
@@ -214,7 +214,7 @@ def choices(method: Method) -> list[ConfiguredMethod]:
     told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
     named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
     for verifier in (v for v in method.other_verifiers if isinstance(v, Exact)):
-        suited = [grower.name for grower in method.tree_builders if grower.siblings in verifier.made_for]
+        suited = [grower.name for grower in method.tree_builders if grower.siblings in verifier.useful_for]
         if method.tree_builders and method.tree_builders[0].name not in suited:
             named += [{"verifier": verifier.name, "grower": grower} for grower in suited[:1]]
     named += low_ends(method)
@@ -303,13 +303,13 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeyp
 class KeepsLikeliest(SampledTree):
     """Draws three siblings without replacement and verifies the two most likely; this choice depends on the tokens."""
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
-        tree = super().propose_row(row, Plan(1, grower=plan.grower))
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+        tree = super().propose_one(row, Plan(1, tree_builder=plan.tree_builder))
         keep = tree.logq.topk(min(2, len(tree))).indices.sort().values
-        assert tree.q_of is not None
+        assert tree.child_q_rows is not None
         return dataclasses.replace(
             tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
-            q_of=tree.q_of[: len(keep) + 1],
+            q_of=tree.child_q_rows[: len(keep) + 1],
         )  # fmt: skip
 
 

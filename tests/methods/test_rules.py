@@ -53,7 +53,7 @@ def generate(method: ConfiguredMethod, probs: str, text: Models, vision: Models,
         return Engine(text).generate(Request(PROMPT, method, **options))
     pictures = (noise_image(1),)
     prompt, inputs = process_prompt(vision, f"ab{IMAGE}cd", pictures)
-    return Engine(vision).generate(Request(prompt, method, images=inputs, pictures=pictures, **options))
+    return Engine(vision).generate(Request(prompt, method, image_inputs=inputs, pil_images=pictures, **options))
 
 
 # -- the formula, as it is written, from what is recorded --------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Model
         engine.step()
     assert list(row.trace.header.rules) == ["greedy"]
     row.change(sampling=SamplingParams(temperature=1.0))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert list(row.trace.header.rules)[:2] == ["greedy", "point"]
 

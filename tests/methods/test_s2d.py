@@ -143,8 +143,8 @@ def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
             )
         else:
             assert tree.q is not None
-            assert tree.q_of is not None
-            mine = tree.q[tree.q_of[tree.parents + 1]].double()
+            assert tree.child_q_rows is not None
+            mine = tree.q[tree.child_q_rows[tree.parents + 1]].double()
             torch.testing.assert_close(
                 mine, distributions.double() if not sampling.greedy else mine, atol=1e-5, rtol=1e-5
             )
@@ -169,7 +169,7 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
     def spoken(self: S2DState, w: int) -> Any:
         speak = self.head
         self.head = lambda x: calls.append(1) or speak(x)  # type: ignore[assignment]
-        self.head.spread = speak.spread  # type: ignore[method-assign]
+        self.head.scatter_logits = speak.scatter_logits  # type: ignore[method-assign]
         try:
             return head(self, w)
         finally:
@@ -252,13 +252,13 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
 
 def full_run(net: S2DNet, text: list[int]) -> tuple[list[list[Tensor]], list[Tensor]]:
     """Keys and values [two, 1, H, n, d] of each layer of each block, and the stream in front of each, of all places."""
-    x, places = net.entering(torch.tensor([text])), torch.arange(len(text))
+    x, places = net.embed_tokens(torch.tensor([text])), torch.arange(len(text))
     entries, streams = [], []
     for block in net.blocks:
         streams.append(x[0])
         entries.append([])
         for layer in block:
-            entries[-1].append(torch.stack(layer.turned(layer.before(x), places)[1:]))
+            entries[-1].append(torch.stack(layer.project_qkv(layer.before(x), places)[1:]))
             x = layer(x, places)
     return entries, streams
 
@@ -272,20 +272,23 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
     waited, kept = set[tuple[int, ...]](), 0
     for row, found in rounds_of(models, depth=4, grower=grower, **LAZY):
         state: S2DState = row.state.drafter
-        n = [len(block.waiting) + block.read for block in state.blocks]
+        n = [len(block.waiting) + block.n_processed for block in state.blocks]
         assert n[0] == state.n_text <= len(row.committed) - 1
-        assert n[1:] == [block.read for block in state.blocks[:-1]], "a block gives on all that it reads"
+        assert n[1:] == [block.n_processed for block in state.blocks[:-1]], "a block gives on all that it reads"
         kept += state.n_text > len(row.committed) - len(found.emitted)
         with torch.inference_mode():
             entries, streams = full_run(state.net, row.committed[: state.n_text])
             for block, layers, stream in zip(state.blocks, entries, streams, strict=True):
                 torch.testing.assert_close(
-                    block.waiting, stream[block.read : block.read + len(block.waiting)], rtol=0, atol=1e-12
+                    block.waiting,
+                    stream[block.n_processed : block.n_processed + len(block.waiting)],
+                    rtol=0,
+                    atol=1e-12,
                 )
-                for mine, theirs in zip(block.entries, layers, strict=True):
-                    assert mine.used == mine.stable == block.read
-                    there = torch.stack(mine.put(theirs[:, :, :, :0]))
-                    torch.testing.assert_close(there, theirs[:, :, :, : block.read], rtol=0, atol=1e-12)
+                for mine, theirs in zip(block.kv_caches, layers, strict=True):
+                    assert mine.n_used == mine.n_stable == block.n_processed
+                    there = torch.stack(mine.append(theirs[:, :, :, :0]))
+                    torch.testing.assert_close(there, theirs[:, :, :, : block.n_processed], rtol=0, atol=1e-12)
         waited.add(tuple(len(block.waiting) for block in state.blocks))
     assert kept, "accepted tokens are not read twice"
     assert all(len({waiting[number] for waiting in waited}) > 2 for number in (1, 2)), "places wait for many rounds"

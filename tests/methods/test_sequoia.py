@@ -86,7 +86,7 @@ def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) ->
     shape = best_tree(ASSUMED_RANK_PROBS[0], 12, DEPTH).paths
     for seed in range(4):
         distributions = table(seed)
-        tree = Sequoia(12).grow(make_growth(distributions, seed, SamplingParams(heat)), Plan(DEPTH))
+        tree = Sequoia(12).build(make_growth(distributions, seed, SamplingParams(heat)), Plan(DEPTH))
         wanted: dict[Path, Path] = {(): ()}
         found, children = [(), *texts_of(tree)], children_of(tree.parents.tolist())
         for path in shape:
@@ -110,27 +110,27 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
     Sequoia().observe(SimpleNamespace(state=DraftState(tree_builder=state)), outcome)  # type: ignore[arg-type]
     assert dict(state.tested) == {0: 2, 1: 2, 2: 1}
     assert dict(state.accepted) == {0: 0, 1: 1, 2: 0}
-    assert state.chances((0.5, 0.5)) == ((2.5) / (2 + PRIOR_TESTS), (1 + 2.5) / (2 + PRIOR_TESTS))
+    assert state.sibling_probs((0.5, 0.5)) == ((2.5) / (2 + PRIOR_TESTS), (1 + 2.5) / (2 + PRIOR_TESTS))
 
 
 def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
     made, grower = make_growth(table(0)), Sequoia(4)
-    made.row.state.tree_builder = state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
-    first = grower.drawing(made, Plan(3))
-    assert grower.drawing(made, Plan(3)) is first
-    assert len(made.row.report.notes) == 1
-    assert "acceptance by sibling 0.44, 0.13" in made.row.report.notes[0]
-    assert made.row.report.signals == {
+    made.sequence.state.tree_builder = state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
+    first = grower.plan_tree(made, Plan(3))
+    assert grower.plan_tree(made, Plan(3)) is first
+    assert len(made.sequence.report.notes) == 1
+    assert "acceptance by sibling 0.44, 0.13" in made.sequence.report.notes[0]
+    assert made.sequence.report.signals == {
         "expected tokens": first.tokens,
         "expected ms": pytest.approx(1e3 * first.seconds),
     }
     state.tested.update({0: 50, 1: 50})
     state.accepted.update({0: 5, 1: 40})
-    other = grower.drawing(made, Plan(3))
+    other = grower.plan_tree(made, Plan(3))
     assert other is not first
     assert (1,) in other.paths
-    assert grower.drawing(made, Plan(2)) is not other, "another depth"
-    assert len(made.row.report.notes) == 3
+    assert grower.plan_tree(made, Plan(2)) is not other, "another depth"
+    assert len(made.sequence.report.notes) == 3
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
     method = registry.get("draft-tree-sampled").with_params(grower="sequoia", nodes=7, depth=3)
     engine = Engine(models)
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(heat), 40, seed=3, stop_at_eos=False))
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     assert not row.error
@@ -171,7 +171,7 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
 
 def test_a_level_costs_a_pass_of_the_draft_model_where_there_is_one(models: Models) -> None:
     for name, level_s in (("draft-tree", costs_of(models).draft_s), ("medusa", 0.0)):
-        state = Sequoia().prime(registry.get(name).drafter, models)
+        state = Sequoia().init_state(registry.get(name).drafter, models)
         assert (state.costs, state.level_s) == (costs_of(models), level_s)
     assert costs_of(models).draft_s > 0
 

@@ -53,7 +53,7 @@ def make_growth(
     distributions: dict[tuple[int, ...], Tensor], seed: int = 0, sampling: SamplingParams = WARM
 ) -> TableGrowth:
     found = TableGrowth(distributions)
-    found.row = SimpleNamespace(  # type: ignore[assignment]
+    found.sequence = SimpleNamespace(  # type: ignore[assignment]
         sampling=sampling,
         committed=[0],
         draw=RandomStream(seed),
@@ -83,9 +83,9 @@ def test_published_trees_have_their_nodes(shape: str, nodes: int, depth: int) ->
 def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: Template) -> None:
     for seed in range(4):
         distributions, made = table(seed), make_growth(table(seed))
-        made.chances = ((0.5, 0.3, 0.1), (0.4, 0.35))
-        tree, wanted = grower.grow(made, Plan(DEPTH)), dict[tuple[int, ...], tuple[int, ...]]({(): ()})
-        for path in grower.paths(Plan(DEPTH), made.chances):
+        made.rank_probs = ((0.5, 0.3, 0.1), (0.4, 0.35))
+        tree, wanted = grower.build(made, Plan(DEPTH)), dict[tuple[int, ...], tuple[int, ...]]({(): ()})
+        for path in grower.paths(Plan(DEPTH), made.rank_probs):
             if max(path) < V:
                 above = wanted[path[:-1]]
                 wanted[path] = (*above, int(distributions[above].argsort(descending=True)[path[-1]]))
@@ -95,7 +95,7 @@ def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: 
         assert tree.score is not None
         assert tree.score.tolist() == pytest.approx([float(distributions[t[:-1]][t[-1]]) for t in wanted.values()])
     if grower.shape == "best":
-        assert grower.paths(Plan(3), made.chances) == best_paths(made.chances, 9, 3)
+        assert grower.paths(Plan(3), made.rank_probs) == best_paths(made.rank_probs, 9, 3)
 
 
 # -- drawn trees ------------------------------------------------------------------------------------------------------
@@ -104,18 +104,18 @@ def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: 
 def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) -> None:
     """Each node was drawn from the law behind its parent's text."""
     assert tree.q is not None
-    assert tree.q_of is not None
+    assert tree.child_q_rows is not None
     said = []
     for text, parent, logq in zip(places_of(tree)[1:], tree.parents.tolist(), tree.logq.tolist(), strict=True):
-        row = int(tree.q_of[parent + 1])
+        row = int(tree.child_q_rows[parent + 1])
         assert row >= 0
         assert torch.equal(tree.q[row], distributions[text[:-1]])
         said.append(math.log(float(distributions[text[:-1]][text[-1]])))
-        if tree.probs_of is None or int(tree.probs_of[len(said) - 1]) == row:
+        if tree.node_q_rows is None or int(tree.node_q_rows[len(said) - 1]) == row:
             assert logq == pytest.approx(said[-1])
         else:
-            assert (int(tree.probs_of[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
-    if tree.probs_of is not None:
+            assert (int(tree.node_q_rows[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
+    if tree.node_q_rows is not None:
         assert tree.score is not None
         assert tree.score.log().tolist() == pytest.approx(said)
 
@@ -123,7 +123,7 @@ def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) ->
 @pytest.mark.parametrize("grower", DRAWN, ids=by_name)
 def test_every_node_is_sampled_from_the_distribution_at_its_parent(grower: TreeBuilder) -> None:
     for seed in range(6):
-        tree = grower.grow(make_growth(table(seed), seed), Plan(DEPTH))
+        tree = grower.build(make_growth(table(seed), seed), Plan(DEPTH))
         assert tree.sampling is grower.siblings
         check_laws(tree, table(seed))
 
@@ -132,7 +132,7 @@ def test_every_node_is_sampled_from_the_distribution_at_its_parent(grower: TreeB
 def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching | HeadAndOne]) -> None:
     repeated = 0
     for seed in range(12):
-        tree = kind("2-3").grow(make_growth(table(seed), seed), Plan(DEPTH))
+        tree = kind("2-3").build(make_growth(table(seed), seed), Plan(DEPTH))
         depth = [0, *depths_of(tree.parents.tolist())]
         for at, children in enumerate(children_of(tree.parents.tolist())):
             assert len(children) == [2, 3, 1, 0][depth[at]]
@@ -162,8 +162,8 @@ def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyP
                 heapq.heappush(heap, (value * (1 - chance), above, elder + 1))
             if len(above) + 1 < DEPTH:
                 heapq.heappush(heap, (value * chance, (*above, order[elder]), 0))
-        assert set(texts_of(DySpec(nodes).grow(make_growth(distributions), Plan(DEPTH)))) == taken
-        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).grow(make_growth(distributions), Plan(DEPTH))
+        assert set(texts_of(DySpec(nodes).build(make_growth(distributions), Plan(DEPTH)))) == taken
+        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).build(make_growth(distributions), Plan(DEPTH))
         assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
 
 
@@ -172,7 +172,7 @@ def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: TreeBuilder)
     distributions = {
         text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)
     }
-    tree = grower.grow(make_growth(distributions), Plan(2))
+    tree = grower.build(make_growth(distributions), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
     assert any(len(text) == 2 for text in texts_of(tree))
     check_laws(tree, distributions)
@@ -182,9 +182,9 @@ def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: TreeBuilder)
 @pytest.mark.parametrize("grower", ALL_BUILDERS, ids=by_name)
 def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> None:
     for seed in range(3):
-        tree = grower.grow(make_growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
+        tree = grower.build(make_growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
         assert 1 <= len(tree) <= nodes
-        whole = grower.grow(make_growth(table(seed), seed), Plan(DEPTH))
+        whole = grower.build(make_growth(table(seed), seed), Plan(DEPTH))
         assert len(tree) == min(nodes, len(whole)) or grower.siblings is not Sampling.DETERMINISTIC
         depths_of(tree.parents.tolist())  # it is a tree
 
@@ -192,7 +192,7 @@ def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> 
 @pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
 def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: TreeBuilder) -> None:
     distributions = table(1)
-    tree = grower.grow(make_growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
+    tree = grower.build(make_growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
     text: tuple[int, ...] = ()
     for token in tree.tokens.tolist():
         assert token == int(distributions[text].argmax())
@@ -209,7 +209,7 @@ def deviation_in_standard_errors(
     """How far what a round writes is from the target's law, in standard errors of the drafts that were drawn."""
     found: dict[tuple[tuple[int, ...], ...], list[DraftTree]] = {}
     for seed in range(draws):
-        tree = grower.grow(make_growth(dict(w.q), seed), plan)
+        tree = grower.build(make_growth(dict(w.q), seed), plan)
         found.setdefault((tuple(tree.tokens.tolist()), tuple(tree.parents.tolist())), []).append(tree)
     joint, apart = w.joint(), []
     with record_draws(patch) as drawn:
@@ -227,13 +227,13 @@ def deviation_in_standard_errors(
 class KeepsTheLikelier(ConstantBranching):
     """Draws three and keeps the two likeliest: a choice that looks at identities."""
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
-        tree = ConstantBranching("3-1").grow(growth, Plan(1))
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+        tree = ConstantBranching("3-1").build(growth, Plan(1))
         keep = tree.logq.topk(2).indices.sort().values
-        assert tree.q_of is not None
+        assert tree.child_q_rows is not None
         return replace(
             tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
-            q_of=torch.cat([tree.q_of[:1], tree.q_of[keep + 1]]),
+            q_of=torch.cat([tree.child_q_rows[:1], tree.child_q_rows[keep + 1]]),
         )  # fmt: skip
 
 
@@ -281,7 +281,7 @@ def test_every_tree_builder_works_with_every_distribution_drafter(
         for grower in may
         for heat in (0.0, 1.2)
     }
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     for (grower, heat), row in rows.items():
         assert not row.error, grower
@@ -312,9 +312,9 @@ def test_soundness_follows_from_the_tree_builders_declaration() -> None:
         exact_for = frozenset({Sampling.DETERMINISTIC})
 
     method = replace(registry.get("draft-tree"), name="either", other_verifiers=(ForChosen(),))
-    assert not method.unsound(ForChosen())
-    assert "without replacement" in method.unsound(ForChosen(), tree_builder=ConstantBranching())
-    assert "sampled one per position" in method.unsound(ForChosen(), tree_builder=Chain())
+    assert not method.unsound_reason(ForChosen())
+    assert "without replacement" in method.unsound_reason(ForChosen(), tree_builder=ConstantBranching())
+    assert "sampled one per position" in method.unsound_reason(ForChosen(), tree_builder=Chain())
     chosen = {
         name: method.with_params(verifier="for-chosen", grower=name).promise.value for name in ("eagle-2", "rsd-c")
     }

@@ -51,19 +51,19 @@ def test_golden_mean() -> None:
     """⅓ of each of three laws, over the tokens of all; the least is cut."""
     entry = Entry([1, 2], [0.7, 0.3])
     for tokens, chances in (([2, 1], [0.6, 0.4]), ([3, 1], [0.8, 0.1])):
-        entry = entry.with_one_more(tokens, chances)
+        entry = entry.averaged_with(tokens, chances)
     assert (entry.tokens, entry.n) == ([1, 2], 3)
-    assert entry.chances == pytest.approx([1.2 / 3, 0.9 / 3])
+    assert entry.probs == pytest.approx([1.2 / 3, 0.9 / 3])
 
 
 def test_the_longest_known_context_says_what_follows() -> None:
     known = Table(3)
     known.learn([1, 2, 3], [7], [1.0])
     known.learn([5, 2, 3], [8], [1.0])
-    found = {tuple(text): known.behind(text) for text in ([1, 2, 3], [9, 2, 3], [9, 9, 3], [9, 9, 9])}
+    found = {tuple(text): known.lookup(text) for text in ([1, 2, 3], [9, 2, 3], [9, 9, 3], [9, 9, 9])}
     assert [n for n, _ in found.values()] == [3, 2, 1, 0]
     assert [entry.n for _, entry in found.values() if entry] == [1, 2, 2, 2]
-    assert Table(3).behind([1]) == (0, None)
+    assert Table(3).lookup([1]) == (0, None)
 
 
 @settings(deadline=None)
@@ -140,9 +140,9 @@ def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) 
 
 def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Sequence:
     row = worlds.make_sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
-    row.state.drafter = Stand().prime(row, models)
+    row.state.drafter = Stand().init_state(row, models)
     row.state.drafter.learn([1], list(range(len(chances))), chances)
-    row.state.plan = Plan(1, grower=THREE.grower)
+    row.state.plan = Plan(1, tree_builder=THREE.tree_builder)
     return row
 
 
@@ -152,7 +152,7 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(400):
         row = row_with(models, [0.4, 0.2, 0.15, 0.05], 1.0, seed)
-        tree = Stand().propose_row(row, row.state.plan)
+        tree = Stand().propose_one(row, row.state.plan)
         assert tree.sampling is Sampling.FIXED_NUMBER
         found[tuple(tree.tokens.tolist())] += 1
     assert tree.q is not None
@@ -163,7 +163,7 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     }
     assert chi_square(found, wanted).fits(1e-5)
     row = row_with(models, [0.4, 0.2, 0.15, 0.05], 0.0)
-    assert Stand().propose_row(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
+    assert Stand().propose_one(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
 
 
 def sorted_by_q(w: DistributionTables) -> Drafts:
@@ -194,13 +194,13 @@ def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
 def test_the_shape_follows_what_is_kept() -> None:
     """Rank 1 is kept 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
     grower, grown = DataDriven(nodes=4), make_growth(table(1))
-    grown.row.state.tree_builder = counts = Counts()
+    grown.sequence.state.tree_builder = counts = Counts()
     before, paths = grower.shape(grown, Plan(2))
     assert before == [ASSUMED_RANK_PROBS[0]]
     assert paths == ((0,), (0, 0), (1,), (2,))
     outcome = RoundFeedback([3, 4], [-1, -1], VerificationResult((1,), 5, True, (), {}), [4, 5], 0, [], Plan(2))
     for _ in range(20):
-        grower.observe(grown.row, outcome)
+        grower.observe(grown.sequence, outcome)
     after, paths = grower.shape(grown, Plan(2))
     assert after[0][:2] == pytest.approx(((0 + PRIOR_TESTS * 0.44) / 25, (20 + PRIOR_TESTS * 0.13) / 25))
     assert after[1] == pytest.approx(ASSUMED_RANK_PROBS[0]), "nothing was tested there"
@@ -211,10 +211,10 @@ def test_the_shape_follows_what_is_kept() -> None:
 
 @pytest.mark.parametrize("nodes", [3, 8])
 def test_a_tree_is_drawn_from_the_likeliest_tokens_alone(nodes: int) -> None:
-    tree = DataDriven(nodes).grow(make_growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
+    tree = DataDriven(nodes).build(make_growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
     assert tree.q is not None
-    assert tree.q_of is not None
+    assert tree.child_q_rows is not None
     assert 0 < len(tree) <= nodes
     assert torch.allclose(tree.q.sum(1), torch.ones(len(tree.q), dtype=tree.q.dtype))
     assert int((tree.q > 0).sum(1).max()) <= min(8, V)
-    assert torch.allclose(tree.logq.exp(), tree.q[tree.q_of[tree.parents + 1], tree.tokens])
+    assert torch.allclose(tree.logq.exp(), tree.q[tree.child_q_rows[tree.parents + 1], tree.tokens])

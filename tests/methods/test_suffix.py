@@ -52,7 +52,7 @@ def naive(
 
 def paths(guess: Guess) -> dict[Path, float]:
     nodes = range(len(guess.tokens))
-    found = {tuple(guess.tokens[i] for i in worlds.path_to(guess.parents, n)): guess.chance[n] for n in nodes}
+    found = {tuple(guess.tokens[i] for i in worlds.path_to(guess.parents, n)): guess.probs[n] for n in nodes}
     assert len(found) == len(guess.tokens), "siblings are told apart"
     return found
 
@@ -84,7 +84,7 @@ def test_one_earlier_occurrence_is_sure_of_itself() -> None:
     """The released code counts the newest tokens, too, and says ½ for the first node: see the method's `differs`."""
     tokens = [5, 6, 7, 8, 5, 6]
     guess = Suffix().draft(text_of(tokens), tokens, Plan(16))
-    assert (guess.tokens, guess.chance, guess.matched, guess.score) == ([7, 8], [1.0, 1.0], 2, 2.0)
+    assert (guess.tokens, guess.probs, guess.matched, guess.score) == ([7, 8], [1.0, 1.0], 2, 2.0)
 
 
 def test_golden_two_branches() -> None:

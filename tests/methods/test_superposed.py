@@ -74,8 +74,8 @@ def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
     for seed in range(6):
         distributions = table(seed)
         growing = make_growth(distributions)
-        growing.row.committed = list(COMMITTED)
-        tree = Superposed(k, alpha).grow(growing, Plan(DEPTH))
+        growing.sequence.committed = list(COMMITTED)
+        tree = Superposed(k, alpha).build(growing, Plan(DEPTH))
         wanted = [text for level in naive(distributions, k, alpha, COMMITTED) for text in level]
         assert texts_of(tree) == wanted
         assert tree.sampling is Sampling.DETERMINISTIC
@@ -86,8 +86,8 @@ def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
 def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
     for seed in range(6):
         distributions = table(seed)
-        alone = Superposed(1, 0.0).grow(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
-        chain = Chain().grow(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
+        alone = Superposed(1, 0.0).build(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
+        chain = Chain().build(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
         assert alone.tokens.tolist() == chain.tokens.tolist()
         assert alone.parents.tolist() == chain.parents.tolist()
         assert torch.equal(alone.score, chain.score)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_the_weights_of_a_levels_drafts_sum_to_one_and_fall_with_their_scores(mo
         return really(self, weights)
 
     monkeypatch.setattr(PartialTree, "superpose", watched)
-    Superposed(3, 0.0).grow(make_growth(table(1)), Plan(DEPTH))
+    Superposed(3, 0.0).build(make_growth(table(1)), Plan(DEPTH))
     assert len(seen) == DEPTH - 1
     for weights in seen:
         assert sum(weights) == pytest.approx(1)
@@ -117,11 +117,11 @@ def test_n_grams_count_what_followed_so_far() -> None:
     """Behind 0 1 came 2 twice and 3 once; behind 1 alike; behind 2 0 1 only 3 and 2; behind 4 0 1 nothing yet."""
     counts = NGrams()
     counts.read(COMMITTED)
-    shares = counts.chances(COMMITTED, [2, 3, 4])
+    shares = counts.ngram_probs(COMMITTED, [2, 3, 4])
     assert shares == pytest.approx([2 / 3 * 0.05, 1 / 3 * 0.05, 0.0])
-    two_zero_one = counts.chances([2, 0, 1], [2, 3, 4])
+    two_zero_one = counts.ngram_probs([2, 0, 1], [2, 3, 4])
     assert two_zero_one == pytest.approx([2 / 3 * 0.05 + 0.15 / 2, 1 / 3 * 0.05 + 0.15 / 2, 0.0])
-    assert counts.chances([9], [2, 3]) == [0.0, 0.0]
+    assert counts.ngram_probs([9], [2, 3]) == [0.0, 0.0]
 
 
 def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
@@ -136,17 +136,17 @@ def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_20
     """The law prefers 3 everywhere; the text knows only 0 → 1 → 0."""
     distributions = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
     growing = make_growth(distributions)
-    growing.row.committed = [0, 1, 0, 1, 0]
-    tree = Superposed(3, 0.54).grow(growing, Plan(2))
+    growing.sequence.committed = [0, 1, 0, 1, 0]
+    tree = Superposed(3, 0.54).build(growing, Plan(2))
     assert texts_of(tree) == [(1,), (1, 0)], "of each level one candidate is known, and the others are out"
     growing = make_growth(distributions)
-    growing.row.committed = [4, 0]  # nothing came behind 0
-    first = texts_of(Superposed(3, 0.54).grow(growing, Plan(2)))
+    growing.sequence.committed = [4, 0]  # nothing came behind 0
+    first = texts_of(Superposed(3, 0.54).build(growing, Plan(2)))
     assert first[:1] == [(3,)]
     assert len(first) == 6
     growing = make_growth(distributions)
-    growing.row.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
-    found = texts_of(Superposed(5, 0.54).grow(growing, Plan(2)))
+    growing.sequence.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
+    found = texts_of(Superposed(5, 0.54).build(growing, Plan(2)))
     assert found[5:7] == [(2, 0), (4, 2)], "drafts behind which something is known beat the likelier ones by 200"
 
 
@@ -181,7 +181,7 @@ def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Mo
     with torch.inference_mode():
         first = growth_of(row, models)
         first.add(torch.tensor([7, 2]))
-        wanted = first.expand().whole()
+        wanted = first.expand().full_probs()
         for tokens, weights, same in [
             ([7, 7, 7], [0.2, 0.5, 0.3], True),
             ([2, 7], [0.0, 1.0], True),
@@ -189,7 +189,7 @@ def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Mo
         ]:
             again = growth_of(row, models)
             again.add(torch.tensor(tokens))
-            found = again.superpose(torch.tensor(weights, dtype=torch.float64)).whole()
+            found = again.superpose(torch.tensor(weights, dtype=torch.float64)).full_probs()
             alike = torch.allclose(found[-1], wanted[0], atol=1e-9)
             assert alike is same
     row.cancel()
@@ -241,7 +241,7 @@ def test_greedy_text_is_the_targets_with_other_ways_of_growing_before_and_behind
         row.change(params={"grower": grower})
         engine.step()
         engine.step()
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.trace is not None
     assert not row.error
@@ -260,7 +260,7 @@ def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Mode
         longest = max(longest, len(row.committed) - before - 1)
     assert longest >= 2
     with torch.inference_mode():
-        found = growth_of(row, models).root.whole()[0]
+        found = growth_of(row, models).root.full_probs()[0]
     assert models.drafter is not None
     logits = worlds.next_logits_function(models.drafter.model)(row.committed)
     assert torch.allclose(found, logits.softmax(0), atol=1e-9)
@@ -289,14 +289,14 @@ def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
         distributions_as_one = PartialTree.distributions_as_one  # type: ignore[assignment]
 
     growing = OnlyTokens(table(0))
-    growing.row = make_growth(table(0)).row
+    growing.sequence = make_growth(table(0)).sequence
     with pytest.raises(MethodUnavailableError, match="cannot read several of them as one"):
-        Superposed().grow(growing, Plan(2))
+        Superposed().build(growing, Plan(2))
 
 
 def test_nan_distribution_drafts_nothing() -> None:
     distributions = {text: torch.full((V,), math.nan, dtype=torch.float64) for text in table(0)}
-    assert len(Superposed(3, 0.0).grow(make_growth(distributions), Plan(2))) == 0
+    assert len(Superposed(3, 0.0).build(make_growth(distributions), Plan(2))) == 0
 
 
 def test_its_constants_are_those_of_its_card() -> None:

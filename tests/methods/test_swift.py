@@ -39,7 +39,7 @@ def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
     engine = Engine(models)
     method = registry.get(name).with_params(policy="fixed", depth=3, **params)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=tokens, seed=1, stop_at_eos=False))
-    while not engine.idle:
+    while not engine.is_idle:
         before = len(row.committed)
         engine.step()
         if row.slot is not None and len(row.committed) > before:

@@ -46,11 +46,11 @@ def run_batch(
         engine.submit(Request(prompt, configured, max_new_tokens=most, stop_at_eos=False, paused=True))
         for prompt, most in zip(PROMPTS, longest, strict=False)
     ]
-    while not all(row.primed for row in found):
+    while not all(row.is_open for row in found):
         engine.step()
     for row in found:
         row.resume()
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not any(row.error for row in found), [row.error for row in found]
     return found
@@ -124,7 +124,7 @@ def test_texts_older_than_two_steps_are_never_drawn() -> None:
     for step in range(5):
         for _ in range(3):
             pool.add(text(step, 12))
-        drawn = [pool.drawn(Random(seed), 4, 8) for seed in range(20)]
+        drawn = [pool.sample_windows(Random(seed), 4, 8) for seed in range(20)]
         seen.append({token for windows in drawn for w in windows for token in w.tokens})
         pool.next_step()
     assert seen == [{0}, {0, 1}, {1, 2}, {2, 3}, {3, 4}]
@@ -152,7 +152,7 @@ def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
             pool = Pool()
             pool.add(Text(0, n_prompt, list(range(size + 1)), [torch.arange(size).float()[:, None]]))
             for seed in range(30):
-                (window,) = pool.drawn(Random(seed), 4, 16)
+                (window,) = pool.sample_windows(Random(seed), 4, 16)
                 assert len(window.tokens) == 16
                 assert window.features[:, 0].tolist() == window.tokens, "each feature stands beside its token"
                 about = window.tokens[window.first :]
@@ -160,7 +160,7 @@ def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
                 assert min(about) >= max(1, n_prompt - 1), "what decides a token of the prompt is nobody's lesson"
     pool = Pool()
     pool.add(text(0, 4, n_prompt=9))
-    assert pool.drawn(Random(0), 4, 16) == [], "nothing was answered yet"
+    assert pool.sample_windows(Random(0), 4, 16) == [], "nothing was answered yet"
 
 
 def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
@@ -173,7 +173,7 @@ def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
     perturb_target(models, 0.01)
     assert shared_head(models) is mine
     assert (mine.pool.step, [t.step for t in mine.pool.texts]) == (2, [1])
-    mine.look_up()
+    mine.detect_target_changes()
     assert mine.pool.step == 2, "and nothing else is"
 
 
@@ -198,7 +198,7 @@ def test_training_loss_is_the_sum_of_eagles_two_losses(models: Models, monkeypat
     with torch.no_grad():
         for w in windows:
             ids = torch.tensor(w.tokens, device=models.target.device)
-            x = mine.origin.pairs(models.target.embed(ids[1:]), w.features[:-1])[None]
+            x = mine.origin.make_pairs(models.target.embed(ids[1:]), w.features[:-1])[None]
             guess = mine.origin(x, torch.arange(len(ids) - 1, device=ids.device))[0]
             guesses.append(guess[w.first - 1 :])
             truths.append(w.features[w.first :])
@@ -216,11 +216,11 @@ def test_training_changes_only_the_online_head(models: Models) -> None:
     mine = shared_head(models)
     model.requires_grad_(True)  # as while it is trained itself
     before = [copy.deepcopy(module.state_dict()) for module in (model, mine.origin)]
-    assert TLT(warm=True, rate=3e-3).study(models, 5) == 5
+    assert TLT(warm=True, rate=3e-3).train_between_batches(models, 5) == 5
     for was, module in zip(before, (model, mine.origin), strict=True):
         assert all(torch.equal(was[name], weight) for name, weight in module.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
-    assert min(mine.moved().values()) > 0, "all of the layer learns"
+    assert min(mine.relative_changes().values()) > 0, "all of the layer learns"
     assert all(torch.equal(a, b) for a, b in zip(mine.net.parameters(), mine._student.parameters(), strict=True))
 
 
@@ -236,7 +236,7 @@ def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
     monkeypatch.setattr(spot, "OF_FEATURES", 100.0)
     run_batch(models, rate=0.0, warm=True)
-    TLT(warm=True).study(models, 3)
+    TLT(warm=True).train_between_batches(models, 3)
     assert norms == pytest.approx([0.5] * 3, rel=1e-4)
 
 
@@ -256,7 +256,7 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
             entries = DraftKVCache(net.heads, net.head_size, len(ids), features)
             net(net.pairs(models.target.embed(ids[1:]), features)[None], torch.arange(len(ids) - 1), None, entries)
             mine, wanted = (
-                e.put(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.entries, entries)
+                e.append(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.entries, entries)
             )
         same = [torch.allclose(a, b, atol=1e-6) for a, b in zip(mine, wanted, strict=True)]
         assert same == [again, again]
@@ -266,12 +266,12 @@ def test_online_head_recovers_acceptance_after_the_target_changes(models: Models
     """It learns the target as it was, then the target moves: who goes on learning accepts more than who stays."""
     lessons = {"warm": True, "tail": 1.0, **QUICK}
     run_batch(models, n=60, rows=4, **lessons)
-    TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
+    TLT(warm=True, rate=3e-3, texts=4, reads=48).train_between_batches(models, 150)
     knows = tau(run_batch(models, n=60, rows=4, warm=True, rate=0.0))
     perturb_target(models, 0.35)
     frozen = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
     assert tau(frozen) < knows, "what it knew is no longer so"
-    TLT(warm=True, rate=3e-3, texts=4, reads=48).study(models, 150)
+    TLT(warm=True, rate=3e-3, texts=4, reads=48).train_between_batches(models, 150)
     adaptive = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
     assert tokens(adaptive) == tokens(frozen)
     assert tau(adaptive) > 1.15 * tau(frozen)
@@ -289,7 +289,7 @@ def training_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     def noted(self: OnlineHead, *args: Any) -> bool:
         (batch,) = batches.values()
-        found.append((batch.running, batch.began))
+        found.append((batch.running, batch.peak))
         return lesson(self, *args)
 
     def known(models: Models) -> Batch:
@@ -337,7 +337,7 @@ def test_a_batch_ends_with_its_last_row() -> None:
     batch.leave()
     batch.leave()
     batch.enter()
-    assert (batch.began, batch.is_tail(0.0)) == (1, True), "the next one is alone"
+    assert (batch.peak, batch.is_tail(0.0)) == (1, True), "the next one is alone"
 
 
 def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,10 +367,10 @@ def test_online_training_is_per_sequence_unless_shared(models: Models) -> None:
 
 def test_shared_head_is_trained_between_batches(models: Models) -> None:
     with pytest.raises(ParameterError, match="each sequence has its own"):
-        TLT().study(models, 3)
-    assert TLT(warm=True).study(models, 3) == 0, "nothing was written yet"
+        TLT().train_between_batches(models, 3)
+    assert TLT(warm=True).train_between_batches(models, 3) == 0, "nothing was written yet"
     run_batch(models, warm=True, rate=0.0)
-    assert TLT(warm=True).study(models, 3) == shared_head(models).n_steps == 3
+    assert TLT(warm=True).train_between_batches(models, 3) == shared_head(models).n_steps == 3
 
 
 def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> N
     engine.step()
     assert row.state.drafter.owned.trainable is not first
     assert row.state.drafter.owned.trainable.info is another
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert not row.error
     assert tokens([row]) == [worlds.hf_greedy(models.target.model, PROMPTS[0], N)]
@@ -403,7 +403,7 @@ def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) ->
     perturb_target(models, 0.1)
     weight = models.target.lm_head.get_parameter("weight")
     torch.testing.assert_close(shared_head(models).head(x), x @ weight[[1, 2, 5]].T)
-    assert shared_head(models).shared_copy is None
+    assert shared_head(models).compiled_net is None
     assert run_batch(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
 
 
@@ -420,7 +420,7 @@ def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Pat
     models.heads = models.heads | worlds.write_random_heads(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
-    while not other.primed:
+    while not other.is_open:
         engine.step()
     with pytest.raises(ModelError, match="is of another head"):
         state_actions.load(other, saved)

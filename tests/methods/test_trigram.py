@@ -63,15 +63,15 @@ def test_golden_weights() -> None:
     table = Trigrams()
     for _ in range(2):
         table.write((1, 2), 3, 0.04)
-    assert table.row((1, 2)) == pytest.approx({3: 0.08})
+    assert table.successors((1, 2)) == pytest.approx({3: 0.08})
     table.approach((1, 2), [4, 3], [0.7, 0.2], 0.2)
-    assert table.row((1, 2)) == pytest.approx({4: 0.14, 3: 0.8 * 0.08 + 0.2 * 0.2})
-    assert list(table.row((1, 2))) == [4, 3], "the heaviest first"
+    assert table.successors((1, 2)) == pytest.approx({4: 0.14, 3: 0.8 * 0.08 + 0.2 * 0.2})
+    assert list(table.successors((1, 2))) == [4, 3], "the heaviest first"
     for _ in range(100):
         table.write((1, 2), 3, 0.04)
-    assert table.row((1, 2))[3] == HEAVIEST
+    assert table.successors((1, 2))[3] == HEAVIEST
     table.approach((1, 2), range(50), [0.01] * 50, 1.0)
-    assert len(table.row((1, 2))) == WIDTH
+    assert len(table.successors((1, 2))) == WIDTH
 
 
 @settings(deadline=None)
@@ -87,7 +87,7 @@ def test_the_table_keeps_the_pairs_written_last(tokens: list[int], most: int) ->
 def row_of(models: Models, text: list[int], **params: object) -> Sequence:
     configured = registry.get("adaptive-trigram").with_params(**params)
     row = worlds.make_sequence(Request(text, configured), text, models)
-    row.state.drafter = configured.drafter.prime(row, models)
+    row.state.drafter = configured.drafter.init_state(row, models)
     return row
 
 
@@ -109,7 +109,7 @@ def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Mode
     row.committed += [4]
     top, chances = [[4, 9], [5, 9], [6, 9]], [[0.6, 0.4], [0.8, 0.2], [0.5, 0.5]]
     outcome = RoundFeedback(
-        [7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), chances=chances
+        [7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), top_probs=chances
     )
     row.drafter.observe(row, outcome)
     assert row.state.drafter.row((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
@@ -206,5 +206,5 @@ def test_table_weights_are_not_a_draft_distribution(models: Models) -> None:
     assert sum(abs(wrong[x] - right[x]) for x in p) / 2 > 0.05
     state = row_of(models, [1, 2])
     state.state.drafter = table
-    tree = AdaptiveTrigram().propose_row(state, Plan(1))
+    tree = AdaptiveTrigram().propose_one(state, Plan(1))
     assert tree.q is None, "no verifier finds a law to judge it by"

@@ -103,7 +103,7 @@ def test_forty_made_up_names_at_one_address_lock_nobody_out() -> None:
     assert statuses == [500] * most + [429] * (40 - most)
     assert len(set(client.users)) == most  # each has a name of its own
     assert ask(client, OTHER, 1) == [500]  # there is a place
-    assert client.queue.place(client.users[-1]) == (2, most + 1)  # and it is the next but one
+    assert client.queue.position(client.users[-1]) == (2, most + 1)  # and it is the next but one
 
 
 def test_an_ipv6_network_of_one_visitor_is_one_address() -> None:

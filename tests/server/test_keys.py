@@ -304,9 +304,9 @@ def test_kept_runs_are_for_this_machines_user(
     kept = SavedRunsView(allowed=True)
 
     def answer(_: Request) -> PlainTextResponse:  # in a thread, as Gradio calls the page's own functions
-        return PlainTextResponse(str(kept.allowed))
+        return PlainTextResponse(str(kept.is_allowed))
 
-    front = make_access_control(host, key=key, env={}).before(Starlette(routes=[Route("/", answer)]))
+    front = make_access_control(host, key=key, env={}).wrap(Starlette(routes=[Route("/", answer)]))
     headers = BEARER | ({"x-forwarded-for": "10.0.0.1"} if forwarded else {})
     assert ask(front, peer=peer, headers=headers).text == str(theirs)
     assert is_user(), "outside of requests"
@@ -316,7 +316,7 @@ def test_kept_runs_are_for_this_machines_user(
 def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     def users(name: str, **options: Any) -> bool:
         scope = {"client": ("127.0.0.1", 1), "headers": [(b"host", name.encode())]}
-        return make_access_control(host, env={}, **options).is_users(scope)
+        return make_access_control(host, env={}, **options).is_from_user(scope)
 
     named = ["lab.example.org"]
     assert users("localhost:7860")
@@ -326,10 +326,10 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     assert users("lab.example.org", hosts=named, trusted=["127.0.0.1"], key=SECRET)
     forwarded = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"x.colab.dev"), (b"x-forwarded-for", b"10.0.0.1")]}
     colab = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"})
-    assert colab.is_users(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
+    assert colab.is_from_user(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
     for more in ({"hosts": named}, {"trusted": ["127.0.0.1"]}):
         tunnel = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"}, **more)  # pyright: ignore[reportArgumentType]
-        assert not tunnel.is_users(forwarded), "who comes by a tunnel of one's own is anybody"
+        assert not tunnel.is_from_user(forwarded), "who comes by a tunnel of one's own is anybody"
     assert "--api-key" in make_access_control(host, named, env={}).warnings(host)[0]
     assert "--api-key" in make_access_control(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
 
@@ -340,7 +340,7 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
 ])  # fmt: skip
 def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str) -> None:
     host = (b"host", b"localhost:7860")
-    users = make_access_control("127.0.0.1", env={}).is_users
+    users = make_access_control("127.0.0.1", env={}).is_from_user
     assert users({"client": ("127.0.0.1", 1), "headers": [host, (b"user-agent", b"x")]})
     assert not users({"client": ("127.0.0.1", 1), "headers": [host, (header.encode(), b"203.0.113.7")]})
 

@@ -44,7 +44,7 @@ class Call:
         self.body += message.get("body", b"")
 
     @property
-    def said(self) -> str:
+    def answer_text(self) -> str:
         return json.loads(self.body)["error"]["message"] if self.body else ""
 
 
@@ -101,7 +101,7 @@ def test_thirty_calls_of_one_address_run_a_few_at_once_beside_anothers() -> None
         tasks = await start_calls(many, whole)
         tasks += await start_calls([Call(OTHER)], whole)
         assert app.served == [ONE] * AT_ONCE + [OTHER]
-        refused = [call.said for call in many if call.body]
+        refused = [call.answer_text for call in many if call.body]
         assert len(refused) == 30 - AT_ONCE - WAITING
         assert "from your address are already waiting" in refused[0]
         app.go.set()
@@ -121,8 +121,8 @@ def test_an_address_pays_for_what_its_calls_take() -> None:
         for call in (first, second, other):
             await whole(call.scope, call.receive, call.send)
         assert app.served == [ONE, OTHER]
-        assert (first.said, other.said) == ("", "")
-        assert "CPU seconds per minute" in second.said
+        assert (first.answer_text, other.answer_text) == ("", "")
+        assert "CPU seconds per minute" in second.answer_text
         now = 60.0  # the debt of 10 ms and more is paid
         late = Call(ONE)
         await whole(late.scope, late.receive, late.send)
@@ -152,11 +152,11 @@ def test_nothing_is_worked_out_for_a_caller_who_left_while_waiting() -> None:
         for call in calls[AT_ONCE:]:
             call.left.set()
         await asyncio.gather(*tasks[AT_ONCE:])
-        assert len(pages.turns) == AT_ONCE
+        assert len(pages.limiter) == AT_ONCE
         app.go.set()
         await asyncio.gather(*tasks)
         assert len(app.served) == AT_ONCE
-        assert len(pages.turns) == 0
+        assert len(pages.limiter) == 0
 
     asyncio.run(scene())
 
@@ -167,7 +167,7 @@ def test_a_body_that_never_comes_is_given_up_whatever_its_size() -> None:
         call.sent = True  # it sends nothing
         app = App()
         await Guard(LargeRequests(PageCalls(app), body_s=0.01))(call.scope, call.receive, call.send)
-        assert "did not arrive in time" in call.said
+        assert "did not arrive in time" in call.answer_text
         assert not app.served
 
     asyncio.run(scene())

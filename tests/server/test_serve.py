@@ -122,7 +122,7 @@ class Metered(Limited):
         self.meter = RateLimiter(Limits(requests_per_minute=3))
 
     def let_in(self, user: str, counted: bool = True) -> None:
-        self.meter.let_in(user, counted=counted)
+        self.meter.admit_request(user, counted=counted)
 
 
 def test_refused_requests_are_requests_too() -> None:

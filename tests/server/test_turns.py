@@ -107,7 +107,7 @@ def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> No
         slow.go.set()
         await third
         assert len(slow.served) == 2
-        assert (turns.free, len(turns.queue), turns.waiting, turns.held) == (1, 0, {}, {})
+        assert (turns.free, len(turns.queue), turns.waiting, turns.n_running) == (1, 0, {}, {})
 
     asyncio.run(scene())
 
@@ -190,7 +190,7 @@ def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() ->
         assert (other.status, slow.served) == (200, [OTHER])
         await asyncio.gather(*asked)  # one after the other: each has its own time
         assert [post.status for post in stuck] == [408] * 3
-        assert (turns.free, turns.held, turns.waiting) == (2, {}, {})
+        assert (turns.free, turns.n_running, turns.waiting) == (2, {}, {})
 
     asyncio.run(scene())
 
@@ -206,7 +206,7 @@ def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None
         slow.go.set()
         await asyncio.gather(*asked)
         assert slow.served.index(third) < 4  # not behind all of the first
-        assert (turns.free, turns.held) == (2, {})
+        assert (turns.free, turns.n_running) == (2, {})
 
     asyncio.run(scene())
 

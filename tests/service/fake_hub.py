@@ -34,7 +34,7 @@ class FakeHub:
 
     def __init__(self, repos: dict[str, Path], gated: tuple[str, ...] = ()) -> None:
         self.repos, self.gated = repos, gated
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         self.tokens: set[str] = set()
         self.xet = False
         self.gate: threading.Event | None = None
@@ -57,7 +57,7 @@ class FakeHub:
 
     def answer(self, request: BaseHTTPRequestHandler, body: bool) -> None:
         path = unquote(urlsplit(request.path).path)
-        self.asked.append(path)
+        self.requested_paths.append(path)
         if token := request.headers.get("Authorization"):
             self.tokens.add(token.removeprefix("Bearer "))
         parts = path.strip("/").split("/")

@@ -41,7 +41,7 @@ class HeldResources:
     resident_bytes: int
 
     @classmethod
-    def of(cls, bench: Backend) -> HeldResources:
+    def measure(cls, bench: Backend) -> HeldResources:
         """Count now."""
         gc.collect()
         health, process = bench.health(), psutil.Process()
@@ -91,7 +91,7 @@ def act_on_run(run: Run, chance: random.Random) -> str:
 def warm(bench: Backend) -> None:
     """Let every method run once and the caches grow as far as they will."""
     user(bench, "warm", 20, 0, Counter())
-    rows = [bench.start("a", "draft-model", paused=True) for _ in range(bench.max_rows)]
+    rows = [bench.start("a", "draft-model", paused=True) for _ in range(bench.max_sequences)]
     for row in rows:
         row.step()
     while any(run.trace is None or not run.trace.rounds for run in rows):
@@ -124,10 +124,10 @@ def settle(bench: Backend) -> None:
 if __name__ == "__main__":
     with contextlib.closing(Backend()) as served:
         warm(served)
-        print("before ", HeldResources.of(served))
+        print("before ", HeldResources.measure(served))
         for part in range(10):
             began = time.monotonic()
             how = soak(served, int(sys.argv[1]) // 10, seed=part)
             print(f"{sum(how.values())} requests, {time.monotonic() - began:.0f} s: {dict(how)}")
-            print("after  ", HeldResources.of(served), flush=True)
+            print("after  ", HeldResources.measure(served), flush=True)
         print(f"traces kept: {served.health()['memory']['traces'] / 1e6:.1f} MB in {len(served._runs)} runs")

@@ -50,8 +50,8 @@ def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
     assert order[-1] is other
     assert done.token_ids == whole, "standing still changes no text"
     [said] = [w for w in done.footer.warnings if "was held" in w]
-    assert other.still_s >= sum(seconds)
-    assert f"{other.still_s:.1f} s" in said
+    assert other.held_s >= sum(seconds)
+    assert f"{other.held_s:.1f} s" in said
     assert not any("was held" in w for trace in traces for w in trace.footer.warnings)
 
 
@@ -76,8 +76,8 @@ def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others
 def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, is_timed=True)
-    bench.forget(run)
+    bench.drop_run(run)
     assert bench.run(run.id) is run, "a run that goes on is not forgotten"
     run.wait(120)
-    bench.forget(run)
+    bench.drop_run(run)
     assert len(bench._runs) == 0

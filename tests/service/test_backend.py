@@ -174,7 +174,7 @@ def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_n
     reasons = {method["name"]: method["reason"] for method in bench.methods(drafter=str(other))}
     assert "do not share a vocabulary" in reasons["draft-model"]
     assert not reasons["omnidraft"]
-    assert {entry["role"] for entry in bench.loaded()} == {"target", "drafter"}
+    assert {entry["role"] for entry in bench.loaded_models()} == {"target", "drafter"}
 
 
 def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(folders: tuple[str, str]) -> None:

@@ -37,7 +37,7 @@ def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:
 
 
 def listed_target(made: BackgroundLoader, *loaded: str) -> dict[str, Any]:
-    return next(t for t in made.tell(choices.targets([]), loaded) if t["name"] == "smollm2")
+    return next(t for t in made.add_progress(choices.targets([]), loaded) if t["name"] == "smollm2")
 
 
 def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> None:
@@ -90,7 +90,10 @@ def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
     made = BackgroundLoader(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
     made.run(("smollm2", None), ["smollm2"])
     assert asked == [("smollm2", None)]
-    assert next(t for t in made.tell(choices.targets([]), []) if t["name"] == "text-target")["title"] == "text-target"
+    assert (
+        next(t for t in made.add_progress(choices.targets([]), []) if t["name"] == "text-target")["title"]
+        == "text-target"
+    )
 
 
 def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:

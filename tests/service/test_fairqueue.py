@@ -17,8 +17,8 @@ def test_users_take_turns_whoever_put_in_more() -> None:
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.put(item[0], item)
     assert queue.order() == ["a1", "b1", "c1", "a2", "b2", "a3"]
-    assert queue.place("a2") == (4, 6)
-    assert queue.place("x") is None
+    assert queue.position("a2") == (4, 6)
+    assert queue.position("x") is None
 
 
 def test_a_new_user_waits_for_one_of_each_other_user_at_most() -> None:
@@ -28,7 +28,7 @@ def test_a_new_user_waits_for_one_of_each_other_user_at_most() -> None:
         queue.put("b", f"b{i}")
     assert queue.pop() == "a0"
     queue.put("c", "c0")
-    assert queue.place("c0") == (3, 20)
+    assert queue.position("c0") == (3, 20)
 
 
 @given(st.lists(USERS, max_size=30), st.data())
@@ -70,7 +70,7 @@ def test_an_address_waits_for_one_of_each_other_address_however_many_names_these
         queue.put(f"a.{i}", f"a{i}")
     queue.put("b.me", "b0")
     queue.put("b.me", "b1")
-    assert (queue.place("b0"), queue.place("b1")) == ((2, 42), (4, 42))
+    assert (queue.position("b0"), queue.position("b1")) == ((2, 42), (4, 42))
     assert [queue.pop() for _ in range(5)] == ["a0", "b0", "a1", "b1", "a2"]
 
 

@@ -68,7 +68,7 @@ def test_a_model_is_fetched_with_progress_and_only_what_it_needs(repos: FakeHub)
     fetched = {p.name for p in folder.rglob("*") if p.is_file()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= fetched
     assert not fetched & {"pytorch_model.bin", "modeling_good.py", "consolidated.safetensors"}
-    assert not any("pytorch_model.bin" in path or "onnx" in path or ".py" in path for path in repos.asked)
+    assert not any("pytorch_model.bin" in path or "onnx" in path or ".py" in path for path in repos.requested_paths)
     total = sum(p.stat().st_size for p in folder.iterdir())
     assert seen[-1] == {"stage": "downloading", "done": total, "total": total}
     assert [s["done"] for s in seen] == sorted(s["done"] for s in seen)
@@ -108,20 +108,20 @@ def test_the_token_of_the_environment_is_used(repos: FakeHub, monkeypatch: pytes
 def test_what_the_hub_refuses_is_said(repos: FakeHub, name: str, says: str) -> None:
     with pytest.raises(ModelError, match=says):
         hub.fetch(name, Progress(""), MOST)
-    assert not any("/resolve/" in path for path in repos.asked)
+    assert not any("/resolve/" in path for path in repos.requested_paths)
 
 
 def test_a_check_downloads_nothing_and_an_earlier_download_is_not_asked_after(
     repos: FakeHub, online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.check("owner/good")
-    assert repos.asked == ["/api/models/owner/good"]
+    assert repos.requested_paths == ["/api/models/owner/good"]
     with pytest.raises(ModelError, match="The Hub has no model owner/missing"):
         hub.check("owner/missing")
     hub.fetch("owner/good", Progress(""), MOST)
-    n_asked = len(repos.asked)
+    n_asked = len(repos.requested_paths)
     hub.check("owner/good")
-    assert len(repos.asked) == n_asked
+    assert len(repos.requested_paths) == n_asked
     online(f"http://127.0.0.1:{closed_port()}")
     hub.check("owner/missing")  # nobody answers: loading will tell
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -133,7 +133,7 @@ def test_a_check_downloads_nothing_and_an_earlier_download_is_not_asked_after(
 def test_a_model_too_large_is_refused_before_it_is_fetched(repos: FakeHub) -> None:
     with pytest.raises(CapacityError, match="owner/good has"):
         hub.fetch("owner/good", Progress(""), 1000)
-    assert not any("/resolve/" in path for path in repos.asked)
+    assert not any("/resolve/" in path for path in repos.requested_paths)
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -190,7 +190,7 @@ def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
     assert seen[:3] == [False, True, True]
     hub.fetch("owner/good", Progress("owner/good"), MOST)
-    assert not any("/xet" in path for path in repos.asked), "Xet was asked for the file"
+    assert not any("/xet" in path for path in repos.requested_paths), "Xet was asked for the file"
     assert not constants.HF_HUB_DISABLE_XET
 
 
@@ -214,11 +214,11 @@ def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: P
     fetches = (lambda: published.download(model), lambda: hub.fetch("owner/good", Progress(""), MOST))
     for fetch in fetches:
         repos.gate, ended = threading.Event(), threading.Event()
-        repos.asked.clear()
+        repos.requested_paths.clear()
 
         def interrupt(gate: threading.Event = repos.gate, ended: threading.Event = ended) -> None:
             deadline = time.monotonic() + 20
-            while not any("/resolve/" in path for path in repos.asked) and time.monotonic() < deadline:
+            while not any("/resolve/" in path for path in repos.requested_paths) and time.monotonic() < deadline:
                 time.sleep(0.01)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             ended.wait(20)  # it has ended before a byte has come

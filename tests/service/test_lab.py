@@ -102,7 +102,7 @@ def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, mo
     deaf = lab.start(wish(2, loss="reverse_kl:1"))
     lab.stop(deaf.id)
     wait_until(lambda: deaf.state == STOPPED)
-    lab.forget(run.id)
+    lab.delete(run.id)
     assert {found.id for found in lab.runs()} == {failed.id, deaf.id}
 
 
@@ -165,7 +165,7 @@ def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_train
     run = lab.start(wish())
     wait_until(lambda: step_of(run) >= 1)
     with pytest.raises(CapacityError, match="being trained"):
-        lab.forget(run.id)
+        lab.delete(run.id)
     assert (run.folder / "run.json").is_file()
     lab.stop(run.id)
     wait_until(lambda: run.state == STOPPED)
@@ -206,7 +206,7 @@ def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) 
     with pytest.raises(CapacityError, match="is being trained"):
         other.start(wish())
     with pytest.raises(CapacityError, match="Stop it first"):
-        other.forget(run.id)
+        other.delete(run.id)
     other.stop(run.id)
     wait_until(lambda: run.state == STOPPED)
     assert run.process is None
@@ -356,7 +356,7 @@ def test_what_the_lab_says_is_promoted_is_what_drafts(lab: Lab, place: Place) ->
     lab.promote(second.id, takes, on=False)
     assert head_of(backend) == "first", "and not the one before"
     lab.promote(first.id, takes)
-    lab.forget(first.id, takes)
+    lab.delete(first.id, takes)
     assert head_of(backend) == "first", "a run that is gone does not go on drafting"
     assert not list((lab.folder / "heads").iterdir())
 
@@ -427,16 +427,16 @@ def test_a_run_that_cannot_be_read_is_shown_so_and_can_be_deleted(lab: Lab, writ
     (good / "result.json").write_text("[" * 100_000)
     (good / "log.txt").write_text("x: 9 of 4, y\n")
     (bad / "run.json").write_text(written, errors="surrogateescape")
-    told = {run.id: run.whole() for run in lab.runs()}
+    told = {run.id: run.details() for run in lab.runs()}
     assert {name: run["state"] for name, run in told.items()} == {good.name: KILLED, bad.name: DAMAGED}
     assert "cannot be read" in told[bad.name]["trouble"]["message"]
     with pytest.raises(WorkbenchError, match="cannot be read"):
         lab.resume(bad.name)
-    lab.forget(bad.name)
+    lab.delete(bad.name)
     assert [run.id for run in lab.runs()] == [good.name]
     linked = bad.with_name("20261124-180000-0a1b2c3f")
     linked.symlink_to(good)
-    lab.forget(linked.name)
+    lab.delete(linked.name)
     assert (good / "run.json").is_file(), "only the link went"
 
 
@@ -459,11 +459,11 @@ def test_what_was_promoted_drafts_again_after_a_restart(
     )  # another process knows what it was started with
     backend._pool.find_heads()
     again = Lab(lab.folder, TOY)
-    assert again.promote_again(backend.prefer_heads) == [folder]
+    assert again.restore_promotions(backend.prefer_heads) == [folder]
     assert next(user_heads.own_heads()).folder == Path(folder)
     (Path(folder) / "model.safetensors").unlink()
     monkeypatch.setattr(user_heads, "_chosen", [str(tmp_path / "first")])
-    assert again.promote_again(backend.prefer_heads) == [], "it is gone or damaged"
+    assert again.restore_promotions(backend.prefer_heads) == [], "it is gone or damaged"
     assert not run.summary()["promoted"], "and is not said to draft"
     assert next(user_heads.own_heads()).name == "first"
 

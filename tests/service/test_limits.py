@@ -98,7 +98,7 @@ def test_of_a_prompt_that_is_cut_only_what_is_left_counts(backend: Callable[...,
     for prompt in (PROMPT, ids * 3):
         run = bench.start(prompt, "autoregressive", max_new_tokens=2, extras=wish, paused=True)
         wait_until(lambda run=run: run.trace is not None)
-        assert run.charged == 3 + 2
+        assert run.charged_tokens == 3 + 2
         run.resume()
         header = run.wait(120).header
         assert (len(header.prompt_tokens), header.prompt) == (3, PROMPT[-3:] if prompt is PROMPT else "cde")

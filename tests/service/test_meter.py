@@ -43,7 +43,7 @@ def let_in(meter: RateLimiter, address: str, n: int) -> int:
     count = 0
     for i in range(n):
         try:
-            meter.let_in(user_key(address, f"made up {i}"))
+            meter.admit_request(user_key(address, f"made up {i}"))
         except CapacityError:
             continue
         count += 1
@@ -56,25 +56,25 @@ def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -
     assert let_in(meter, ONE, 40) == 30
     assert let_in(meter, OTHER, 1) == 1
     with pytest.raises(CapacityError, match=r"30 requests per minute.* Try again in 2 s") as refused:
-        meter.let_in(user_key(ONE))
+        meter.admit_request(user_key(ONE))
     assert refused.value.retry_after_s == 2
     clock.now = 2.0
     assert let_in(meter, ONE, 40) == 1  # and it told the truth
     clock.now = 1000.0
     assert let_in(meter, ONE, 40) == 30  # no more than a minute's worth is saved up
-    assert sum(meter.let_in(LOCAL) is None for _ in range(99)) == 99
+    assert sum(meter.admit_request(LOCAL) is None for _ in range(99)) == 99
 
 
 def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
     clock = Clock()
     meter = RateLimiter(Limits(tokens_per_minute=60), clock)
-    meter.let_in(ONE)
+    meter.admit_request(ONE)
     meter.charge(ONE, 100)  # one request may be larger than a minute's worth
     with pytest.raises(CapacityError, match="60 tokens per minute") as refused:
-        meter.let_in(ONE)
+        meter.admit_request(ONE)
     assert refused.value.retry_after_s == 40
     meter.charge(ONE, -70)
-    meter.let_in(ONE)
+    meter.admit_request(ONE)
 
 
 def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
@@ -142,13 +142,13 @@ def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
     meter = RateLimiter(Limits(requests_per_minute=60, tokens_per_minute=60), clock)
     for i in range(3 * MANY):
         clock.now += 0.01
-        meter.let_in(f"address{i}")
+        meter.admit_request(f"address{i}")
     assert len(meter._buckets) <= MANY + 202, "and those of a second"
     meter = RateLimiter(Limits(requests_per_minute=1), clock)
     for i in range(MANY + 2):
-        meter.let_in(f"address{i}")
+        meter.admit_request(f"address{i}")
     with pytest.raises(CapacityError):  # it is not: there is no way around the limit
-        meter.let_in("address0")
+        meter.admit_request("address0")
 
 
 def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypat
     monkeypatch.setattr(meter, "_drop_full", looks.append)
     for clock.now, n in ((5.0, MANY + 300), (5.9, 300), (6.0, 300)):
         for i in range(n):
-            meter.let_in(f"address {round(10 * clock.now)} {i}")
+            meter.admit_request(f"address {round(10 * clock.now)} {i}")
     assert looks == [5.0, 6.0]
 
 
@@ -171,15 +171,15 @@ def test_when_to_come_again_crosses_the_wire() -> None:
 def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(tokens_per_minute=100))
     bench.load()
-    level = lambda: bench._runs.meter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
-    bench._runs.meter._clock = Clock()
-    bench._runs.meter.charge("a", 0)
+    level = lambda: bench._runs.rate_limiter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
+    bench._runs.rate_limiter._clock = Clock()
+    bench._runs.rate_limiter.charge("a", 0)
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=90, paused=True)
     assert level() == 100 - 90 - len(PROMPT)
     run.step()
     wait_until(lambda: run.trace is not None and len(run.trace.rounds) == 1)
     run.cancel()
-    wait_until(lambda: run.ended and not run.charged)
+    wait_until(lambda: run.ended and not run.charged_tokens)
     assert level() == 100 - len(PROMPT) - len(run.trace.token_ids)  # type: ignore[union-attr]
     with pytest.raises(Exception, match=r"."):
         bench.start("", "autoregressive", user="a")
@@ -193,7 +193,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend(limits=Limits(requests_per_minute=1))
-    clock = bench._runs.meter._clock = Clock()
+    clock = bench._runs.rate_limiter._clock = Clock()
     monkeypatch.setattr(waiting, "time", clock)
     cells = Sweep.of(
         {"method": ["prompt-lookup", "early-exit"]}, prompts=(PROMPT,), max_new_tokens=4, repeats=1
@@ -212,7 +212,7 @@ def test_a_comparison_is_one_request_and_a_sweep_waits_for_the_next_minute(
 def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(run_s=3600))
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=4, paused=True)
-    wait_until(lambda: run.row is not None)
+    wait_until(lambda: run.sequence is not None)
     assert not run.ended
     run.created -= 3601  # so long ago
     wait_until(lambda: run.ended)

@@ -37,7 +37,7 @@ def equal_size_targets(folders: tuple[str, str], tmp_path: Path) -> list[str]:
 def size(folder: str) -> int:
     """What a target takes with one row of its cache."""
     need = Need.of(folder, torch.float64, CPU)
-    return need.weights + need.row(need.context)
+    return need.weights + need.sequence_bytes(need.context)
 
 
 def names(bench: Backend) -> set[str]:
@@ -61,7 +61,7 @@ def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: P
     runner.prefill(slot, [1, 2, 3])
     assert need.weights == sum(p.numel() * p.element_size() for p in runner.model.parameters())
     assert need.context == runner.context
-    assert need.row(need.context) == runner.cache.n_bytes == memory.sequence_bytes(runner)
+    assert need.sequence_bytes(need.context) == runner.cache.n_bytes == memory.sequence_bytes(runner)
 
 
 def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
@@ -251,7 +251,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     worlds.family("llama", vocab_size=257, max_position_embeddings=1024).save_pretrained(tmp_path)
     worlds.byte_tokenizer().save_pretrained(tmp_path)
     need = Need.of(str(tmp_path), torch.float64, CPU)
-    bench = backend(memory_bytes=need.weights + need.row(300))
+    bench = backend(memory_bytes=need.weights + need.sequence_bytes(300))
     with pytest.raises(WorkbenchError, match="max_new_tokens=291 or less"):
         bench.start(PROMPT, "autoregressive", target=str(tmp_path), max_new_tokens=500).wait(120)
     with pytest.raises(CapacityError, match="max_new_tokens=291 or less"):
@@ -268,7 +268,7 @@ def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., B
     one, two, _ = twins
     need = Need.of(one, torch.float64, CPU)
     bench = backend(
-        memory_bytes=2 * need.weights + int(3.5 * need.row(need.context))
+        memory_bytes=2 * need.weights + int(3.5 * need.sequence_bytes(need.context))
     )  # growing to two rows takes three
     run_on(bench, two).wait(120)
     first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")

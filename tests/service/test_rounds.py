@@ -167,7 +167,7 @@ def raise_bug() -> None:
 @pytest.fixture
 def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
     """Let prompt lookup fail in its n-th round."""
-    propose = NGram.propose_row
+    propose = NGram.propose_one
 
     def arm(n: int, fail: Callable[[], None]) -> None:
         def propose_row(self: NGram, row: Any, plan: Any) -> Any:

@@ -30,7 +30,7 @@ def pictured(register: RunRegister) -> Run:
     picture = Image.new("RGB", (SIDE, SIDE))
     images = {"pixel_values": torch.zeros(3, SIDE, SIDE)}
     run.request = Request(
-        "x", registry.get("draft-model"), pictures=(picture,), images=images, on_round=lambda _: run.notify()
+        "x", registry.get("draft-model"), pil_images=(picture,), image_inputs=images, on_round=lambda _: run.notify()
     )
     run.request.scores.append(TokenLogprob(1, b"a", 1, -0.5))
     run.trace_bytes += pictures.image_bytes((picture,), images)

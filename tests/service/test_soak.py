@@ -15,9 +15,9 @@ from .soak import HeldResources, soak, warm
 def test_mixed_requests_with_cancels_and_lost_followers_leave_nothing_behind(backend: Callable[..., Backend]) -> None:
     bench = backend(max_rows=4, limits=Limits(kept_runs=5))
     warm(bench)
-    before = HeldResources.of(bench)
+    before = HeldResources.measure(bench)
     ends = soak(bench, 96, users=8)
-    after = HeldResources.of(bench)
+    after = HeldResources.measure(bench)
     assert sum(ends.values()) == 96
     assert {"finished", "cancelled", "forget", "PromptError", "UnknownNameError"} <= set(ends)
     assert (after.rows, after.slots, after.queued, after.active) == (0, 0, 0, 0)

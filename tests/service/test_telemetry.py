@@ -127,11 +127,11 @@ def test_health_tells_a_dead_engine_from_a_busy_one(
 ) -> None:
     bench = backend()
     assert bench.health()["status"] == "ok"
-    bench._rounds.failures = 3
+    bench._engine_thread.failures = 3
     assert bench.health()["status"] == "failing"
-    bench._rounds.failures = 0
-    bench._rounds.beat -= 1000
-    monkeypatch.setattr(bench._rounds, "_turn", lambda: True)
+    bench._engine_thread.failures = 0
+    bench._engine_thread.beat -= 1000
+    monkeypatch.setattr(bench._engine_thread, "_turn", lambda: True)
     wait_until(lambda: bench.health()["status"] in ("stalled", "ok"))
     bench.close()
     assert bench.health()["status"] == "down"

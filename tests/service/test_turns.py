@@ -19,7 +19,7 @@ def start_side_work(turns: TimingCoordinator, leave: threading.Event) -> threadi
     inside = threading.Event()
 
     def work() -> None:
-        with turns.beside():
+        with turns.exclude_timed_runs():
             inside.set()
             leave.wait(120)
 
@@ -31,31 +31,31 @@ def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     woken: list[int] = []
     turns, first, second = TimingCoordinator(lambda: woken.append(1)), threading.Event(), threading.Event()
     assert start_side_work(turns, first).wait(120)
-    assert not turns.take(), "a model is being built"
+    assert not turns.request_device(), "a model is being built"
     late = start_side_work(turns, second)
     wait_until(lambda: turns._waiting == 1)
     assert not late.is_set()
     first.set()
     wait_until(lambda: bool(woken))
-    assert turns.take(), "what was under way has ended"
+    assert turns.request_device(), "what was under way has ended"
     assert not late.is_set(), "the timed run has the device"
-    turns.let_go()
+    turns.release_device()
     assert late.wait(120)
-    assert not turns.take(), "work that waited goes before the next timed run"
+    assert not turns.request_device(), "work that waited goes before the next timed run"
     second.set()
     wait_until(lambda: turns._working == 0)
-    assert turns.take()
+    assert turns.request_device()
 
 
 def test_work_that_waited_is_not_overtaken_by_the_next_timed_run() -> None:
     """Not even by one that asks in the moment in which the device is let go, before the work has woken up."""
     turns, leave = TimingCoordinator(), threading.Event()
-    assert turns.take()
+    assert turns.request_device()
     late = start_side_work(turns, leave)
     wait_until(lambda: turns._waiting == 1)
     with turns._changed:  # until its end nobody else gets on
-        turns.let_go()
-        assert not turns.take()
+        turns.release_device()
+        assert not turns.request_device()
     assert late.wait(120)
     leave.set()
 
@@ -84,7 +84,7 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
 
     monkeypatch.setattr(pool, "_build_drafter", building)
     other = bench.start(PROMPT, "draft-model", max_new_tokens=4, user="other")
-    wait_until(lambda: bench._turns._waiting == 1)
+    wait_until(lambda: bench._timing._waiting == 1)
     assert not seen
     timed.resume()
     timed.wait(60)
@@ -111,7 +111,7 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
     wait_until(lambda: timed.state == "paused")
     asking = threading.Thread(target=run.explain, daemon=True)
     asking.start()
-    wait_until(lambda: bench._turns._waiting == 1)
+    wait_until(lambda: bench._timing._waiting == 1)
     assert not seen
     assert run.explained == 0.0
     timed.resume()
@@ -123,10 +123,10 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
 
 def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:
     leave, done = threading.Event(), threading.Event()
-    assert start_side_work(bench._turns, leave).wait(120)
+    assert start_side_work(bench._timing, leave).wait(120)
     timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, is_timed=True)
-    wait_until(lambda: bench._turns._timed)
+    wait_until(lambda: bench._timing._timed)
     timed.cancel()
     done.set()
-    assert start_side_work(bench._turns, done).wait(120), "nobody asks for the device any more"
+    assert start_side_work(bench._timing, done).wait(120), "nobody asks for the device any more"
     leave.set()

@@ -26,7 +26,7 @@ def test_the_message_names_the_target_that_has_some_and_the_command(name: str, i
     assert static_reasons("text-target", None)(needs) == said
     models = worlds.make_small_models(6)
     models.target_name = "text-target"
-    assert registry.get(name).with_params().lacking(models) == said
+    assert registry.get(name).with_params().missing_requirements(models) == said
 
 
 def test_a_target_without_a_name_gets_no_command() -> None:

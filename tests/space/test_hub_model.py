@@ -67,7 +67,7 @@ def test_the_model_comes_from_the_hub_behind_the_bundled_pair_and_answers_strang
         trace = client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
         assert (trace.header.target, len(trace.token_ids)) == ("tiny", 6)
         assert "text-target" in {entry["name"] for entry in client.loaded()}
-    assert any("/resolve/" in path and path.endswith(".safetensors") for path in hub.asked)
+    assert any("/resolve/" in path and path.endswith(".safetensors") for path in hub.requested_paths)
 
 
 @pytest.mark.usefixtures("log")
@@ -76,10 +76,10 @@ def test_without_the_hub_the_app_goes_on_with_the_bundled_pair_and_says_so(hub: 
     with closing(make_client()) as client:
         wait_until(lambda: "not loaded" in listed_target(client)["title"], PATIENCE_S)
         assert listed_target(client)["available"] is False
-        asked = len(hub.asked)
+        asked = len(hub.requested_paths)
         with pytest.raises(ModelError, match="tiny is not available"):
             client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
-        assert len(hub.asked) == asked, "strangers do not make it ask again"
+        assert len(hub.requested_paths) == asked, "strangers do not make it ask again"
         assert "cannot be reached" in listed_target(client)["reason"]
         trace = client.generate("Once upon a time", "draft-model", max_new_tokens=6)
         assert (trace.header.target, len(trace.token_ids)) == ("text-target", 6)

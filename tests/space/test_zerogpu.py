@@ -151,7 +151,7 @@ def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_on
     assert remaining_quota(client, asks, "requests") == 48
     assert remaining_quota(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
     client.let_in(asks)
-    client._runs.meter.let_in(asks, n=47)
+    client._runs.meter.admit_request(asks, n=47)
     with pytest.raises(CapacityError, match="50 requests per minute"):
         client.comparing("aabab", ["autoregressive"], user=asks)
     client._runs.meter.charge(asks, 1000)
@@ -238,7 +238,7 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
         assert found[0]["name"] == first
         assert found[0]["available"]
     assert {t["name"]: t["pictures"] for t in made.targets()} == {"text-target": False, "vision-target": True}
-    assert "tokenizer of smollm2, which is not loaded here" in made._lent.problems["smollm2-drafter"], "nor fetched"
+    assert "tokenizer of smollm2, which is not loaded here" in made._models.problems["smollm2-drafter"], "nor fetched"
     made.close()
 
 

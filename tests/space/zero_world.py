@@ -129,7 +129,7 @@ def main() -> None:
     assert trace.token_ids == alone("draft-model")
     assert trace.footer.reason == "length"
     assert trace.header.prefill_s > 0
-    assert not client._lent._engines, "the engine was built in the app's process"
+    assert not client._models._engines, "the engine was built in the app's process"
     assert FakeDeviceAPI.calls[0][0] == "/schedule"
     assert int(schedule_calls()[0]["durationSeconds"]) >= costs.START_S
     said = client.estimate(options | {"method": "draft-model"})

@@ -46,7 +46,7 @@ class DraftingAhead(DecoderParams):
     two devices. Here they share one, in two threads: the toy shows the schedule, and no speed.
     """
 
-    drafts: ClassVar[bool] = True
+    is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
         """One for all rows."""
@@ -85,19 +85,19 @@ class Ahead(DraftVerify):
         """Take the drafts that came true, and draft for the others."""
         now, without = self.clock.mark(), []
         for state in turns:
-            guess = self.guesses.pop(id(state.row), None)
+            guess = self.guesses.pop(id(state.sequence), None)
             fits = (
                 guess is not None
-                and guess.prefix == state.row.committed
-                and len(guess.tree) <= state.row.state.plan.depth
+                and guess.prefix == state.sequence.committed
+                and len(guess.tree) <= state.sequence.state.plan.depth
             )
             if guess is not None and fits:
-                state.tree, state.drafting = guess.tree, Drafting(now, now, (id(state.row),))
+                state.tree, state.drafting = guess.tree, Drafting(now, now, (id(state.sequence),))
             else:
                 without.append(state)
             if guess is not None:
-                state.row.report.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
-                state.row.report.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
+                state.sequence.report.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
+                state.sequence.report.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
         super().draft(without)
         return [state for state in turns if state.tree is not None]
 
@@ -120,12 +120,12 @@ class Ahead(DraftVerify):
             drafter.join()
             self.is_guessing = False
             for state in ahead:
-                if state.row.status in ENDED:  # meanwhile, with an error
-                    self.guesses.pop(id(state.row), None)
+                if state.sequence.status in ENDED:  # meanwhile, with an error
+                    self.guesses.pop(id(state.sequence), None)
 
     @staticmethod
     def _can_guess(state: RoundState) -> bool:
-        row, tree = state.row, state.tree
+        row, tree = state.sequence, state.tree
         if tree is None or len(tree) == 0 or row.state.no_drafts or row.remaining <= len(tree) + 2:
             return False
         left = row.drafter.reach(row)
@@ -133,7 +133,7 @@ class Ahead(DraftVerify):
 
     def _guess(self, turns: abc.Sequence[RoundState], begun: threading.Event) -> None:
         for state in turns:
-            row, start = state.row, self.clock.mark()
+            row, start = state.sequence, self.clock.mark()
             begun.set()
             try:
                 with torch.inference_mode():  # which is a thread's own
@@ -148,7 +148,7 @@ class Ahead(DraftVerify):
 
 def guess(state: RoundState) -> Guess:
     """Draft behind the whole draft and one token more, as if the row had got so far."""
-    row, tree = copy.copy(state.row), state.tree
+    row, tree = copy.copy(state.sequence), state.tree
     assert tree is not None
     row.committed = [*row.committed, *tree.tokens.tolist()]
     plan = dataclasses.replace(row.state.plan, depth=row.state.plan.depth + 1)
@@ -160,8 +160,11 @@ def guess(state: RoundState) -> Guess:
 def behind_the_first(tree: DraftTree) -> DraftTree:
     """A chain without its first token, which is committed."""
     distributions = {} if tree.score is None else {"score": tree.score[1:]}
-    if tree.q is not None and tree.q_of is not None:
-        distributions |= {"q": tree.q[1:], "q_of": torch.where(tree.q_of > 0, tree.q_of - 1, tree.q_of)[1:]}
+    if tree.q is not None and tree.child_q_rows is not None:
+        distributions |= {
+            "q": tree.q[1:],
+            "q_of": torch.where(tree.child_q_rows > 0, tree.child_q_rows - 1, tree.child_q_rows)[1:],
+        }
     return dataclasses.replace(
         tree,
         tokens=tree.tokens[1:],
@@ -179,14 +182,14 @@ METHOD = Method(
     source=Source(
         "AMUSD: asynchronous multi-device speculative decoding", "McDanel", 2024, "https://arxiv.org/abs/2410.17375"
     ),
-    teaches="While the target checks, the drafter need not wait; what it bets on wrongly is thrown away.",
+    summary="While the target checks, the drafter need not wait; what it bets on wrongly is thrown away.",
     idea=(
         "A toy that shows another order of the phases: the drafter goes on behind its own draft while the target "
         "verifies it, and starts anew where the target decides otherwise."
     ),
-    differs=("Both models share one device and take time from each other: it shows the order, not the speed.",),
+    differences=("Both models share one device and take time from each other: it shows the order, not the speed.",),
     drafter=DraftModel(),
     verifier=Lossless(),
     policies=(Fixed(depth=3),),
-    rounds=DraftingAhead(),
+    decoder_params=DraftingAhead(),
 )

@@ -77,9 +77,9 @@ class Filling(Decoder):
 
     def change(self, row: Sequence, settings: Settings) -> None:
         """From the next round on; what is set stays until the target is of another mind."""
-        if settings.swaps:
+        if settings.image_changes:
             raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
-        row.configured, row.models, row.sampling = settings.configured, settings.models, settings.sampling
+        row.configured_method, row.models, row.sampling = settings.configured_method, settings.models, settings.sampling
 
     def revoke(self, row: Sequence) -> None:
         """Take back nothing yet: a canvas is dropped when the change has succeeded."""
@@ -97,7 +97,7 @@ class Filling(Decoder):
 
     def _round(self, row: Sequence) -> None:
         begun, clock, target, canvas = time.perf_counter(), self.context.clock, self.context.models.target, row.state
-        rounds = row.configured.rounds
+        rounds = row.configured_method.decoder_params
         assert isinstance(rounds, MaskFilling)
         n, base = min(rounds.places, row.remaining), len(row.committed)
         spans_of([row])  # of work between rounds
@@ -106,17 +106,17 @@ class Filling(Decoder):
         known = [*zip(canvas.guesses, canvas.stands, strict=True)]
         old = (known + [(row.committed[-1], False)] * n)[:n]
         lost = [base + n + i for i, (_, stood) in enumerate(known[n:]) if stood]
-        row.place.scratch = 0
+        row.cache_slot.scratch = 0
         read = to_device([row.committed[-1], *(guess for guess, _ in old[:-1])], target.device)
-        out = target.forward([Segment(row.place, read)])
+        out = target.forward([Segment(row.cache_slot, read)])
         judge = clock.mark()
         guesses, sure = self._guess(row, out.logits[0], base)
         commit = clock.mark()
         right = [guess == now for (guess, _), now in zip(old, guesses, strict=True)]
         final = next((i for i, same in enumerate(right[:-1]) if not same), n - 1) + 1
         kept, reason, texts = apply_stop_conditions(row, guesses[:final], self.context.models)
-        target.commit(row.place, range(kept))
-        row.place.last_hidden = out.hidden[0, kept - 1]
+        target.commit(row.cache_slot, range(kept))
+        row.cache_slot.last_hidden = out.hidden[0, kept - 1]
         row.committed.extend(guesses[:kept])
 
         stays = [i >= kept and not reason and stood and right[i] for i, (_, stood) in enumerate(old)]
@@ -147,7 +147,7 @@ class Filling(Decoder):
             p, found = logits.softmax(1), likeliest(logits)
         else:
             p = to_probs(logits, row.sampling)
-            u = [row.draw.uniform(base + i, Purpose.STOP, 1, level=1) for i in range(len(logits))]
+            u = [row.random_stream.uniform(base + i, Purpose.BONUS, 1, level=1) for i in range(len(logits))]
             found = pick(p, torch.from_numpy(np.concatenate(u)))
         guesses, sure = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])
         if any(chance != chance for chance in sure):
@@ -166,15 +166,15 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "Algorithm 1: the fixed point",
     ),
-    teaches="A decoder may write in any order and change its mind; only what can change no more is text.",
+    summary="A decoder may write in any order and change its mind; only what can change no more is text.",
     idea=(
         "A toy that shows decoding without drafts: the target guesses the next places all at once, sets those that it "
         "is sure of, and takes them back where its next pass thinks otherwise."
     ),
     formula="x(t+i) ← argmax p( · | x(1) … x(t), guesses before i ), for all i at once, until nothing changes",
-    differs=("A causal target reads its last guess where a place is masked: it was never trained to see masks.",),
+    differences=("A causal target reads its last guess where a place is masked: it was never trained to see masks.",),
     drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),
-    rounds=MaskFilling(),
+    decoder_params=MaskFilling(),
 )

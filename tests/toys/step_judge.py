@@ -60,15 +60,15 @@ class StepJudge(Verifier):
     easy: float = param(0.01, ge=0.0, le=1.0, doc="θ, probability above which a draft is kept until its step is judged")
     enough: float = param(0.3, ge=0.0, le=1.0, doc="mean probability of a step's tokens below which it is taken back")
 
-    def prime(self, row: Sequence, models: Models) -> StepState:
+    def init_state(self, row: Sequence, models: Models) -> StepState:
         """Nothing was taken back yet."""
         return StepState()
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Easy, or strict in a step that was taken back."""
-        if v.u_stop is None and v.state.is_strict:
+        if v.u_bonus is None and v.state.is_strict:
             return greedy_match(v.tree, likeliest(v.logits))
-        stop = likeliest(v.logits) if v.u_stop is None else pick(v.p, v.u_stop)
+        stop = likeliest(v.logits) if v.u_bonus is None else pick(v.p, v.u_bonus)
         p_x = v.p[v.tree.parents + 1, v.tree.tokens]
         if v.state.is_strict:
             return AcceptanceDecision(torch.zeros_like(p_x), stop)
@@ -77,15 +77,15 @@ class StepJudge(Verifier):
             (p_x > threshold).to(p_x.dtype), stop, reason=Reason((EASY,), {"threshold": threshold})
         )
 
-    def draws(self, sampling: SamplingParams) -> bool:
+    def needs_uniform(self, sampling: SamplingParams) -> bool:
         """Both rules are comparisons."""
         return False
 
-    def holds(self) -> int:
+    def max_tentative(self) -> int:
         """A step, and what the round that ends it may add."""
         return 2 * self.step + 64
 
-    def settle(self, row: Sequence, held: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
+    def decide_tentative(self, row: Sequence, held: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
         """Judge the step once it is long enough, or the last."""
         judge: Any = row.state.verifier
         if len(held) < self.step and not ends:
@@ -93,10 +93,10 @@ class StepJudge(Verifier):
         mean = math.exp(sum(math.log(max(token.p, 1e-30)) for token in held) / len(held))
         if mean >= self.enough or judge.is_strict:
             judge.is_strict = False
-            return TentativeDecision(final=len(held))
+            return TentativeDecision(n_final=len(held))
         judge.is_strict = True
         row.report.signals["steps taken back"] = 1
-        return TentativeDecision(back=len(held))
+        return TentativeDecision(n_revoked=len(held))
 
 
 METHOD = Method(
@@ -110,12 +110,12 @@ METHOD = Method(
         "https://arxiv.org/abs/2504.07891",
         "a step is judged as a whole",
     ),
-    teaches="A verdict may come later than the token, as long as nobody was shown the token.",
+    summary="A verdict may come later than the token, as long as nobody was shown the token.",
     idea=(
         "A toy that shows judging whole steps: drafts are kept easily, nothing of a step is text before it has been "
         "judged, and a poor step is taken back and written anew."
     ),
-    differs=("The judge is the mean probability of the step, not a model that is asked.",),
+    differences=("The judge is the mean probability of the step, not a model that is asked.",),
     drafter=DraftModel(),
     verifier=StepJudge(),
     policies=(Fixed(depth=4),),

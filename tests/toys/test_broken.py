@@ -62,7 +62,7 @@ def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) 
     engine = Engine(models)
     rows = [engine.submit(Request(PROMPT, m, max_new_tokens=N, stop_at_eos=False)) for m in (faulty, plain)]
     for _ in range(200):
-        if engine.idle:
+        if engine.is_idle:
             break
         engine.step()
     assert [row.status for row in rows] == [ERROR if in_step else FINISHED, FINISHED]
@@ -89,13 +89,13 @@ def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> Non
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))
     engine.step()
-    held = row.configured, row.models, row.sampling, row.state
+    held = row.configured_method, row.models, row.sampling, row.state
     row.change(method=dataclasses.replace(plain, name="closed", rounds=ClosedRounds()))
     engine.step()
     assert all(now is before for now, before in zip(
-        (row.configured, row.models, row.sampling, row.state), held, strict=True
+        (row.configured_method, row.models, row.sampling, row.state), held, strict=True
     ))  # fmt: skip
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     assert row.status == FINISHED
     assert row.trace is not None

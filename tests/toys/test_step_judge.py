@@ -128,13 +128,13 @@ def test_a_stream_has_no_token_that_is_taken_back(models: Models, toy: Method, p
 
     def follow(r: Round) -> None:
         got.extend(e.token for e in r.emitted)
-        scores.append(len(request.scores))
+        scores.append(len(request.logprobs))
         assert scores[-1] == len(got), "what has been scored has been sent"
 
     request.on_round = follow
     trace = Engine(models).generate(request)
     assert got == plain
-    assert [s.token for s in request.scores] == plain
+    assert [s.token for s in request.logprobs] == plain
     assert trace.text == "".join(e.text for r in trace.rounds for e in r.emitted)
 
 
@@ -200,7 +200,7 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
 
     class Never(type(verifier)):
         def settle(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
-            return TentativeDecision(back=len(held))
+            return TentativeDecision(n_revoked=len(held))
 
     method = replace(toy, verifier=Never())
     trace = checked(Engine(models).generate(make_request(method.with_params())))

@@ -27,7 +27,7 @@ def trace(request: pytest.FixtureRequest, device: str) -> Trace:
     row = engine.submit(
         Request(worlds.repeating_prompt(12), registry.get("draft-tree-sampled"), SamplingParams(request.param), 40)
     )
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         if row.trace is not None and len(row.trace.rounds) == 3:
             row.change(registry.get("draft-model"), {"depth": 2})

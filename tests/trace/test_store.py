@@ -236,7 +236,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
         assert done.added == runs
         assert tags == {("imported", "seed-0"), ("imported", "seed-1")}
         assert other.entry(runs[0])["note"] == "kept"
-        assert other.import_(*files).known == runs
+        assert other.import_(*files).duplicates == runs
     else:
         assert tags == {("imported",)}
     single = store.export(runs[:1], tmp_path / f"one.{kind}")

@@ -84,9 +84,9 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
     rate = lambda t: metrics.count_emitted(t.rounds) / sum(r.seconds for r in t.rounds)  # noqa: E731
     assert found.speedup == pytest.approx(rate(RUN) / rate(PLAIN))
     assert found.measured == pytest.approx(found.speedup), "no round stalled"
-    assert found.predicted == pytest.approx(theory.expected_tau(10 / 14, 4) / (4 * DRAFT_S / PLAIN_S + 1))
+    assert found.predicted_speedup == pytest.approx(theory.expected_tau(10 / 14, 4) / (4 * DRAFT_S / PLAIN_S + 1))
     names, gains = zip(*found.steps(), strict=True)
-    assert gains[0] == found.predicted
+    assert gains[0] == found.predicted_speedup
     assert gains[-1] == found.speedup
     assert len(names) == 4
 

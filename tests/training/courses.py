@@ -22,6 +22,6 @@ def make_training_setup(
 ) -> TrainingSetup:
     asked = ChatHeadOptions(method="eagle-3", target="text-target", readings=options.out, out=tmp_path, threads=1,
                             draft_vocab_size=64, taps=(1, 3), checkpoint=None, **more)  # fmt: skip
-    teacher, readings = load_teacher(asked), Readings(options.out, everywhere=everywhere)
-    held = readings.part(held_out=True)
+    teacher, readings = load_teacher(asked), Readings(options.out, include_prompts=everywhere)
+    held = readings.split_indices(held_out=True)
     return TrainingSetup(asked, teacher, readings, torch.arange(0, 4096, 64), held, quiet)

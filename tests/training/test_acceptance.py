@@ -47,10 +47,10 @@ def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(m
         for runner in (models.target, models.drafter)
     )
     wanted = torch.minimum(p, q).sum(1)
-    found = torch.stack([drafts(models, 0.8, 1.0, seed).kept for seed in range(400)])
+    found = torch.stack([drafts(models, 0.8, 1.0, seed).accept_probs for seed in range(400)])
     assert found.mean(0).tolist() == pytest.approx(wanted.tolist(), abs=0.08)  # five standard errors at most
     greedy = drafts(models, 0.0, 1.0)
-    assert greedy.kept.tolist() == (p.argmax(1) == q.argmax(1)).float().tolist()
+    assert greedy.accept_probs.tolist() == (p.argmax(1) == q.argmax(1)).float().tolist()
 
 
 def test_a_state_stands_behind_its_own_draft(models: Models) -> None:
@@ -60,7 +60,7 @@ def test_a_state_stands_behind_its_own_draft(models: Models) -> None:
     wanted = compute_logits_and_states(models.drafter, PROMPT + best)[1][len(PROMPT) :]
     assert torch.allclose(drafts(models, 0.0, 1.0).states, wanted)
     few = drafts(models, 0.0, 0.5)
-    assert 0 < len(few.kept) < len(ANSWER), "what the draft model did not draw teaches nothing"
+    assert 0 < len(few.accept_probs) < len(ANSWER), "what the draft model did not draw teaches nothing"
 
 
 def test_a_rejection_weighs_six_times_and_the_weight_can_be_taken_out() -> None:
@@ -106,16 +106,16 @@ def test_what_was_not_drawn_is_left_out_with_its_label(models: Models) -> None:
     """At temperature 0 labels do not depend on what is drawn beside them but through the text before."""
     whole, part = drafts(models, 0.0, 1.0), drafts(models, 0.0, 0.9)
     generator = torch.Generator().manual_seed(0)
-    lengths = [len(sample_drafts(models, PROMPT, ANSWER, 0.0, 0.9, generator).kept) for _ in range(60)]
+    lengths = [len(sample_drafts(models, PROMPT, ANSWER, 0.0, 0.9, generator).accept_probs) for _ in range(60)]
     assert sum(lengths) / 60 == pytest.approx(0.9 * len(ANSWER), abs=0.06 * len(ANSWER))
-    assert len(whole.kept) == len(ANSWER) >= len(part.kept)
+    assert len(whole.accept_probs) == len(ANSWER) >= len(part.accept_probs)
     assert models.drafter is not None
     q = compute_logits_and_states(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
     p = compute_logits_and_states(models.target, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1]
     labels = (p.argmax(1) == q.argmax(1)).float()
     for seed in range(8):
         drawn = torch.rand(len(ANSWER), generator=torch.Generator().manual_seed(seed)) < 0.5
-        assert drafts(models, 0.0, 0.5, seed).kept.tolist() == labels[drawn].tolist(), "each its own"
+        assert drafts(models, 0.0, 0.5, seed).accept_probs.tolist() == labels[drawn].tolist(), "each its own"
 
 
 def test_a_figure_says_how_often_the_chance_itself_is_right_whatever_a_rejection_weighs() -> None:

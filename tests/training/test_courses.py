@@ -50,7 +50,7 @@ def training_parts(
 ) -> Any:
     """(the net, its losses, its figures) of a kind's lesson, untrained: as `TrainingSetup.run` is given them."""
     asked = replace(make_training_setup(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
-    asked = registry.heads()[kind].settle(replace(asked, loss=""))
+    asked = registry.heads()[kind].apply_settings(replace(asked, loss=""))
     course = replace(make_training_setup(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
     given: list[Any] = []
 
@@ -167,7 +167,7 @@ def test_no_head_learns_from_what_it_is_measured_on(
     usual_train = eagle.train
 
     def train(course: TrainingSetup) -> Any:
-        held.extend(course.held)
+        held.extend(course.held_out)
         return usual_train(course)
 
     monkeypatch.setattr(eagle, "train", train)
@@ -194,9 +194,9 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
     course = make_training_setup(options, tmp_path)
     course = replace(course, options=replace(course.options, method="block-diffusion", loss="ce_soft:1", **SIZES))
     module.train(course)
-    rows = course.readings.part(held_out=False)[:4]
+    rows = course.readings.split_indices(held_out=False)[:4]
     ids, features, _, answer = unrolled.load_batch(course.readings, rows)
-    said = unrolled.pad_and_stack([course.said(row) for row in rows])
+    said = unrolled.pad_and_stack([course.target_tokens(row) for row in rows])
     batch = unrolled.Batch(rows, ids, course.teacher.embedding[ids], features, answer, said)
     anchors, is_there = module.drawn(answer, None)
     known = module.in_sight(anchors.shape, SIZES["block"], None)
@@ -296,11 +296,11 @@ def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
 
 def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options: ReadingsOptions) -> None:
     readings = Readings(options.out)
-    held = readings.part(held_out=True)
+    held = readings.split_indices(held_out=True)
     kept, facts = select_draft_vocabulary(readings, held, 60, [])
     wanted = coverage(count_tokens(readings, held), kept)
     assert facts["covered"] == round(wanted, 4)
-    assert abs(wanted - coverage(count_tokens(readings, readings.part(held_out=False)), kept)) > 1e-3
+    assert abs(wanted - coverage(count_tokens(readings, readings.split_indices(held_out=False)), kept)) > 1e-3
 
 
 def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

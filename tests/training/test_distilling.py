@@ -68,7 +68,7 @@ def drafter(options: DistillingOptions) -> DrafterInTraining:
 @torch.no_grad()
 def distributions_of(drafter: DrafterInTraining, text: list[int]) -> Tensor:
     """q at each place of one text, read whole, [n, K]."""
-    return (drafter.states(torch.tensor([text]))[0] @ drafter.table(KEPT).T).double().softmax(-1)
+    return (drafter.states(torch.tensor([text]))[0] @ drafter.lm_head_rows(KEPT).T).double().softmax(-1)
 
 
 def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTraining) -> None:
@@ -137,7 +137,7 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
     said = seen[0][0].float().softmax(-1)
     again = build_drafter(config_of(asked, teacher := load_teacher(asked)), teacher, asked.seed)
     with torch.no_grad():
-        own = (again.states(ids) @ again.table(torch.arange(4096)).T).softmax(-1)
+        own = (again.states(ids) @ again.lm_head_rows(torch.arange(4096)).T).softmax(-1)
     mine = torch.cat([own[b, : len(text) - 1] for b, text in enumerate(texts)])
     assert (mine - said[nearest.indices]).abs().sum(-1).max() < 0.05, "beside the drafter's own of the same place"
 
@@ -157,7 +157,7 @@ def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: Distilling
     assert (
         sorted(rows + select_readings(readings, "given"))
         == select_readings(readings, "all")
-        == readings.part(held_out=False)
+        == readings.split_indices(held_out=False)
     )
     nobody: Any = None
     own = Counting(nobody, nobody, readings, rows, KEPT, (), 0)

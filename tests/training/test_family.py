@@ -54,8 +54,10 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: Readings
     readings, lines = Readings(options.out), {line["n"]: line for line in read_answers(answers / "answers.jsonl")}
     numbers = readings.rows[:, 0].tolist()
     assert len(set(numbers)) == len(numbers) == len(lines)
-    assert readings.part(held_out=True)
-    assert sorted(readings.part(held_out=True) + readings.part(held_out=False)) == list(range(len(numbers)))
+    assert readings.split_indices(held_out=True)
+    assert sorted(readings.split_indices(held_out=True) + readings.split_indices(held_out=False)) == list(
+        range(len(numbers))
+    )
     models = load_models("text-target", None, "cpu", "float32")
     for row in (0, len(numbers) // 2, len(numbers) - 1):
         line, one = lines[numbers[row]], readings.dialogue(row)
@@ -65,7 +67,7 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: Readings
             made = models.target.model(one.ids[None], output_hidden_states=True)
         torch.testing.assert_close(one.features.float(), made.hidden_states[-1][0], rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(
-            readings.stream("tap-3", row).float(), made.hidden_states[3][0], rtol=1e-2, atol=1e-2
+            readings.hidden_states("tap-3", row).float(), made.hidden_states[3][0], rtol=1e-2, atol=1e-2
         )
     greedy = next(row for row in range(len(numbers)) if readings.rows[row, 4] == 1)
     one, teacher = (
@@ -78,7 +80,7 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: Readings
 
 def test_a_batch_depends_on_its_step_alone(options: ReadingsOptions) -> None:
     readings = Readings(options.out)
-    rows = readings.part(held_out=False)
+    rows = readings.split_indices(held_out=False)
     once, again = batches(readings, rows, 4, seed=3), batches(readings, rows, 4, seed=3)
     n = -(-len(rows) // 4)
     first = [once(step) for step in range(2 * n)]
@@ -125,7 +127,7 @@ def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     assert [n for n, *_, kind in readings_of(out) if kind == TEXT_ANSWER] == [9_001, taken]
     assert readings.rows[:, 4].tolist() == [*Readings(options.out).rows[:, 4].tolist(), TEXT_ANSWER]
     assert readings.text(len(readings.rows) - 1)[0].tolist() == [5, 6, 7, 11, 12, 13, 14]
-    held, before = readings.part(held_out=True), Readings(options.out)
+    held, before = readings.split_indices(held_out=True), Readings(options.out)
     kept, facts = select_draft_vocabulary(readings, held, 300, [0])
     alone = select_draft_vocabulary(before, held, 300, [0])
     assert (kept, facts["answer_tokens"]) == (alone[0], alone[1]["answer_tokens"])
@@ -374,25 +376,28 @@ def test_what_the_target_says_at_a_place_is_asked_of_it_once(
     options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course, asked = make_training_setup(options, tmp_path), list[int]()
-    likeliest = Teacher.likeliest
+    likeliest = Teacher.greedy_tokens
     monkeypatch.setattr(Teacher, "likeliest", lambda self, x: asked.append(len(x)) or likeliest(self, x))
-    row = course.readings.part(held_out=False)[0]
-    one, said = course.readings.dialogue(row), course.said(row)
+    row = course.readings.split_indices(held_out=False)[0]
+    one, said = course.readings.dialogue(row), course.target_tokens(row)
     decides = slice(one.n_prompt - 1, len(one.ids) - 1)
     assert torch.equal(said[decides], course.teacher.logits(one.features[decides]).argmax(1))
     assert said[: one.n_prompt - 1].eq(-1).all()
     assert said[-1] == -1
-    assert course.said(row) is said
+    assert course.target_tokens(row) is said
     assert asked == [len(one.ids) - one.n_prompt], "once"
-    prompt = make_training_setup(options, tmp_path, everywhere=True).said(row)
+    prompt = make_training_setup(options, tmp_path, everywhere=True).target_tokens(row)
     assert prompt[:-1].ge(0).all(), "and at the places of the prompt, where these are learnt from, too"
 
 
 def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadingsOptions, tmp_path: Path) -> None:
     course = make_training_setup(options, tmp_path)
-    found, rows = fusing.measure_scales(course, (1, 3)), course.readings.part(held_out=False)[: fusing.SCALE_TEXTS]
+    found, rows = (
+        fusing.measure_scales(course, (1, 3)),
+        course.readings.split_indices(held_out=False)[: fusing.SCALE_TEXTS],
+    )
     for at, tap in enumerate((1, 3)):
-        stream = torch.cat([course.readings.stream(f"tap-{tap}", row)[1:].double() for row in rows])
+        stream = torch.cat([course.readings.hidden_states(f"tap-{tap}", row)[1:].double() for row in rows])
         share = found[at * 288 : (at + 1) * 288] / stream.square().mean(0).sqrt()
         assert share.log2().abs().max() < 0.51
     assert torch.equal(found, found.log2().round().exp2()), "powers of 2, by which nothing is rounded"
@@ -409,26 +414,28 @@ def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
     folder = tmp_path / "text-target-eagle-3"
     net, config = load_net(folder)
     if learns:
-        assert torch.equal(net.kept, course.kept)
-        assert not torch.allclose(net.lm_head.weight, course.teacher.head[course.kept], rtol=2**-10, atol=1e-5)
+        assert torch.equal(net.kept, course.draft_vocabulary)
+        assert not torch.allclose(
+            net.lm_head.weight, course.teacher.lm_head[course.draft_vocabulary], rtol=2**-10, atol=1e-5
+        )
     else:
         assert not any("lm_head" in name or "d2t" in name for name in net.state_dict())
-    assert config.get("draft_vocabulary") == (None if learns else course.kept.tolist())
+    assert config.get("draft_vocabulary") == (None if learns else course.draft_vocabulary.tolist())
     drafted = written_with("eagle-3", folder, config)
     tokens = {token for r in drafted.rounds for token in r.nodes.tokens}
     assert tokens
-    assert tokens <= set(course.kept.tolist())
+    assert tokens <= set(course.draft_vocabulary.tolist())
     assert any("outside the draft vocabulary" in r.signals for r in drafted.rounds)
 
 
 def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadingsOptions) -> None:
-    plain, all_of_it = Readings(options.out), Readings(options.out, everywhere=True)
-    for row in plain.part(held_out=False):
+    plain, all_of_it = Readings(options.out), Readings(options.out, include_prompts=True)
+    for row in plain.split_indices(held_out=False):
         mine, other = plain.dialogue(row), all_of_it.dialogue(row)
         assert torch.equal(mine.ids, other.ids)
         assert mine.n_prompt > 1
         assert other.n_prompt == 1
-    held = plain.part(held_out=True)
+    held = plain.split_indices(held_out=True)
     assert held
     assert [all_of_it.dialogue(row).n_prompt for row in held] == [plain.dialogue(row).n_prompt for row in held]
 
@@ -519,14 +526,16 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
     size = fusing.measure_scales(course, (1, 3))
     fusing.normalise_inputs(net.fuse, size)
     eagle_3.init_from_eagle(course, net, layer, size)
-    text = course.readings.dialogue(course.readings.part(held_out=True)[0])
+    text = course.readings.dialogue(course.readings.split_indices(held_out=True)[0])
     features, following = text.features[1:-1].float(), course.teacher.embedding[text.ids[2:]]
-    pairs = layer.pairs(following, features)
+    pairs = layer.make_pairs(following, features)
     with torch.inference_mode():
         feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion had told it exactly
-        read = net.reads(net.pairs(following, feature.mT)[None])[1]
+        read = net.attention_inputs(net.make_pairs(following, feature.mT)[None])[1]
         wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
-        told = net.taken(fusing.load_fusion_batch(course, [course.readings.part(held_out=True)[0]], (1, 3)))[0, 1:-1]
+        told = net.combine_hidden_states(
+            fusing.load_fusion_batch(course, [course.readings.split_indices(held_out=True)[0]], (1, 3))
+        )[0, 1:-1]
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(wanted, found, dim=-1).mean() > 0.95
     assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
@@ -546,7 +555,7 @@ def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: R
     course = make_training_setup(options, tmp_path)
     size = fusing.measure_scales(course, (1, 3))
     found = fusing.fit_fusion(course, (1, 3), size, lambda features: features[:, :5])
-    rows = course.readings.part(held_out=False)
+    rows = course.readings.split_indices(held_out=False)
     x = torch.cat([fusing.load_fusion_input(course, row, (1, 3))[1:] for row in rows]).double() / size
     y = torch.cat([course.readings.dialogue(row).features[1:, :5] for row in rows]).double()
     ridge = torch.eye(len(size), dtype=x.dtype) * (fusing.RIDGE * len(x)) ** 0.5
@@ -602,7 +611,7 @@ def test_the_bundled_families_are_there() -> None:
 def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> None:
     folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
-    assert written == f"# {name}\n\n{card(TrainedModel.at(folder))}\n"
+    assert written == f"# {name}\n\n{card(TrainedModel.load(folder))}\n"
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:

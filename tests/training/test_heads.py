@@ -99,14 +99,14 @@ def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues:
     """At place s stands what the state before it answered; what comes before s is the target's own."""
     net = build_net(HeadOptions(method="eagle", ffn=32, heads=2), target).eval()
     batch = batch_of(dialogues.dialogues[:2], target.get_input_embeddings())
-    features, place = batch.seen.features, 5
+    features, place = batch.inputs.features, 5
     only = torch.zeros(features.shape[:2], dtype=torch.bool)
     only[1, place] = True
     mixed = replace_with_predictions(net, batch, features, only)
     same = torch.ones_like(only)
     same[1, place] = False
     assert torch.equal(mixed[same], features[same])
-    pairs = net.pairs(batch.seen.embeds[1:, 1 : place + 1], features[1:, :place])
+    pairs = net.make_pairs(batch.inputs.embeds[1:, 1 : place + 1], features[1:, :place])
     with torch.no_grad():
         drafted = net.futures(net(pairs, torch.arange(place)))[0, -1, 0]
     torch.testing.assert_close(mixed[1, place], drafted)
@@ -132,15 +132,15 @@ def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
     at = places()
 
     def value(guess: Tensor, logits: Tensor) -> Tensor:
-        return LOSSES[name](LossInputs(guess, at.truth, logits, at.wanted)).sum()
+        return LOSSES[name](LossInputs(guess, at.truth, logits, at.target_logits)).sum()
 
-    inputs = (at.guess.clone().requires_grad_(), at.logits.clone().requires_grad_())
+    inputs = (at.guess.clone().requires_grad_(), at.draft_logits.clone().requires_grad_())
     assert torch.autograd.gradcheck(value, inputs, eps=1e-6, atol=1e-7)
 
 
 def test_losses_are_least_where_the_guess_is_right() -> None:
     at = places()
-    right = LossInputs(at.truth, at.truth, at.wanted, at.wanted)
+    right = LossInputs(at.truth, at.truth, at.target_logits, at.target_logits)
     for name in VALUES:
         loss = LOSSES[name]
         assert loss(at).shape == (4,)
@@ -154,19 +154,19 @@ def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
     at = places()
     slopes = []
     for name in ("total_variation", "tvd_plus_plus"):
-        logits = at.logits.clone().requires_grad_()
-        LOSSES[name](LossInputs(at.guess, at.truth, logits, at.wanted)).sum().backward()
+        logits = at.draft_logits.clone().requires_grad_()
+        LOSSES[name](LossInputs(at.guess, at.truth, logits, at.target_logits)).sum().backward()
         slopes.append(logits.grad)
-    q = at.logits.softmax(-1)
-    right = (at.wanted.softmax(-1) >= q).double()
+    q = at.draft_logits.softmax(-1)
+    right = (at.target_logits.softmax(-1) >= q).double()
     mean = (q * right).sum() / 4
     sigma = ((q * (right - mean).square()).sum() / 4).sqrt()
     torch.testing.assert_close(slopes[1], slopes[0] / sigma)
     assert 0.1 < float(sigma) < 0.6, "and it is another scale"
-    same = LossInputs(at.truth, at.truth, at.wanted.clone().requires_grad_(), at.wanted)
+    same = LossInputs(at.truth, at.truth, at.target_logits.clone().requires_grad_(), at.target_logits)
     LOSSES["tvd_plus_plus"](same).sum().backward()
-    assert same.logits.grad is not None
-    assert not same.logits.grad.any(), "where laws agree nothing is left to learn"
+    assert same.draft_logits.grad is not None
+    assert not same.draft_logits.grad.any(), "where laws agree nothing is left to learn"
 
 
 def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> None:
@@ -182,11 +182,14 @@ def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> 
 def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
     at, labels = places(), torch.tensor([0, 4, 2, 2])
     kl = torch.nn.functional.kl_div(
-        at.logits.float().log_softmax(-1), at.wanted.float().log_softmax(-1), log_target=True, reduction="batchmean"
+        at.draft_logits.float().log_softmax(-1),
+        at.target_logits.float().log_softmax(-1),
+        log_target=True,
+        reduction="batchmean",
     )
-    text = torch.nn.functional.cross_entropy(at.logits.float(), labels)
-    torch.testing.assert_close(distillation_loss(at.logits, at.wanted, labels, 0.3), kl + 0.3 * text)
-    apart = distillation_loss(at.logits, at.wanted, labels, 0.0, draft_model_losses("total_variation:2"))
+    text = torch.nn.functional.cross_entropy(at.draft_logits.float(), labels)
+    torch.testing.assert_close(distillation_loss(at.draft_logits, at.target_logits, labels, 0.3), kl + 0.3 * text)
+    apart = distillation_loss(at.draft_logits, at.target_logits, labels, 0.0, draft_model_losses("total_variation:2"))
     torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
     with pytest.raises(ParameterError, match="smooth_l1 compares features, and a draft model guesses none"):
         draft_model_losses("ce_soft:1+smooth_l1:1")
@@ -272,7 +275,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
         batch = batch_of(part, embed)
         for step in range(6):  # the gate draws another operation now and then
             at = predict_answers(
-                net, batch, net.practise(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step)
+                net, batch, net.sample_options(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step)
             )
             (at.guess.square().sum() + at.cost).backward()
     assert all(weight.grad is None for weight in model.parameters())

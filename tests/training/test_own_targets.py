@@ -141,7 +141,7 @@ def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: A
         )
         with SimulatedGPU() as gpu:
             figures.append(recipes.run("chat-heads", options, quiet))
-        assert (gpu.n > 200) == (device == "cuda")
+        assert (gpu.n_operations > 200) == (device == "cuda")
     here, there = (load_file(folder / device / f"tiny-chat-{kind}" / "model.safetensors") for device in ("cpu", "cuda"))
     assert figures[0]["losses"] == figures[1]["losses"]
     assert figures[0]["held"] == figures[1]["held"]
@@ -164,7 +164,7 @@ def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
         options = short_run_options(target, readings, tmp_path / device, device, **more)
         with SimulatedGPU() as gpu:
             figures.append(recipes.run("chat-drafter", options, quiet))
-        assert (gpu.n > 200) == (device == "cuda")
+        assert (gpu.n_operations > 200) == (device == "cuda")
     assert figures[0]["losses"] == figures[1]["losses"]
     assert figures[0]["held"] == figures[1]["held"]
 

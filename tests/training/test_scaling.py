@@ -70,7 +70,7 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert cells[0]["tokens"] == cells[2]["tokens"], "runs of one length read the same"
     lengths = Readings(options.readings).rows[:, 3]
     readings = Readings(options.readings)
-    rows_of_step = batches(readings, readings.part(held_out=False), options.rows, options.seed)
+    rows_of_step = batches(readings, readings.split_indices(held_out=False), options.rows, options.seed)
     for cell in cells:
         read = [row for step in range(cell["steps"]) for row in rows_of_step(step)]
         assert cell["tokens"] == int(lengths[read].sum()), "what was read, not what was asked for"

@@ -182,24 +182,26 @@ def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
     painted = [paint(scene) for scene in drawn]
     shown = np.stack([maps for _, maps in painted])
     rows = draw_questions(drawn, options, "pointing")
-    assert any(len(named) == 2 for row in rows.named for named in row)
-    assert not all(rows.seen)
+    assert any(len(named) == 2 for row in rows.named_objects for named in row)
+    assert not all(rows.with_image)
     tokenizer = load_tokenizer(TOKENIZER)
-    packed = Packer(tokenizer).pack(rows.turns, rows.chained, rows.seen)
-    pictures = torch.from_numpy(normalise_pixels(np.stack([pixels for pixels, _ in painted])))[torch.tensor(rows.seen)]
+    packed = Packer(tokenizer).pack(rows.turns, rows.chained, rows.with_image)
+    pictures = torch.from_numpy(normalise_pixels(np.stack([pixels for pixels, _ in painted])))[
+        torch.tensor(rows.with_image)
+    ]
     pointer, weights = Pointer(model, tokenizer, 0), []
     attention = model.model.language_model.layers[0].self_attn
     attention.register_forward_hook(lambda module, args, output: weights.append(output[1]))
     with torch.inference_mode():
         answer_states(model, packed, pictures)
-        loss = pointer.loss(packed, rows.named, drawn, shown)
+        loss = pointer.loss(packed, rows.named_objects, drawn, shown)
     labels, expected = patch_labels(drawn, shown), []
-    for i, named in enumerate(rows.named):
-        for place, objects in pointer.looks(packed.labels[i].tolist(), named, len(drawn[i].items)):
+    for i, named in enumerate(rows.named_objects):
+        for place, objects in pointer.attention_targets(packed.labels[i].tolist(), named, len(drawn[i].items)):
             for head, index in enumerate(objects):
                 patches = torch.from_numpy(labels.answers[i, :, list(ASPECTS).index("rank")] == index)
-                looks = weights[0][i, head, place][packed.image[i]]
-                if rows.seen[i] and patches.any():
+                looks = weights[0][i, head, place][packed.is_image[i]]
+                if rows.with_image[i] and patches.any():
                     expected.append(-(looks[patches].sum() / looks.sum()).log())
     assert len(expected) > 8
     assert torch.allclose(loss, torch.stack(expected).mean(), atol=1e-4)
@@ -213,7 +215,7 @@ def test_a_caption_looks_at_each_object_and_at_the_one_before(folder: Path) -> N
     asked = [ask("caption", scene, rng), ask("relation", scene, rng), ask("count", scene, rng)]
     turns = [(a.question, a.answer) for a in asked if a]
     labels = Packer(tokenizer).pack([turns], [False], [True]).labels[0].tolist()
-    looks = list(pointer.looks(labels, [a.named for a in asked if a], 3))
+    looks = list(pointer.attention_targets(labels, [a.named for a in asked if a], 3))
     said = [(tokenizer.decode([labels[place]]).strip(), objects) for place, objects in looks]
     sizes, relations = said[0:6:2], said[6:8]
     assert sizes == [(item.size, (i,)) for i, item in enumerate(scene.items)]

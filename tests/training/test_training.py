@@ -182,7 +182,7 @@ def test_an_update_of_muon_is_nearly_orthogonal() -> None:
 
 
 def test_what_is_left_of_a_run_is_in_seconds_below_a_minute() -> None:
-    clock = RunClock(steps=10, spent=30.0)
-    assert clock.left(5) == "30 s"
-    clock.spent = 600.0
-    assert clock.left(5) == "10 min"
+    clock = RunClock(steps=10, earlier_seconds=30.0)
+    assert clock.format_time_left(5) == "30 s"
+    clock.earlier_seconds = 600.0
+    assert clock.format_time_left(5) == "10 min"

@@ -63,7 +63,7 @@ def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list
     for lane in lanes:
         drafted = {token for rounds in lane.rounds for r in rounds for token in r.nodes.tokens}
         assert len(drafted) > 5
-        assert drafted <= set(lane.kept)
+        assert drafted <= set(lane.draft_vocabulary)
 
 
 @needs_models
@@ -71,7 +71,7 @@ def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
     options: TrimmingOptions, lanes: list[study.Lane]
 ) -> None:
     readings = Readings(options.readings)
-    train = readings.part(held_out=False)
+    train = readings.split_indices(held_out=False)
     given = [row for row in train if readings.rows[row, 4] == -1]
     own = [row for row in train if readings.rows[row, 4] != -1]
     assert own
@@ -81,9 +81,9 @@ def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
               "given": most_frequent_tokens(count_tokens(readings, given), 16, eos)}  # fmt: skip
     assert wanted["target"] != wanted["given"]
     for lane in lanes:
-        if len(lane.kept) == 16:
-            assert lane.kept == wanted[lane.counted]
-            assert eos <= set(lane.kept), "a drafter can end the text"
+        if len(lane.draft_vocabulary) == 16:
+            assert lane.draft_vocabulary == wanted[lane.count_source]
+            assert eos <= set(lane.draft_vocabulary), "a drafter can end the text"
 
 
 def synthetic_report() -> dict[str, Any]:

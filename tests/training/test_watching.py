@@ -115,8 +115,8 @@ def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monke
     options = replace(loop(tmp_path, 5, on_policy=draft), clock=RunClock(None, 5, 0.0, 0.0))
     now[0] += 7
     watch = TrainingMonitor.of(options.name, options.clock, options.curves, options.on_policy, 0)
-    watch.measured(1, {}, lambda _: None)
-    assert (options.clock.seconds, watch.evaluating) == (7, 50)
+    watch.record_evaluation(1, {}, lambda _: None)
+    assert (options.clock.seconds, watch.evaluation_seconds) == (7, 50)
 
 
 def test_without_tensorboardx_the_run_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_resumed_run_has_the_time_left_that_it_had(tmp_path: Path) -> None:
     torch.save(kept | {"seconds": 59.9}, tmp_path / "run.pt")
     options = replace(loop(tmp_path, 2), clock=RunClock(1.0, None))
     assert train(options).seconds >= 60
-    assert options.clock.spent == 59.9
+    assert options.clock.earlier_seconds == 59.9
 
 
 def test_rates_fall_where_the_options_say_and_no_gradient_is_larger_than_they_say(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def test_the_client_elsewhere_gets_what_was_found_or_what_is_wrong(app: Any, run
     remote = RemoteBackend(app[1])
     try:
         threading.Thread(target=lambda: (time.sleep(0.7), run.done.set()), daemon=True).start()
-        assert remote.explained("r") == FOUND
+        assert remote.fetch_attribution("r") == FOUND
         run.problem = PromptError("There is nothing to explain yet.", "Wait.")
         with pytest.raises(WorkbenchError, match="nothing to explain yet"):
-            remote.explained("r")
+            remote.fetch_attribution("r")
     finally:
         remote.close()

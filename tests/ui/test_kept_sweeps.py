@@ -61,7 +61,7 @@ def test_a_sweep_whose_reader_leaves_at_once_leaves_no_folder(folder: Path, anew
     axes = [{"name": "depth", "values": [1, 2]}]
     request: dict[str, Any] = {"axes": axes, "group": ["copy"], "repeats": 1, "max_new_tokens": 6, "anew": anew}
     view = tab.SweepView(FakeWorkbench())
-    sweep = view._asked(request)
+    sweep = view._parse_sweep(request)
     list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
     before = sorted(folder.iterdir())
 

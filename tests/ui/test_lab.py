@@ -61,7 +61,7 @@ def test_the_lab_is_off_where_strangers_may_come_and_for_others_and_says_why(
     monkeypatch.setattr("workbench.ui.saved_runs.is_user", lambda: False)
     assert view.offer({})["barred"] == NOT_YOURS
     for off in (public, view):
-        for call in off.answers()[1:]:
+        for call in off.server_functions()[1:]:
             with pytest.raises(MethodUnavailableError):
                 call({"id": RUNS[0], "head": "eagle-3", "target": "synthetic-target", "options": {}})
 

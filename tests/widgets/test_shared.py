@@ -31,7 +31,7 @@ def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: Page
         widget, sent = live(run), []
         widget.send = lambda content, buffers=None: sent.append(content)
         page = open_page(app_link(base=fake_app, run=run.id).url)
-        widget._hear(widget, {"id": "1", "call": "control", "payload": {"run": run.id, "action": "step"}}, [])
+        widget._on_message(widget, {"id": "1", "call": "control", "payload": {"run": run.id, "action": "step"}}, [])
         page.wait_for_selector(".wb-token")  # the notebook stepped, the app shows it
         wait_until(lambda: any(m.get("news", {}).get("rounds") for m in sent))
         assert count(page) == 1

@@ -257,7 +257,7 @@ def test_a_panel_refuses_what_the_registry_does_not_know(wrong: dict[str, Any], 
 
 def test_a_panel_steers_a_run_with_what_changed_alone(trace: Trace) -> None:
     run, panel = FakeRun(trace), w.panel(FakeClient(), "draft-model")
-    panel.steer(run)
+    panel.control(run)
     panel.values = panel.values | {"depth": 7}
     assert run.calls == [("change", {"method": None, "params": {"depth": 7}})]
     panel.values = {"method": "plain"}
@@ -274,7 +274,7 @@ def test_a_panel_says_what_a_run_refused(trace: Trace) -> None:
         raise WorkbenchError("No.", "Do something else.")
 
     run.change = refuse  # pyright: ignore[reportAttributeAccessIssue]
-    panel.steer(run).values = panel.values | {"depth": 7}
+    panel.control(run).values = panel.values | {"depth": 7}
     assert "Do something else" in panel.problem
 
 

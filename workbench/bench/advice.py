@@ -165,12 +165,12 @@ def _steps(
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:
         nonlocal result, n_reported
-        if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.refused):
+        if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.implausible):
             measured = sorted({s.prompt for s in runs.plain})
             result = Recommendation(
                 target, [names[i] for i in measured], ranking, repeated_share(ids, runs.plain), spent, runs.passes, complete,
                 machine, runs.failed, len(texts), runs.unreached, len(runs.disturbed),
-                runs.refused,
+                runs.implausible,
             ).to_wire()  # fmt: skip
         n_reported = runs.done
         return Advice(spent, seconds, runs.done, text, waiting, result, last)
@@ -185,7 +185,7 @@ def _steps(
                 prompts.append(
                     each[1] if isinstance(each, tuple) else format_prompt(backend, each, Plan(target=target))
                 )
-                writing = plain.write(i, None)
+                writing = plain.run(i, None)
                 with contextlib.closing(writing):
                     for reason in writing:
                         yield now(f"prompt {i + 1} of {len(texts)}", reason)

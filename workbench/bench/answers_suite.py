@@ -46,7 +46,7 @@ def verifiers_of(models: Models) -> list[str]:
     """Return the names of the verifiers that these models can run: the exact default, then those never exact."""
     method = registry.get(METHOD)
     default = method.verifier.name
-    others = [v for v in method.other_verifiers if not v.exact_for and not models.why_not(v.needs)]
+    others = [v for v in method.other_verifiers if not v.exact_for and not models.unsupported_reason(v.needs)]
     return [default, *(v.name for v in others)]
 
 
@@ -90,7 +90,7 @@ def run_suite(models: Models, scale: Scale, progress: Callable[[str], None] = la
         "rows": rows,
         "problems": problems,
         "target": target,
-        "dtype": str(models.target.stored).removeprefix("torch."),
+        "dtype": str(models.target.weight_dtype).removeprefix("torch."),
         "temperature": scale.temperature,
         "tokens": scale.tokens,
         "command": f"{command} --out assets/boards/{BOARD}",

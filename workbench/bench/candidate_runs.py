@@ -52,7 +52,7 @@ class Candidate:
     name: str
     title: str
     params: Mapping[str, Any]
-    write: Callable[[int, int | None], RunGenerator]
+    run: Callable[[int, int | None], RunGenerator]
 
 
 class CandidateRuns:
@@ -72,15 +72,15 @@ class CandidateRuns:
     """
 
     def __init__(self, contenders: Sequence[Candidate], prompts: int, tokens: int) -> None:
-        self.entrants, self._prompts, self._tokens = list(contenders), prompts, tokens
+        self.contenders, self._prompts, self._tokens = list(contenders), prompts, tokens
         self._per_token = dict[str, float]()  # in seconds, after warm-up
         self.samples: dict[str, list[Sample]] = {each.name: [] for each in contenders}
-        self.left, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
+        self.dropped_after, self.failed, self.passes, self.done = dict[str, int](), dict[str, str](), 0, 0
 
     @property
     def plain(self) -> list[Sample]:
         """Runs of plain decoding."""
-        return self.samples[self.entrants[0].name]
+        return self.samples[self.contenders[0].name]
 
     def run(
         self, is_over: Callable[[], bool], remaining: Callable[[], float]
@@ -111,9 +111,9 @@ class CandidateRuns:
             if is_over():
                 return
             active = [contender for contender in active if contender.name not in self.failed]
-            for contender in self._hopeless(active):
-                self.left[contender.name] = self.passes
-            active = [contender for contender in active if contender.name not in self.left]
+            for contender in self._slower_than_best(active):
+                self.dropped_after[contender.name] = self.passes
+            active = [contender for contender in active if contender.name not in self.dropped_after]
             if len(active) <= 2:
                 return
 
@@ -122,15 +122,15 @@ class CandidateRuns:
     ) -> Generator[tuple[str, str], None, None]:
         """Run every contender twice on the first prompt, as long as the warm-up's share of the time lasts."""
         end_s = remaining() * (1 - WARM_UP_SHARE)
-        for contender in self.entrants:
-            is_plain = contender is self.entrants[0]
+        for contender in self.contenders:
+            is_plain = contender is self.contenders[0]
             for _ in range(2):
                 if not is_over() and (is_plain or remaining() > end_s):
                     yield from self._one(contender, 0, None, "warm-up")
 
     def _shortlist(self, seconds: float) -> list[Candidate]:
         """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
-        plain, *others = self.entrants
+        plain, *others = self.contenders
         warm = [e for e in others if e.name in self._per_token and e.name not in self.failed]
         run_s = {e.name: self._per_token[e.name] * self._tokens for e in (plain, *warm) if e.name in self._per_token}
         spent, fits = run_s.get(plain.name, 0.0) * self._prompts, set[str]()
@@ -147,14 +147,14 @@ class CandidateRuns:
             return
         text = f"{what} · {contender.name}"
         yield text, ""
-        writing = contender.write(prompt, repeat)
+        writing = contender.run(prompt, repeat)
         try:
             while True:
                 yield text, next(writing)
         except StopIteration as ended:
             sample = ended.value
         except WorkbenchError as error:
-            if contender is self.entrants[0]:
+            if contender is self.contenders[0]:
                 raise
             self.failed[contender.name] = str(error)
             self.samples[contender.name].clear()
@@ -170,7 +170,7 @@ class CandidateRuns:
     @property
     def unreached(self) -> list[str]:
         """Methods without samples that did not fail: the time was too short for them."""
-        return [e.name for e in self.entrants[1:] if not self.samples[e.name] and e.name not in self.failed]
+        return [e.name for e in self.contenders[1:] if not self.samples[e.name] and e.name not in self.failed]
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
@@ -180,11 +180,11 @@ class CandidateRuns:
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
 
     @property
-    def refused(self) -> list[str]:
+    def implausible(self) -> list[str]:
         """Methods with a measured speed-up above `FAR` · τ, which is impossible: the plain runs were disturbed."""
-        return [choice.method for choice in self._choices(self.entrants[1:]) if _is_impossible(choice)]
+        return [choice.method for choice in self._choices(self.contenders[1:]) if _is_impossible(choice)]
 
-    def _beside(
+    def _paired_runs(
         self, contender: Candidate, disturbed: Collection[tuple[int, int]]
     ) -> tuple[list[Sample], list[Sample]]:
         """Return the runs of a contender and of plain decoding that share prompt and pass, without disturbed ones."""
@@ -193,7 +193,7 @@ class CandidateRuns:
         paired, plain = ([s for s in side if (s.prompt, s.repeat) in keys] for side in (runs, self.plain))
         return paired, plain
 
-    def _hopeless(self, active: Sequence[Candidate]) -> list[Candidate]:
+    def _slower_than_best(self, active: Sequence[Candidate]) -> list[Candidate]:
         """Return contenders whose interval lies below the best one's; never plain decoding, the reference of all.
 
         Refused speed-ups do not count as the best.
@@ -206,7 +206,7 @@ class CandidateRuns:
 
     def ranking(self) -> list[RankedMethod]:
         """Return the contenders, fastest first, without plain decoding, unmeasured ones, and refused ones."""
-        choices = [choice for choice in self._choices(self.entrants[1:]) if not _is_impossible(choice)]
+        choices = [choice for choice in self._choices(self.contenders[1:]) if not _is_impossible(choice)]
         return sorted(choices, key=lambda choice: -choice.speedup.value if choice.speedup else 0.0)
 
     def _choices(self, contenders: Iterable[Candidate]) -> list[RankedMethod]:
@@ -217,14 +217,14 @@ class CandidateRuns:
 
     def _choice(self, contender: Candidate, disturbed: Collection[tuple[int, int]]) -> RankedMethod:
         """Return the figures of a contender, compared with the plain runs of the same prompts and passes."""
-        runs, plain_runs = self._beside(contender, disturbed)
+        runs, plain_runs = self._paired_runs(contender, disturbed)
         totals, plain_totals = Totals.of(runs), Totals.of(plain_runs)
         rounds, plain_rounds = totals.ms_per_round("decode"), plain_totals.ms_per_round("decode")
         return RankedMethod(
             contender.name, contender.title, dict(contender.params),
             speedup(rates(runs), rates(plain_runs)), tau_of(runs), acceptance_of(runs),
             rounds / plain_rounds if rounds and plain_rounds else None,
-            totals.ms_per_round("draft"), totals.ms_per_round("verify"), self.left.get(contender.name, 0),
+            totals.ms_per_round("draft"), totals.ms_per_round("verify"), self.dropped_after.get(contender.name, 0),
         )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def check_method(
         seconds: time budget on the target, half of it for greedy text; if it is too short for all tests, settings and
             runs are sampled, and the finding reports it.
     """
-    reason = models.why_not(method.needs)
+    reason = models.unsupported_reason(method.needs)
     if reason:
         yield Finding(method.name, method.promise.value, "availability", SKIPPED, reason, kind="availability")
         return
@@ -93,7 +93,7 @@ def check_method(
         return
     with one_thread():
         for test in SAMPLING_TESTS:
-            tiny = test.world(models.tokenizer)
+            tiny = test.build_models(models.tokenizer)
             n_runs = affordable_runs(method, tiny, TINY_PROMPT, runs, seconds / 2 / len(SAMPLING_TESTS), test)
             yield _note_fewer_runs(check_distribution(method, tiny, test, n_runs, TINY_PROMPT), n_runs, runs)
 
@@ -180,7 +180,7 @@ def check_greedy(
     """
     start, main_setting = time.perf_counter(), main_setting or method.with_params()
     settings = boundary_settings(method) if others is None else others
-    settings = [c for c in settings if c.verifier.keeps_greedy and not models.why_not(c.needs)]
+    settings = [c for c in settings if c.verifier.keeps_greedy and not models.unsupported_reason(c.needs)]
     result = _Greedy.of(main_setting, models, prompts, max_new_tokens, settings, seconds)
     figures = {
         "equal": result.equal,
@@ -227,7 +227,7 @@ class _Greedy:
                 left_out = len(cases) - number
                 break
             sequence = engine.submit(inputs[i].request(configured, max_new_tokens=length))
-            while not engine.idle:
+            while not engine.is_idle:
                 engine.step()
             token_ids = sequence.trace.token_ids if sequence.trace else []
             n_drafted += count_drafted(sequence.trace.rounds) if sequence.trace else 0

@@ -51,7 +51,7 @@ class Choice:
     rank: int
 
     @property
-    def is_telling(self) -> bool:
+    def is_evidence(self) -> bool:
         """Whether it is one of the settings that provide the evidence for a name."""
         return self.rank < 2
 
@@ -75,7 +75,7 @@ def all_choices(methods: Iterable[Method]) -> list[Choice]:
     covered: set[tuple[str, str]] = set()
     trees: set[str] = set()
     for method in methods:
-        if method.rounds is not None and not method.rounds.drafts:
+        if method.decoder_params is not None and not method.decoder_params.is_speculative:
             continue
         offered = {kind: method.params[kind].choices for kind in KINDS if kind in method.params}
         defaults = {(kind, names[0]) for kind, names in offered.items()}
@@ -91,7 +91,7 @@ def all_choices(methods: Iterable[Method]) -> list[Choice]:
             tested: set[object] = set()
             for tree_builder in method.tree_builders[1:]:
                 siblings = siblings_of(method.drafter, tree_builder)
-                if siblings == {Sampling.CHAIN} or method.unsound(verifier, tree_builder=tree_builder):
+                if siblings == {Sampling.CHAIN} or method.unsound_reason(verifier, tree_builder=tree_builder):
                     continue
                 is_first = verifier.name not in trees and siblings not in ({Sampling.DETERMINISTIC}, *tested)
                 tested.add(siblings)
@@ -130,7 +130,7 @@ def check_choice(
         return
     with one_thread():
         for test in SAMPLING_TESTS:
-            tiny = test.world(models.tokenizer)
+            tiny = test.build_models(models.tokenizer)
             yield check_distribution(choice.method, tiny, test, runs, TINY_PROMPT, configured)
 
 
@@ -161,7 +161,7 @@ def check_cdf_positions(
         sequence = engine.submit(
             prompt.request(configured, TEMPERATURE_ONE, max_new_tokens=tokens, seed=seed, stop_at_eos=False)
         )
-        while not engine.idle:
+        while not engine.is_idle:
             engine.step()
         if sequence.error is not None:
             raise sequence.error

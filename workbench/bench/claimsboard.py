@@ -41,7 +41,7 @@ def claim_entry(
         column: one of `COLUMNS`, or the name of another target.
         saved: the saved row that contains the figure.
     """
-    lacking = claim.lacking(column)
+    lacking = claim.missing_requirement(column)
     verdict = compute_verdict(claim, measured, lacking)
     facts, (date, explanation) = (saved_row or {}).get("machine"), claim.reason(column)
     return {

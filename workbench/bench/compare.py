@@ -116,13 +116,13 @@ def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Call
                 yield _with_progress(step, done, total, start, timed)
             done += 1
             for each in comparison.lanes:
-                each.show(prompt, most_typical_repeat(comparison, prompt))
-                each.settle(before=prompt)
+                each.select_repeat(prompt, most_typical_repeat(comparison, prompt))
+                each.drop_unselected_traces(before=prompt)
             yield _with_progress(
                 Step(0, 0, "measured", comparison=comparison, prompt=prompt), done, total, start, timed
             )
         for lane in comparison.lanes:
-            lane.settle(before=len(comparison.prompts))
+            lane.drop_unselected_traces(before=len(comparison.prompts))
         comparison.complete = True
     except (StopError, KeyboardInterrupt):  # the runs so far are the result
         pass
@@ -173,7 +173,7 @@ def _run(
         return
     trace = run.trace
     if repeat is not None and trace is not None:
-        lane.take(prompt, repeat, trace, trace.header.prefill_s + trace.footer.seconds)
+        lane.add_run(prompt, repeat, trace, trace.header.prefill_s + trace.footer.seconds)
 
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:

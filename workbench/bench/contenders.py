@@ -71,7 +71,7 @@ class EngineContender:
     def weights_bytes(self) -> int:
         """Bytes of the target and of the method's other models: the drafter, the files of trained heads."""
         models, needs = self.engine.models, self.configured.method.needs
-        drafter = models.writer.model if models.writer is not None and DRAFTERS & set(needs) else None
+        drafter = models.draft_model.model if models.draft_model is not None and DRAFTERS & set(needs) else None
         heads = [models.heads[need].folder for need in needs if need in models.heads]
         sizes = [file.stat().st_size for folder in heads for file in folder.glob("*.safetensors")]
         return weights_of(models.target.model, drafter) + sum(sizes)

@@ -56,7 +56,7 @@ class Shape:
     heads: int
     kv_heads: int
     vocabulary: int
-    drafts: int
+    draft_layers: int
 
     def config(self, layers: int | None = None) -> LlamaConfig:
         """Return the configuration of the whole model, or of its first layers alone."""
@@ -69,8 +69,8 @@ class Shape:
 
 
 SHAPES = (
-    Shape("1B", 2048, 8192, 16, 32, 8, 128_256, drafts=1),
-    Shape("8B", 4096, 14336, 32, 32, 8, 128_256, drafts=2),
+    Shape("1B", 2048, 8192, 16, 32, 8, 128_256, draft_layers=1),
+    Shape("8B", 4096, 14336, 32, 32, 8, 128_256, draft_layers=2),
 )
 """The smallest models of Llama 3.2 and 3.1: Grattafiori et al. 2024, arXiv:2407.21783, table 3, and model cards."""
 
@@ -123,7 +123,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
 def first_layers(target: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     """Return the target's first layers with its norm and LM head: a separate model, which shares all their weights."""
     with torch.device("meta"):
-        drafter: Any = LlamaForCausalLM(shape.config(shape.drafts))
+        drafter: Any = LlamaForCausalLM(shape.config(shape.draft_layers))
     names = set(drafter.state_dict())
     drafter.load_state_dict({n: w for n, w in target.state_dict().items() if n in names}, assign=True)
     drafter.model.rotary_emb = copy.deepcopy(target.model.rotary_emb)

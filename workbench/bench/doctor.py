@@ -83,7 +83,7 @@ class Difference:
         """Logit of plain decoding's token minus that of the run's, token by token."""
         return self.readings[0].gap
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return the difference and its explanation in a sentence."""
         intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
@@ -120,20 +120,20 @@ class Diagnosis:
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain JSON."""
-        return asdict(self) | {"words": self.words()}
+        return asdict(self) | {"words": self.sentences()}
 
-    def words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return the result, one sentence per differing position."""
         if not self.differences:
             return [f"All {self.tokens} tokens are those of plain decoding."]
-        return [d.words() for d in self.differences]
+        return [d.describe() for d in self.differences]
 
 
 def diagnose(
     models: Models, method: ConfiguredMethod, prompt: Sequence[int] | str, max_new_tokens: int = 64, images: Any = None
 ) -> Diagnosis:
     """Run a method greedily, and examine its text."""
-    request = Request(prompt, method, max_new_tokens=max_new_tokens, images=images)
+    request = Request(prompt, method, max_new_tokens=max_new_tokens, image_inputs=images)
     return examine(models, Engine(models).generate(request), images)
 
 
@@ -156,7 +156,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
                 f"The run has {name} {header.params[name]}: plain decoding would not have to write the same text.",
                 "Examine a greedy run without penalties.",
             )
-    dtype = str(models.target.stored).removeprefix("torch.")
+    dtype = str(models.target.weight_dtype).removeprefix("torch.")
     if (header.target, header.dtype) != (models.target_name, dtype):
         raise WorkbenchError(
             f"The run is of {header.target} in {header.dtype}, the models given are {models.target_name} in {dtype}.",

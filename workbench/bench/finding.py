@@ -35,8 +35,8 @@ class Prompt:
 
     ids: Sequence[int]
     images: dict[str, Tensor] | None = None
-    pictures: tuple[Image, ...] = ()
-    given: Sequence[int] | str = ()
+    pil_images: tuple[Image, ...] = ()
+    raw_prompt: Sequence[int] | str = ()
 
     @classmethod
     def of(cls, prompt: Sequence[int] | Prompt) -> Prompt:
@@ -46,11 +46,11 @@ class Prompt:
     def request(self, configured: ConfiguredMethod, sampling: SamplingParams | None = None, **options: Any) -> Request:
         """Return a request that continues it."""
         return Request(
-            self.given or list(self.ids),
+            self.raw_prompt or list(self.ids),
             configured,
             sampling or SamplingParams(),
-            images=self.images,
-            pictures=self.pictures,
+            image_inputs=self.images,
+            pil_images=self.pil_images,
             **options,
         )
 

@@ -141,9 +141,9 @@ def _bench_shape(
     """Measure one target, damped again for each level, and add it to the report. Keep no reference to it."""
     models = random_pair(shape, device, dtype, PROMPT_TOKENS + plan.max_new_tokens)
     for level in levels:
-        reached = damp_to(models, shape.drafts, level)
+        reached = damp_to(models, shape.draft_layers, level)
         name = f"{shape.name}, acceptance {level:g}"
-        drafter = f"its first {shape.drafts} of {shape.layers} layers, which agree in {reached:.2f}"
+        drafter = f"its first {shape.draft_layers} of {shape.layers} layers, which agree in {reached:.2f}"
         pair = dataclasses.replace(models, target_name=name, drafter_name=drafter, shared={})
         report = bench_methods(pair, methods, _prompts(shape), plan, _named(progress, name))
         _add(combined_report, pair, report, rate)
@@ -163,7 +163,7 @@ def _bench_real(
     """Load a target, measure it, and add it to the report."""
     models = load()
     runs = [m.with_params() for m in registry.methods() if m.promise != "simulation"]
-    runnable = [c for c in methods or runs if not models.why_not(c.method.needs)]
+    runnable = [c for c in methods or runs if not models.unsupported_reason(c.method.needs)]
     reduced_plan = dataclasses.replace(plan, per_group=plan.per_group or PER_GROUP)
     _add(
         combined_report,
@@ -183,7 +183,7 @@ def _methods(shape: Shape, depth: int) -> list[ConfiguredMethod]:
     configured = []
     for method in registry.methods():
         for setting in method.suites.get(SUITE, ()):
-            values = {"depth": depth, "exit_layer": shape.drafts, **setting.params}
+            values = {"depth": depth, "exit_layer": shape.draft_layers, **setting.params}
             configured.append(method.with_params(**{n: v for n, v in values.items() if n in method.params}))
     return configured
 

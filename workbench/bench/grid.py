@@ -95,7 +95,7 @@ class Cell:
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
-    def measured(self, backend: SweepBackend, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
+    def measure(self, backend: SweepBackend, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
         """Return the steps of the comparison of its lane with plain decoding."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}

@@ -73,7 +73,7 @@ def measure(
     if not complete:
         return None
     return {
-        "target": models.target_name, "dtype": str(models.target.stored).removeprefix("torch."), "tokens": tokens,
+        "target": models.target_name, "dtype": str(models.target.weight_dtype).removeprefix("torch."), "tokens": tokens,
         "prompts": list(prompts), "plain": _runs(samples, BASELINE),
         "heads": {
             kind: _training_facts(models.heads[kind].folder) | _drafting_figures(samples, kind)

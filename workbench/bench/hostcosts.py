@@ -90,7 +90,7 @@ def measure(name: str, tokenizer: Any, context: int, store: Datastore, rounds: i
         begin = time.perf_counter()
         tree = reader.propose()
         proposed = time.perf_counter()
-        outcome = reader.judge(tree)
+        outcome = reader.verify(tree)
         verified = time.perf_counter()
         reader.observe(outcome)
         if i >= WARM_UP_ROUNDS:

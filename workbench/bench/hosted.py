@@ -56,7 +56,7 @@ class BackendRun:
         stopped: Callable[[], bool],
         others: Callable[[Any], bool] | None = None,
     ) -> None:
-        self._host, self._asking, self._stopped, self._others = backend, RetriedAction(start), stopped, others
+        self._backend, self._start, self._stopped, self._others = backend, RetriedAction(start), stopped, others
         self._waits = ""
         self.run: Any = None
         self.trace: Trace | None = None
@@ -76,7 +76,7 @@ class BackendRun:
             StopError: `stopped` returned True.
             WorkbenchError: it cannot run, or was cancelled.
         """
-        while not self._let_in():
+        while not self._try_start():
             yield self._waits
             time.sleep(POLL_S)
         run, start = self.run, time.monotonic()
@@ -100,15 +100,15 @@ class BackendRun:
             self.trace = trace
         finally:
             run.cancel()
-            self._host.forget(run)
+            self._backend.forget(run)
 
-    def _let_in(self) -> bool:
+    def _try_start(self) -> bool:
         if self._stopped():
             raise StopError
         if self._others is not None and self._others(None):  # checked again after each wait
             self._waits = "waits: another run has the device"
             return False
-        self.run, self._waits = self._asking.once(), self._asking.said
+        self.run, self._waits = self._start.try_once(), self._start.reason
         if self.run is not None and self._others is not None:
             self.run.background = True
         return self.run is not None

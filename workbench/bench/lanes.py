@@ -81,7 +81,7 @@ class Lane:
             WorkbenchError: the registry has no such method, parameter or value.
         """
         method = known.get(self.method)
-        values, specs = method.own(self.params), method.params
+        values, specs = method.check_params(self.params), method.params
         return Lane(self.method, {n: v for n, v in values.items() if v != specs[n].default}, self.drafter)
 
     @property

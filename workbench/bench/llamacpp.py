@@ -152,7 +152,7 @@ class LlamaCppContender:
             if line.startswith("ADDRESS "):
                 self._address = line.split()[1].removeprefix("http://")
                 return
-        raise self._lost("did not start")
+        raise self._failure("did not start")
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         connection = http.client.HTTPConnection(self._address, timeout=RUN_S)
@@ -161,14 +161,14 @@ class LlamaCppContender:
             response = connection.getresponse()
             data = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._lost(f"gave no answer ({type(error).__name__})") from error
+            raise self._failure(f"gave no answer ({type(error).__name__})") from error
         finally:
             connection.close()
         if response.status != http.client.OK:
             raise ContenderFailedError(f"refused: {str(data.get('error', {}).get('message', data))[:200]}")
         return data
 
-    def _lost(self, what: str) -> ContenderFailedError:
+    def _failure(self, what: str) -> ContenderFailedError:
         assert self._process is not None
         try:
             code = self._process.wait(timeout=2)  # a process that crashed may still be ending

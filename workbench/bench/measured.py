@@ -58,22 +58,22 @@ class LaneRuns:
     added: bool = False
     samples: dict[tuple[int, int], Sample] = field(default_factory=dict)
     traces: dict[int, Trace] = field(default_factory=dict)
-    shown: dict[int, int] = field(default_factory=dict)
+    selected_repeat: dict[int, int] = field(default_factory=dict)
     error: str = ""
     _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
 
-    def take(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
+    def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
         """Store the figures of a run, and its trace as long as the race may select it."""
         self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
         self._runs[prompt, repeat] = trace
-        self.show(prompt, self.shown.get(prompt, repeat))
+        self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))
 
-    def show(self, prompt: int, repeat: int) -> None:
+    def select_repeat(self, prompt: int, repeat: int) -> None:
         """Select the repeat that the race replays; if this lane failed in it, the earlier selection stays."""
         if (prompt, repeat) in self._runs:
-            self.traces[prompt], self.shown[prompt] = self._runs[prompt, repeat], repeat
+            self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
 
-    def settle(self, before: int) -> None:
+    def drop_unselected_traces(self, before: int) -> None:
         """Keep only the selected trace of each prompt before this one, since these prompts are done."""
         self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
 

@@ -153,7 +153,7 @@ def race(lane: LaneRuns, prompt: int, plain: LaneRuns | None) -> dict[str, Any]:
         prefill_s and seconds of the run; rounds as [end in seconds after prefill, tokens with their kinds]; repeat,
         from 0; speedup of this run over the plain run of the same repeat, or None.
     """
-    trace, repeat = lane.traces[prompt], lane.shown.get(prompt)
+    trace, repeat = lane.traces[prompt], lane.selected_repeat.get(prompt)
     sample, plain_sample = (
         side.samples.get((prompt, repeat)) if side and repeat is not None else None for side in (lane, plain)
     )

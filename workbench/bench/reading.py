@@ -48,9 +48,9 @@ class SimulatedSequence:
         random: generator of the top tokens after the first.
     """
 
-    row: Sequence
+    sequence: Sequence
     text: abc.Sequence[int]
-    at: int
+    position: int
     random: np.random.Generator
 
     @classmethod
@@ -63,40 +63,45 @@ class SimulatedSequence:
             Request(prompt_ids, configured, max_new_tokens=1 << 30, seed=seed), list(prompt_ids), models
         )
         sequence.state = DraftState()
-        sequence.state.drafter = configured.drafter.prime(sequence, models)
-        sequence.state.policy = configured.policy.start()
-        tree_builder = configured.grower
-        sequence.state.tree_builder = None if tree_builder is None else tree_builder.prime(configured.drafter, models)
+        sequence.state.drafter = configured.drafter.init_state(sequence, models)
+        sequence.state.policy = configured.policy.init_state()
+        tree_builder = configured.tree_builder
+        sequence.state.tree_builder = (
+            None if tree_builder is None else tree_builder.init_state(configured.drafter, models)
+        )
         return cls(sequence, text, prompt, np.random.default_rng(seed))
 
     @property
     def is_over(self) -> bool:
         """Whether the text is too short for another round."""
-        return self.at + self.row.state.plan.depth + 2 >= len(self.text)
+        return self.position + self.sequence.state.plan.depth + 2 >= len(self.text)
 
     def plan(self) -> None:
         """Let the policy set the draft length."""
-        sequence = self.row
+        sequence = self.sequence
         sequence.report.signals = {}
         planned = sequence.policy.plan(sequence, sequence.state.policy, [sequence])
-        sequence.state.plan = replace(planned, grower=planned.grower or sequence.configured.grower)
+        sequence.state.plan = replace(planned, grower=planned.grower or sequence.configured_method.tree_builder)
 
     def propose(self) -> DraftTree:
         """Return the draft tree."""
-        return self.row.drafter.propose([self.row])[0]
+        return self.sequence.drafter.propose([self.sequence])[0]
 
-    def judge(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
+    def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
         """Verify a draft against the text, and append the emitted tokens, at least `least`, to `row.committed`."""
-        sequence, tokens, parents = self.row, tree.tokens.tolist(), tree.parents.tolist()
-        path, parent_node, position = list[int](), -1, self.at
+        sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
+        path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
             if parent == parent_node and token == self.text[position]:
                 path.append(node)
                 parent_node, position = node, position + 1
-        root, emitted = sequence.committed[-1], list(self.text[self.at : max(position + 1, self.at + min_tokens)])
+        root, emitted = (
+            sequence.committed[-1],
+            list(self.text[self.position : max(position + 1, self.position + min_tokens)]),
+        )
         sequence.committed.extend(emitted)
         probes = sequence.drafter.probes(sequence, tree)
-        self.at += len(emitted)
+        self.position += len(emitted)
         top = self.random.integers(0, sequence.models.target.vocab_size, (len(tokens) + 1, TOP))
         top[:, 0] = emitted[0]
         probed = (
@@ -112,13 +117,13 @@ class SimulatedSequence:
             root,
             top_tokens,
             sequence.state.plan,
-            probed=probed,
-            chances=top_probs,
+            probe_output=probed,
+            top_probs=top_probs,
         )
 
     def observe(self, feedback: RoundFeedback) -> None:
         """Pass the outcome to the drafter."""
-        self.row.drafter.observe(self.row, feedback)
+        self.sequence.drafter.observe(self.sequence, feedback)
 
 
 def _distinct(top: np.ndarray, vocabulary: int) -> list[list[int]]:

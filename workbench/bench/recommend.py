@@ -53,7 +53,7 @@ def candidates(models: Models, names: Sequence[str] = ()) -> list[ConfiguredMeth
         UnknownNameError: there is no such method.
     """
     selected = [registry.get(name) for name in names] or registry.methods()
-    runnable = [(m, MethodInfo.of(m)) for m in selected if not models.why_not(m.needs)]
+    runnable = [(m, MethodInfo.of(m)) for m in selected if not models.unsupported_reason(m.needs)]
     return [method.with_params(**measuring_params(known)) for method, known in runnable if is_candidate(known)]
 
 
@@ -144,5 +144,5 @@ def recommend(
     return Recommendation(
         models.target_name, [prompts[i].name for i in used], runs.ranking(), repeated_share(ids, runs.plain), now() - start,
         runs.passes, complete, machine_facts(), runs.failed, len(prompts), runs.unreached, len(runs.disturbed),
-        runs.refused,
+        runs.implausible,
     )  # fmt: skip

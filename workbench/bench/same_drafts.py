@@ -24,11 +24,11 @@ class _PairedVerifier(Lossless):
     """Exact verifier that also evaluates another one."""
 
     other: Verifier = field(default_factory=Lossless)
-    found: list[tuple[float, float]] = field(default_factory=list, compare=False)
+    token_pairs: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         decision = super().rule(v)
-        self.found.append((expected_tokens(self.other.rule(v)), expected_tokens(decision)))
+        self.token_pairs.append((expected_tokens(self.other.rule(v)), expected_tokens(decision)))
         return decision
 
 
@@ -66,5 +66,5 @@ def expected_tau(
             Engine(models, record=False).generate(
                 Request(ids, method, SamplingParams(temperature), max_new_tokens=n_tokens, seed=seed)
             )
-        if verifier.found:
-            yield tuple(sum(column) / len(verifier.found) for column in zip(*verifier.found, strict=True))  # pyright: ignore[reportReturnType]
+        if verifier.token_pairs:
+            yield tuple(sum(column) / len(verifier.token_pairs) for column in zip(*verifier.token_pairs, strict=True))  # pyright: ignore[reportReturnType]

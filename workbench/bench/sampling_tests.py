@@ -57,17 +57,19 @@ class SamplingTest:
     name: str
     sampling: SamplingParams
     n_tokens: int
-    near: bool = False
+    has_close_drafter: bool = False
 
-    def world(self, tokenizer: Any) -> Models:
+    def build_models(self, tokenizer: Any) -> Models:
         """Return the tiny models of the test, for methods that need no trained head."""
-        return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.near else tiny_models(tokenizer)
+        return tiny_models(tokenizer, 6, 2, shares=(0.9, 0.1)) if self.has_close_drafter else tiny_models(tokenizer)
 
 
 SAMPLING_TESTS = (
     SamplingTest("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
     SamplingTest("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
-    SamplingTest("whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, near=True),
+    SamplingTest(
+        "whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, has_close_drafter=True
+    ),
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
 HEAD_CELLS = 8
@@ -227,7 +229,7 @@ def sample_many(
         )
         for i in range(runs)
     ]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     failed = next((sequence for sequence in sequences if sequence.trace and sequence.trace.footer.error), None)
     if failed is not None and failed.trace is not None:

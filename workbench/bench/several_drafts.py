@@ -51,11 +51,11 @@ class TextDistributions:
 class _DistributionRecorder(Lossless):
     """Exact verifier that records the distributions of every position with a draft."""
 
-    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
+    distributions: list[tuple[Tensor, Tensor]] = field(default_factory=list, compare=False)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         if len(v.tree) and v.tree.q is not None:
-            self.seen.append((v.p[0].float().cpu(), v.tree.q[0].float().cpu()))
+            self.distributions.append((v.p[0].float().cpu(), v.tree.q[0].float().cpu()))
         return super().rule(v)
 
 
@@ -78,8 +78,8 @@ def distributions_of(
             ids, method.with_params(depth=1), SamplingParams(temperature=temperature), max_new_tokens=n_tokens, seed=i
         )
         Engine(models, record=False).generate(request)
-        if recorder.seen:
-            yield TextDistributions(*(torch.stack(rows) for rows in zip(*recorder.seen, strict=True)))
+        if recorder.distributions:
+            yield TextDistributions(*(torch.stack(rows) for rows in zip(*recorder.distributions, strict=True)))
 
 
 def acceptance_probability(distributions: TextDistributions, setup: VerifierSetup, siblings: int) -> float:
@@ -121,6 +121,6 @@ def _acceptance_probs(
     positions = torch.zeros(len(tree) + 1, dtype=torch.long)
     positions[tree.parents[::siblings] + 1] = torch.arange(n)
     p = distributions.p[positions]
-    u = torch.from_numpy(RandomStream(seed).uniform(0, Purpose.STOP, len(p)))
+    u = torch.from_numpy(RandomStream(seed).uniform(0, Purpose.BONUS, len(p)))
     decision = verifier.rule(Verification(tree, p.log(), p, SamplingParams(temperature=1.0), u))
     return 1 - (1 - decision.accept.double().view(n, siblings)).prod(1)

@@ -73,8 +73,8 @@ class StepEncoder:
     """Converts steps into messages for another process; one instance per receiver."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[int, int, int]] = set()
-        self._shown: dict[tuple[int, int], Trace] = {}
+        self._sent_runs: set[tuple[int, int, int]] = set()
+        self._sent_traces: dict[tuple[int, int], Trace] = {}
 
     def message(self, step: Step) -> dict[str, Any]:
         """Return a step as plain JSON, with the runs and traces that are new since the previous message."""
@@ -84,13 +84,13 @@ class StepEncoder:
         runs, traces = [], []
         for i, lane in enumerate(comparison.lanes):
             for (prompt, repeat), sample in sorted(lane.samples.items()):
-                if (i, prompt, repeat) not in self._told:
-                    self._told.add((i, prompt, repeat))
+                if (i, prompt, repeat) not in self._sent_runs:
+                    self._sent_runs.add((i, prompt, repeat))
                     runs.append({"lane": i, "sample": asdict(sample)})
             for prompt, trace in lane.traces.items():
-                if self._shown.get((i, prompt)) is not trace:
-                    self._shown[i, prompt] = trace
-                    keys = {"lane": i, "prompt": prompt, "repeat": lane.shown.get(prompt)}
+                if self._sent_traces.get((i, prompt)) is not trace:
+                    self._sent_traces[i, prompt] = trace
+                    keys = {"lane": i, "prompt": prompt, "repeat": lane.selected_repeat.get(prompt)}
                     traces.append({**keys, "trace": trace.to_wire()})
         state = {
             "complete": comparison.complete,
@@ -108,7 +108,7 @@ class StepDecoder:
     """
 
     def __init__(self, comparison: Comparison) -> None:
-        self.made = comparison
+        self.comparison = comparison
 
     def step(self, message: Mapping[str, Any]) -> Step:
         """Return the step of a message of `StepEncoder`; its comparison grows from step to step.
@@ -122,12 +122,12 @@ class StepDecoder:
             )
         news = message["news"]
         if news is not None:
-            self._take(news)
-        comparison = self.made if news is not None else None
+            self._apply_update(news)
+        comparison = self.comparison if news is not None else None
         return Step(comparison=comparison, **{name: message[name] for name in NUMBERS if name in message})
 
-    def _take(self, news: Mapping[str, Any]) -> None:
-        comparison = self.made
+    def _apply_update(self, news: Mapping[str, Any]) -> None:
+        comparison = self.comparison
         comparison.complete, comparison.machine = news["complete"], news["machine"]
         for lane, error in zip(comparison.lanes, news["errors"], strict=True):
             lane.error = error

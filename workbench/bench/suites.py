@@ -73,7 +73,7 @@ def bench_methods(
         MethodUnavailableError: the models lack a part that a method needs.
     """
     for configured in methods:
-        reason = models.why_not(configured.method.needs)
+        reason = models.unsupported_reason(configured.method.needs)
         if reason:
             raise MethodUnavailableError(f"{configured.name} cannot run: {reason}", "Exclude it with --method.")
     prompts, ids, left_out = _fitting(models, prompts, plan, progress)
@@ -263,8 +263,8 @@ def _settings(models: Models, plan: Plan, n_prompts: int) -> dict[str, Any]:
         "suite": plan.suite or None,
         "target": models.target_name,
         "drafter": models.drafter_name,
-        "dtype": str(models.target.stored).removeprefix("torch."),
-        "drafter dtype": str(drafter.stored).removeprefix("torch.") if drafter else None,
+        "dtype": str(models.target.weight_dtype).removeprefix("torch."),
+        "drafter dtype": str(drafter.weight_dtype).removeprefix("torch.") if drafter else None,
         "device": str(models.target.device),
         "prompts": n_prompts,
         "repeats": plan.repeats,

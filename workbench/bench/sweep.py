@@ -81,7 +81,7 @@ class Update:
         return self.done == self.total
 
     @property
-    def where(self) -> dict[str, str]:
+    def latest_measurement(self) -> dict[str, str]:
         """Newest cell's measurement, for display: `date`, and `on` (device, dtype and machine)."""
         done = [r for r in self.results.values() if r.machine]
         last = max(done, key=lambda r: r.machine.get("date", ""), default=None)
@@ -125,7 +125,7 @@ class Update:
         data: dict[str, Any] = {
             "done": self.done, "total": self.total, "kept": self.kept, "text": self.text, "left_s": self.left_s,
             "last": self.last, "complete": self.complete, "note": self.note, "follows": self.follows,
-            **self.where,
+            **self.latest_measurement,
             "cells": [{"at": c.at, "setting": str(c.lane), **self.results[c.id].to_wire()} for c in cells],
         }  # fmt: skip
         if everything:
@@ -172,7 +172,7 @@ def _measure_with_lock(
 ) -> Iterator[Update]:
     """Measure once this process has the folder's lock; until then, read the other process's cells."""
     while True:
-        with sweep_folder.writing() as has_lock:
+        with sweep_folder.try_lock() as has_lock:
             if has_lock:
                 sweep_folder.begin(update.sweep)
                 yield from _measure(update, workers, sweep_folder, stopped)
@@ -231,7 +231,7 @@ def _measure(
 
 def _events(workers: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
     """Yield the events of the workers, as a generator, which can be closed."""
-    yield from workers.work(cells, stopped)
+    yield from workers.measure(cells, stopped)
 
 
 def load_updates(sweep_folder: SweepFolder) -> list[Update]:

@@ -75,7 +75,7 @@ class SweepFolder:
     # -- one writer ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def writing(self) -> Iterator[bool]:
+    def try_lock(self) -> Iterator[bool]:
         """Take the folder's lock if it is free; yield whether it was taken. A process that dies releases its lock.
 
         Raises:
@@ -96,12 +96,12 @@ class SweepFolder:
             lock.release()
 
     @property
-    def is_written(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether a process holds the folder's lock now."""
         if not (self.folder / LOCK).exists():
             return False
         try:
-            with self.writing() as has_lock:
+            with self.try_lock() as has_lock:
                 return not has_lock
         except WorkbenchError:
             return False
@@ -257,6 +257,6 @@ def delete_oldest(folder: Path, most: int) -> None:
         (p for p in folder.glob("*") if (p / "sweep.json").is_file()), key=lambda p: (p / "sweep.json").stat().st_mtime
     )
     for oldest in folders[: max(0, len(folders) - most)]:
-        with SweepFolder(oldest).writing() as has_lock:
+        with SweepFolder(oldest).try_lock() as has_lock:
             if has_lock:
                 shutil.rmtree(oldest, ignore_errors=True)

@@ -164,11 +164,11 @@ class TextLab:
     scale: Scale
     groups: Sequence[str] = ALL
     reads_code: bool = False
-    stranger: str = ""
-    shift: float = 0.0
-    copied: bool = False
+    other_vocabulary_drafter: str = ""
+    weight_noise: float = 0.0
+    only_copied: bool = False
 
-    def on(self, *groups: str) -> TextLab:
+    def on_groups(self, *groups: str) -> TextLab:
         """Return a copy that measures on prompts of these kinds only."""
         return dataclasses.replace(self, groups=groups)
 
@@ -176,23 +176,23 @@ class TextLab:
         """Return a copy with a datastore of code."""
         return dataclasses.replace(self, reads_code=True)
 
-    def trajectories(self, n: int) -> TextLab:
+    def with_trajectories(self, n: int) -> TextLab:
         """Return a copy with n sampled runs per prompt, one after the other, and 1 / n of the prompts."""
         per_group = max(1, self.scale.per_group // n)
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=per_group, draws=n))
 
-    def on_copied(self) -> TextLab:
+    def on_copied_answers(self) -> TextLab:
         """Return a copy that measures on the prompts that ask for copies and that the target answers by copying."""
         return dataclasses.replace(self, groups=("copy",), copied=True)
 
-    def estranged(self) -> TextLab:
+    def with_other_vocabulary_drafter(self) -> TextLab:
         """Return a copy with the draft model of another family, which has a different vocabulary."""
         drafters = [
             drafter for target in TARGETS if target != self.scale.target and (drafter := bundled_drafter(target))
         ]
         return dataclasses.replace(self, stranger=drafters[0])
 
-    def shifted(self, weight_noise: float) -> TextLab:
+    def with_weight_noise(self, weight_noise: float) -> TextLab:
         """Return a copy with changed target weights, for which its heads were not trained."""
         return dataclasses.replace(self, shift=weight_noise)
 
@@ -200,26 +200,32 @@ class TextLab:
     def models(self) -> Models:
         """Target with its draft model and its heads."""
         key = self.scale.target, self.scale.dtype
-        if self.shift:
-            return _models_with_noise(*key, self.shift)
-        return _models_with_drafter(*key, self.stranger) if self.stranger else _models(*key)
+        if self.weight_noise:
+            return _models_with_noise(*key, self.weight_noise)
+        return (
+            _models_with_drafter(*key, self.other_vocabulary_drafter)
+            if self.other_vocabulary_drafter
+            else _models(*key)
+        )
 
     @property
     def setting(self) -> str:
         """Models and prompts, in words."""
         is_all, scale, models = tuple(self.groups) == ALL, self.scale, self.models
         prompts = "all bundled prompts" if is_all else f"bundled prompts: {', '.join(self.groups)}"
-        if is_all and self._most_of_each:
-            prompts = f"bundled prompts, at most {self._most_of_each} of each kind"
+        if is_all and self._max_per_group:
+            prompts = f"bundled prompts, at most {self._max_per_group} of each kind"
         prompts += (
-            f", those that the target answers by copying (at least {MIN_COPIED_SHARE:.0%})" if self.copied else ""
+            f", those that the target answers by copying (at least {MIN_COPIED_SHARE:.0%})" if self.only_copied else ""
         )
-        dtype = str(models.target.stored).removeprefix("torch.")
+        dtype = str(models.target.weight_dtype).removeprefix("torch.")
         parts = [part for part, value in (("drafter", models.drafter), ("heads", models.heads)) if value]
-        parts = [f"{self.stranger} as drafter"] if self.stranger else parts
-        drafting = f" with {'' if self.stranger else 'its own '}{' and '.join(parts)}" if parts else ""
-        if self.shift:
-            drafting += f", every matrix moved by noise of {self.shift:.0%} of its spread since they were trained"
+        parts = [f"{self.other_vocabulary_drafter} as drafter"] if self.other_vocabulary_drafter else parts
+        drafting = f" with {'' if self.other_vocabulary_drafter else 'its own '}{' and '.join(parts)}" if parts else ""
+        if self.weight_noise:
+            drafting += (
+                f", every matrix moved by noise of {self.weight_noise:.0%} of its spread since they were trained"
+            )
         if self.reads_code:
             size = len(open_store(code_datastore(models)))
             drafting += f", store of Python {platform.python_version()}'s library ({size / 1e6:.1f} M tokens)"
@@ -228,7 +234,7 @@ class TextLab:
     def speed(self, **params: Any) -> Measurement:
         """Measure the speed-up over plain decoding; see `workbench.trace.speedup`."""
         plain_rates, method_rates = self._rates([registry.get("autoregressive").with_params(), self._with(params)])
-        return speedup_figure(speedup(method_rates, plain_rates), f"{self._when_timed().setting}, greedy")
+        return speedup_figure(speedup(method_rates, plain_rates), f"{self._for_timing().setting}, greedy")
 
     def speed_over(
         self,
@@ -260,10 +266,10 @@ class TextLab:
         decoding = f"temperature {temperature}" if temperature else "greedy"
         reference = f"beside {label}" + (f", the fastest of {len(other_settings)}" if len(other_settings) > 1 else "")
         return speedup_figure(
-            speedup(method_rates, other_rates[best]), f"{self._when_timed().setting}, {decoding}, {reference}"
+            speedup(method_rates, other_rates[best]), f"{self._for_timing().setting}, {decoding}, {reference}"
         )
 
-    def _when_timed(self) -> TextLab:
+    def _for_timing(self) -> TextLab:
         """Return a copy with the number of prompts per kind that is used for claims about time."""
         return dataclasses.replace(self, scale=dataclasses.replace(self.scale, per_group=self.scale.timed_per_group))
 
@@ -276,8 +282,8 @@ class TextLab:
         contenders = [
             EngineContender(engine, setting, sampling, scale.tokens, label=str(i)) for i, setting in enumerate(settings)
         ]
-        with self.stored():
-            samples, _ = measure(contenders, self._when_timed().prompts(), scale.repeats)
+        with self.using_datastore():
+            samples, _ = measure(contenders, self._for_timing().prompts(), scale.repeats)
         return [rates(s for s in samples if s.contender == contender.name) for contender in contenders]
 
     def accepted_over(
@@ -312,14 +318,14 @@ class TextLab:
         taus = [metrics.tau(rounds) or 0.0 for rounds in self.rounds(self.method, params)]
         return Measurement.of(mean(taus), f"{self.setting}, greedy; mean over prompts")
 
-    def drafted_a_pass(self, **params: Any) -> Measurement:
+    def drafted_per_pass(self, **params: Any) -> Measurement:
         """Measure tokens drafted / passes of the drafter, over the rounds of all prompts."""
         by_prompt = self.rounds(self.method, params)
         drafted = [sum(len(r.nodes) for r in rounds) for rounds in by_prompt]
         passes = [sum(r.draft_forwards for r in rounds) for rounds in by_prompt]
         return Measurement.of(ratio_of_sums(drafted, passes), f"{self.setting}, greedy; over all rounds")
 
-    def accepted_a_pass_over(self, own_params: Mapping[str, Any], other_params: Mapping[str, Any]) -> Measurement:
+    def accepted_per_pass_over(self, own_params: Mapping[str, Any], other_params: Mapping[str, Any]) -> Measurement:
         """Measure accepted tokens / passes of the drafter, relative to other parameters, over all rounds."""
 
         def quotient(params: Mapping[str, Any]) -> Quotient:
@@ -346,7 +352,7 @@ class TextLab:
         decoding = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
 
-    def tokens_a_layer_over(
+    def tokens_per_layer_over(
         self, other: str, own_params: Mapping[str, Any], other_params: Mapping[str, Any]
     ) -> Measurement:
         """Measure tokens / layers computed, over the same of another early-exit method: geometric mean over prompts.
@@ -407,7 +413,7 @@ class TextLab:
         self, own_params: Mapping[str, Any], exact: Mapping[str, Any], temperature: float, other: str
     ) -> Measurement:
         """Measure τ / τ of the exact verifier, geometric mean over prompts, and the right answers of the same runs."""
-        prompts = self._asked()
+        prompts = self._select_prompts()
         runs = [self._draws(m, p, temperature) for m, p in ((self.method, own_params), (other or self.method, exact))]
         right = [
             [
@@ -454,7 +460,7 @@ class TextLab:
         return (_run if params.get("warm") else _run_once)(self, method, key, temperature)
 
     @contextlib.contextmanager
-    def stored(self) -> Iterator[None]:
+    def using_datastore(self) -> Iterator[None]:
         """Make drafters use the intended datastore inside this block, regardless of the environment variable."""
         before = os.environ.pop(datastore_builder.ENV, None)
         try:
@@ -468,25 +474,25 @@ class TextLab:
 
     def prompts(self) -> list[list[int]]:
         """Return the token ids of the prompts to measure on."""
-        return [p.encode(self.models.tokenizer) for p in self._asked()]
+        return [p.encode(self.models.tokenizer) for p in self._select_prompts()]
 
-    def _asked(self) -> list[BenchPrompt]:
+    def _select_prompts(self) -> list[BenchPrompt]:
         available = (*load_prompts(), *load_prompts(CLAIM_PROMPTS), *all_problems())
         selected = [p for p in available if p.group in self.groups]
-        if self.copied:
+        if self.only_copied:
             selected = [
                 p
                 for p, share in zip(selected, _copied_shares(self.scale, tuple(selected)), strict=True)
                 if share >= MIN_COPIED_SHARE
             ]
-        return first_of_each_group(selected, self._most_of_each) if self._most_of_each else selected
+        return first_of_each_group(selected, self._max_per_group) if self._max_per_group else selected
 
     def _text(self, rounds: Sequence[Round]) -> str:
         """Return the decoded text of rounds."""
         return self.models.tokenizer.decode([e.token for r in rounds for e in r.emitted], skip_special_tokens=True)
 
     @property
-    def _most_of_each(self) -> int:
+    def _max_per_group(self) -> int:
         """Largest number of prompts per kind, such that claims about few kinds have as many in total; 0: no limit."""
         return self.scale.per_group * len(ALL) // len(self.groups) if set(self.groups) <= set(ALL) else 0
 
@@ -503,7 +509,7 @@ def _run(lab: TextLab, method: str, params: tuple[tuple[str, Any], ...], tempera
         for i, ids in enumerate(prompts)
         for draw in range(draws)
     ]
-    with lab.stored():
+    with lab.using_datastore():
         rounds = [list(trace.rounds) for trace in engine.generate_all(requests)]
     return [rounds[i : i + draws] for i in range(0, len(rounds), draws)]
 

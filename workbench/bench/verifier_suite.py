@@ -89,7 +89,7 @@ def states_of(timed: abc.Sequence[Case], vocabulary: int, device: torch.device) 
     models, sequence = object.__new__(Models), object.__new__(Sequence)  # only the attributes set below are read
     models.target = cast(Runner, SimpleNamespace(device=device, vocab_size=vocabulary, embed=embed))
     models.shared = {}
-    return {case: case.verifier.prime(sequence, models) for case in timed}
+    return {case: case.verifier.init_state(sequence, models) for case in timed}
 
 
 def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, siblings: int = SIBLINGS) -> DraftTree:
@@ -106,7 +106,7 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
     else:
         tokens = probs.multinomial(width, replacement=kind is Sampling.SAMPLED, generator=generator)
     parents = [-1 if i < width else (i // width - 1) * width for i in range(n_positions * width)]
-    tree = DraftTree.of(tokens.flatten().tolist(), parents)
+    tree = DraftTree.from_parents(tokens.flatten().tolist(), parents)
     positions = torch.arange(n_positions).repeat_interleave(width)
     q_of = torch.full((len(tree) + 1,), -1)
     q_of[torch.tensor(parents[::width]) + 1] = torch.arange(n_positions)
@@ -130,7 +130,7 @@ def measure(
     """
     generator = torch.Generator().manual_seed(vocabulary)
     logits, draft_logits = (LOGIT_STD * torch.randn(2, nodes + 1, vocabulary, generator=generator)).to(device)
-    u = torch.from_numpy(RandomStream(vocabulary).uniform(0, Purpose.STOP, nodes + 1)).to(device)
+    u = torch.from_numpy(RandomStream(vocabulary).uniform(0, Purpose.BONUS, nodes + 1)).to(device)
     p, q = to_probs(logits, TEMPERATURE_ONE), to_probs(draft_logits, TEMPERATURE_ONE)
     entropy = top_and_entropy(logits, p, TEMPERATURE_ONE)[2]
     trees = {kind: sample_draft(kind, q, nodes) for kind in {case.kind for case in timed}}
@@ -138,12 +138,14 @@ def measure(
 
     def judge(case: Case, uniform: float) -> None:
         tree, verifier = trees[case.kind], case.verifier
-        v = Verification(tree, logits, p, TEMPERATURE_ONE, u, state=states[case], entropy=entropy, late=on_host(device))
+        v = Verification(tree, logits, p, TEMPERATURE_ONE, u, state=states[case], entropy=entropy, lazy=on_host(device))
         decision = verifier.rule(v)
-        score, cost = (p.new_zeros(0) if column is None else column for column in (decision.score, decision.paid))
+        score, cost = (
+            p.new_zeros(0) if column is None else column for column in (decision.score, decision.distribution_error)
+        )
         # The only synchronisation of a round.
         parents, accept, stop, scores, costs = to_host_lazily(
-            [tree.parents, decision.accept, decision.stop, score, cost]
+            [tree.parents, decision.accept, decision.bonus, score, cost]
         )
         result = verifier.walk(parents, accept, stop, [uniform] * nodes, *([scores] if scores else []))
         if costs:

@@ -89,8 +89,8 @@ def request(models: Models, scene_question: SceneQuestion, configured: Any) -> R
         prompt,
         configured,
         max_new_tokens=CAPTION_TOKENS,
-        images=images,
-        pictures=(scene_question.image,),
+        image_inputs=images,
+        pil_images=(scene_question.image,),
         models=models,
     )
 

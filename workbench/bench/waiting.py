@@ -22,20 +22,20 @@ class RetriedAction(Generic[T]):
     """
 
     def __init__(self, begin: Callable[[], T]) -> None:
-        self._begin, self._at, self.said = begin, 0.0, ""
+        self._begin, self._at, self.reason = begin, 0.0, ""
 
-    def once(self) -> T | None:
+    def try_once(self) -> T | None:
         """Return the result of `begin`; None while it is refused temporarily.
 
         Raises:
             WorkbenchError: waiting would not help.
         """
-        if self.said and time.monotonic() < self._at:
+        if self.reason and time.monotonic() < self._at:
             return None
         try:
             return self._begin()
         except CapacityError as error:
             if error.retry_after_s is None:
                 raise
-            self._at, self.said = time.monotonic() + error.retry_after_s, f"waits: {error.message}"
+            self._at, self.reason = time.monotonic() + error.retry_after_s, f"waits: {error.message}"
             return None

@@ -46,7 +46,7 @@ class ErrorEstimate:
         target: target on which it was measured.
     """
 
-    what: str
+    prediction: str
     bias: float
     low: float
     high: float
@@ -96,7 +96,7 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the board as a page."""
     entries = [e for key in PREDICTIONS if key in rows and (e := error_of(key, rows[key])) is not None]
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
-        "prediction": lambda e: PREDICTIONS[e.what],
+        "prediction": lambda e: PREDICTIONS[e.prediction],
         "predicted / measured": lambda e: f"{e.bias:.3f} [{e.low:.3f}–{e.high:.3f}]",
         "a single one is off by": lambda e: f"{e.typical:.1%}".replace("%", " %"),
         "predictions": lambda e: e.pairs,

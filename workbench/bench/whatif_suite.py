@@ -40,7 +40,7 @@ class PromptRuns:
     ids: list[int]
     tokens: int
 
-    def make(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
+    def run(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
         """Run a method on the prompt, or on other ids, and record the rankings that `widths` reads."""
         configured = registry.get(method).with_params(**params)
         sampling = SamplingParams(temperature=0.0)
@@ -86,7 +86,7 @@ def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[
         if prediction[0] in keys:
             yield prediction
     if "width" in keys:
-        narrow, wide = runs.make("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.make("draft-tree", **TREE)
+        narrow, wide = runs.run("draft-model", depth=WIDE_DEPTH, policy="fixed"), runs.run("draft-tree", **TREE)
         predicted = whatif.estimate_widths(narrow.rounds, 2)[1].tau
         yield "width", "draft-model → draft-tree", predicted, metrics.tau(wide.rounds) or 1.0
     if "combination" in keys:
@@ -94,18 +94,18 @@ def predictions_for_prompt(runs: PromptRuns, keys: Collection[str]) -> Iterator[
 
 
 def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
-    plain = runs.make("autoregressive")
+    plain = runs.run("autoregressive")
     for method, params in CHAINS.items():
-        recorded = runs.make(method, depth=DEPTH, **params)
+        recorded = runs.run(method, depth=DEPTH, **params)
         base = _speed(recorded)
         lengths, rates = whatif.predict_draft_lengths(recorded, plain), whatif.predict_tau(recorded.rounds)
         budget = whatif.time_breakdown(recorded, plain)
         lengths_without_plain = whatif.predict_draft_lengths(recorded)  # without the plain run, for users who have none
         yield "plain", method, lengths_without_plain.fixed[0].relative, _speed(plain) / base
-        if budget.predicted and budget.measured:
-            yield "formula", method, budget.predicted, budget.measured
+        if budget.predicted_speedup and budget.measured:
+            yield "formula", method, budget.predicted_speedup, budget.measured
         for k in range(1, DEPTH):
-            real = runs.make(method, depth=k, **params)
+            real = runs.run(method, depth=k, **params)
             tau, setting = metrics.tau(real.rounds) or 1.0, f"{method}, K = {k}"
             yield "lengths", setting, lengths.fixed[k].tau, tau
             yield "speeds", setting, lengths.fixed[k].relative, _speed(real) / base
@@ -117,12 +117,12 @@ def _of_chains(runs: PromptRuns) -> Iterator[tuple[str, str, float, float]]:
 def _combination(runs: PromptRuns) -> tuple[float, float]:
     """Return τ of the better of two drafters: predicted from two runs, and measured by runs from every position."""
     drafters = {"draft-model": {"depth": WIDE_DEPTH, "policy": "fixed"}, "prompt-lookup": {"depth": WIDE_DEPTH}}
-    first, second = (runs.make(method, **params) for method, params in drafters.items())
+    first, second = (runs.run(method, **params) for method, params in drafters.items())
     predicted = whatif.combine(first, second)
     text, position, n = first.token_ids[: predicted.tokens], 0, 0
     while position < len(text):  # a new run from here, of which the first round counts
         rounds = [
-            runs.make(method, [*runs.ids, *text[:position]], WIDE_DEPTH + 2, **params).rounds[0]
+            runs.run(method, [*runs.ids, *text[:position]], WIDE_DEPTH + 2, **params).rounds[0]
             for method, params in drafters.items()
         ]
         position, n = position + max(len(r.emitted) for r in rounds), n + 1

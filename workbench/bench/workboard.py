@@ -90,7 +90,7 @@ def measure(
         row_facts = {
             "kind": kind,
             "target": models.target_name,
-            "dtype": str(models.target.stored).removeprefix("torch."),
+            "dtype": str(models.target.weight_dtype).removeprefix("torch."),
         }
         rows[key] = row_facts | {
             "tokens": max_new_tokens, "prompts": list(fitting), "left_out": len(ids) - len(fitting),

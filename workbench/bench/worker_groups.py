@@ -62,7 +62,7 @@ class WorkerGroup:
             models are loaded. A cell that was measured under unknown conditions is not resumed.
     """
 
-    work: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
+    measure: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
     conditions: Callable[[Cell], Conditions | None]
 
 
@@ -95,9 +95,9 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
     Raises:
         WorkbenchError: it cannot be measured.
     """
-    action = RetriedAction(lambda: cell.measured(backend, user, stopped))
-    while (steps := action.once()) is None:
-        yield action.said
+    action = RetriedAction(lambda: cell.measure(backend, user, stopped))
+    while (steps := action.try_once()) is None:
+        yield action.reason
         if stopped():
             return
         time.sleep(POLL_S)

@@ -366,7 +366,7 @@ def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict
                 if (dot and scope == method.name) or (not dot and name in method.params):
                     values[name] = value
                     used.add(key)
-            values_by_method[method.name] = method.own(values)
+            values_by_method[method.name] = method.check_params(values)
         for key in settings:
             if key not in used:
                 raise UnknownNameError.of("parameter", key, {name for method in methods for name in method.params})

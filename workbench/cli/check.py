@@ -224,7 +224,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
     for is_first_pass, (target, drafter), choice in order:
         configured = choice.configured
         key = f"{board.choice_key(configured)} on {target}"
-        if choice.is_telling is not is_first_pass or saved.get(key, {}).get("promise") == configured.promise.value:
+        if choice.is_evidence is not is_first_pass or saved.get(key, {}).get("promise") == configured.promise.value:
             continue
         if time.monotonic() > deadline:
             print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")

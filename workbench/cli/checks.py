@@ -55,7 +55,7 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
             output.note(f"{reason} Decoding with {name}; --method or --drafter change that.")
     with set_error_option("method"):
         known.get(name)
-        if known.get(name).draws_on_pictures and n_images == 0:
+        if known.get(name).reads_images and n_images == 0:
             raise PromptError(
                 f"{name} needs a prompt with images, and this one has none.",
                 "Give an image with --image FILE and --target vision-target, or use another --method.",
@@ -89,7 +89,7 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
         methods = known.drafting_with(heads.kind)
         for name in sorted(methods, key=lambda name: name != heads.kind):
             method = known.get(name)
-            if not (method.draws_on_pictures and n_images == 0) and not reason(method.needs):
+            if not (method.reads_images and n_images == 0) and not reason(method.needs):
                 return name, f"{heads.folder} has {heads.kind} heads for {target}."
     return None
 

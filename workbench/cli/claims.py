@@ -141,7 +141,7 @@ def _measure(
 
     column = known.column_of(claim, target)
     start = time.perf_counter()
-    missing = claim.lacking(column)
+    missing = claim.missing_requirement(column)
     scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
     if not missing:
         output.note(f"{claim.name}: measuring {claim.quantity}")

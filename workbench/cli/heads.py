@@ -56,9 +56,9 @@ def inspect(
             "layout": checkpoint.layout,
             "facts": {name: list(v) if isinstance(v, tuple) else v for name, v in checkpoint.facts.items()},
             "parameters": checkpoint.n_parameters,
-            "draft_vocabulary": None if checkpoint.kept is None else len(checkpoint.kept),
+            "draft_vocabulary": None if checkpoint.draft_tokens is None else len(checkpoint.draft_tokens),
             "verifier": checkpoint.verifier,
-            "tensors": {name: list(checkpoint.stored.shapes[name]) for name in sorted(checkpoint.parts.values())},
+            "tensors": {name: list(checkpoint.files.shapes[name]) for name in sorted(checkpoint.tensor_names.values())},
             "not_read": list(checkpoint.unread),
             "drafts_with": known.drafting_with(head.kind),
         }

@@ -45,7 +45,7 @@ def record_run(name: str, recording: Recording, models: Any, preset: str, seed: 
     request = Request(prompt, method.with_params(**method_params), sampling, max_new_tokens=TOKENS, seed=seed)
     engine = Engine(models)
     row = engine.submit(request)
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
         if recording is SWITCH and row.trace is not None and len(row.trace.rounds) == SWITCH_TO[0]:
             row.change(registry.get(SWITCH_TO[1]), {})

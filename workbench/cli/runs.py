@@ -161,13 +161,13 @@ def import_runs(
     imported = runs.import_(*paths, tags=tag or ())
     for run in imported.added:
         print(run)
-    for run in imported.known:
+    for run in imported.duplicates:
         typer.echo(f"note: {run} is already in the store", err=True)
     for name, notice in imported.notes.items():
         typer.echo(f"note: {harmless(name)}: {notice}", err=True)
     for name, reason in imported.problems.items():
         typer.echo(f"note: {harmless(name)} was left out: {reason}", err=True)
-    if imported.problems and not (imported.added or imported.known):
+    if imported.problems and not (imported.added or imported.duplicates):
         raise WorkbenchError("Nothing could be imported.", "Give files that the workbench exported.")
 
 

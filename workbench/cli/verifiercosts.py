@@ -29,7 +29,7 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     def forward(dtype: str) -> tuple[str, int, float]:
         models = load_models(SMOLLM2.name, None, device, dtype)
         target = models.target
-        name = f"{SMOLLM2.title}, {str(target.stored).removeprefix('torch.')}"
+        name = f"{SMOLLM2.title}, {str(target.weight_dtype).removeprefix('torch.')}"
         return name, target.vocab_size, measure(models).target_s[verifier_suite.NODES]
 
     is_here = local_folder(SMOLLM2) is not None or packaged_file(SMOLLM2) is not None

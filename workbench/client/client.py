@@ -105,7 +105,7 @@ class Workbench(Client):
         """
         from workbench.bench.compare import finish
 
-        return finish(self.comparing(prompts, lanes, **settings), progress)
+        return finish(self.stream_comparison(prompts, lanes, **settings), progress)
 
     def __enter__(self) -> Workbench:
         return self
@@ -136,12 +136,12 @@ class Workbench(Client):
     def device_label(self, target: str | None = None) -> str:
         return self._backend.device_label(target)
 
-    def barred(self) -> dict[str, str]:
-        return self._backend.barred()
+    def unavailable_actions(self) -> dict[str, str]:
+        return self._backend.unavailable_actions()
 
     @property
-    def offers(self) -> frozenset[str]:
-        return self._backend.offers
+    def capabilities(self) -> frozenset[str]:
+        return self._backend.capabilities
 
     @property
     def ready(self) -> bool:
@@ -155,11 +155,11 @@ class Workbench(Client):
     def limits(self) -> Limits:
         return self._backend.limits
 
-    def let_in(self, user: str, counted: bool = True) -> None:
-        self._backend.let_in(user, counted)
+    def admit_request(self, user: str, counted: bool = True) -> None:
+        self._backend.admit_request(user, counted)
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
-        self._backend.let_call(user, seconds)
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
+        self._backend.charge_call(user, seconds)
 
     def health(self) -> dict[str, Any]:
         return self._backend.health()
@@ -179,8 +179,8 @@ class Workbench(Client):
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         return self._backend.prefer_heads(folder, on)
 
-    def loaded(self) -> list[dict[str, Any]]:
-        return self._backend.loaded()
+    def loaded_models(self) -> list[dict[str, Any]]:
+        return self._backend.loaded_models()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         return self._backend.chat_prompt(messages, target)
@@ -194,7 +194,7 @@ class Workbench(Client):
     def estimate(self, request: dict[str, Any]) -> str:
         return self._backend.estimate(request)
 
-    def comparing(
+    def stream_comparison(
         self,
         prompts: str | Sequence[Any],
         lanes: Sequence[Any],
@@ -205,13 +205,15 @@ class Workbench(Client):
     ) -> Iterator[Step]:
         if "images" in settings:
             settings["images"] = tuple(wire.data_url(image) for image in settings["images"])
-        return self._backend.comparing(prompts, lanes, stopped=stopped, user=user, **settings)
+        return self._backend.stream_comparison(prompts, lanes, stopped=stopped, user=user, **settings)
 
-    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
-        return self._backend.pairing(prompt, method, params, **options)
+    def stream_pairs(
+        self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
+    ) -> Iterator[Pairs]:
+        return self._backend.stream_pairs(prompt, method, params, **options)
 
-    def recommending(self, prompts: Sequence[Any], **options: Any) -> Iterator[Advice]:
-        return self._backend.recommending(prompts, **options)
+    def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Advice]:
+        return self._backend.stream_recommendation(prompts, **options)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
         return self._backend.conditions(lane, target)

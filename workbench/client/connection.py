@@ -145,7 +145,7 @@ class Connection:
                         raise WorkbenchError(str(message.get("message")))
         self._sessions.append(session)  # its stream was read to the end, so the session can be reused
 
-    def explained(self, run_id: str) -> dict[str, Any]:
+    def fetch_attribution(self, run_id: str) -> dict[str, Any]:
         """Return the attribution of a run's text to its images. The server stops computing if this process ends.
 
         Raises:
@@ -163,7 +163,7 @@ class Connection:
             )
         return answer["attribution"]
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         """Close the connection and its threads."""
         client = self.app
         client.close()

@@ -38,7 +38,7 @@ class RunHandle(Protocol):
         ...
 
     @property
-    def explained(self) -> float | None:
+    def explain_progress(self) -> float | None:
         """Finished share of `explain`, 0 to 1; None if it is not running or its progress is unknown."""
         ...
 

@@ -54,12 +54,12 @@ class Client(Protocol):
         """Return a label with the device and dtype of a target."""
         ...
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         """Return the run actions that are missing here ("pause", "step", "change", "pace", "memory"), with reasons."""
         ...
 
     @property
-    def offers(self) -> frozenset[str]:
+    def capabilities(self) -> frozenset[str]:
         """Optional calls that this backend supports, of "estimate", "pairing" and "recommending"."""
         ...
 
@@ -78,7 +78,7 @@ class Client(Protocol):
         """Limits per user."""
         ...
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         """Count a request of a user that starts no run; with counted=False only check the rate limit.
 
         Raises:
@@ -86,7 +86,7 @@ class Client(Protocol):
         """
         ...
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
         """Charge a user's address the CPU time of a page's call, or check whether it may make one.
 
         Args:
@@ -147,7 +147,7 @@ class Client(Protocol):
         """
         ...
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory: name, role, bytes, dtype, device, runs, idle_s."""
         ...
 
@@ -228,7 +228,7 @@ class Client(Protocol):
         """Return the expected cost of a run with these options, as text; empty if it is unknown."""
         ...
 
-    def comparing(
+    def stream_comparison(
         self,
         prompts: str | Sequence[Any],
         lanes: Sequence[Any],
@@ -251,7 +251,9 @@ class Client(Protocol):
         """
         ...
 
-    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
+    def stream_pairs(
+        self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
+    ) -> Iterator[Pairs]:
         """Measure a speed-up in the background, in pairs of one run of a method and one of plain decoding.
 
         Args:
@@ -266,7 +268,7 @@ class Client(Protocol):
         """
         ...
 
-    def recommending(
+    def stream_recommendation(
         self,
         prompts: Sequence[Any],
         *,

@@ -236,7 +236,7 @@ class RemoteBackend(Connection):
         """End the runs that this client started, and stop its threads."""
         for run in self._runs:
             run.leave()
-        self.hang_up()
+        self.close_connection()
 
     def _follow(self, name: str, arguments: Sequence[Any]) -> RemoteRun:
         run = RemoteRun(self, self.events(name, arguments))

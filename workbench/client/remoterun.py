@@ -29,12 +29,12 @@ class RemoteRun:
     """
 
     def __init__(self, connection: Connection, events: Generator[dict[str, Any], None, None]) -> None:
-        self._line = connection
+        self._connection = connection
         self._events = events
         self._news = threading.Condition()
         self._trace: Trace | None = None
         self._last: dict[str, Any] = {}
-        self._left = False
+        self._is_detached = False
         try:
             first = check_answer(next(events))
         except (httpx.HTTPError, StopIteration) as problem:
@@ -112,30 +112,30 @@ class RemoteRun:
             "sees": sees,
             "pace": pace,
         }
-        self._line.call("change", *ChangeRequest.arguments(run=self.id, **options))
+        self._connection.call("change", *ChangeRequest.arguments(run=self.id, **options))
 
     def explain(self) -> dict[str, Any]:
-        attribution = self._line.explained(self.id)
+        attribution = self._connection.fetch_attribution(self.id)
         if self._trace is not None:
             self._trace.attribution = attribution
         return attribution
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        answer = self._line.call("memory", self.id, action, None if data is None else wire.base64_of(data))
+        answer = self._connection.call("memory", self.id, action, None if data is None else wire.base64_of(data))
         return answer | ({"data": wire.decode_base64("data", answer["data"])} if "data" in answer else {})
 
     def pause(self) -> None:
-        self._line.call("control", self.id, "pause")
+        self._connection.call("control", self.id, "pause")
 
     def resume(self) -> None:
-        self._line.call("control", self.id, "resume")
+        self._connection.call("control", self.id, "resume")
 
     def step(self) -> None:
-        self._line.call("control", self.id, "step")
+        self._connection.call("control", self.id, "step")
 
     def cancel(self) -> None:
         if not self.ended:
-            self._line.call("control", self.id, "cancel")
+            self._connection.call("control", self.id, "cancel")
 
     def _rounds(self, n: int) -> list[Round]:
         return self._trace.rounds[n:] if self._trace is not None else []
@@ -147,10 +147,10 @@ class RemoteRun:
         try:
             for message in self._events:
                 self._take(check_answer(message))
-                if self._left:
+                if self._is_detached:
                     break
         except (WorkbenchError, httpx.HTTPError) as error:
-            problem = unreachable(self._line.url, error)
+            problem = unreachable(self._connection.url, error)
         except BaseException as error:  # if this thread died, `wait` would never return
             problem = WorkbenchError(f"The server's answer could not be read: {type(error).__name__}.")
         finally:
@@ -187,4 +187,4 @@ class RemoteRun:
 
     def leave(self) -> None:
         """Stop following the run; the server ends it if this client started it."""
-        self._left = True
+        self._is_detached = True

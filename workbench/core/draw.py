@@ -23,7 +23,7 @@ class Purpose(IntEnum):
     """Sampling of drafted tokens in a chain, one number per level."""
     ACCEPT = 1
     """Acceptance test of a node, one number per node."""
-    STOP = 2
+    BONUS = 2
     """Sampling of the bonus or corrected token, one number for the root and one per node."""
     GUMBEL = 3
     """Sibling selection in a stochastic beam, one number per token and parent."""

@@ -32,7 +32,7 @@ def match_sampled_token(
         earlier siblings [R, F] (1 for the first child); and weights of the token if no child was sampled [R, V], with a
         positive sum.
     """
-    absent, first = ~fans.there, fans.token[:, :1]
+    absent, first = ~fans.has_child, fans.token[:, :1]
     token = torch.where(absent, first, fans.token)
     p_x = p.gather(1, token)
     weights = p.scatter_(1, token, 0.0) if inplace else p.scatter(1, token, 0.0)
@@ -53,7 +53,7 @@ def child_acceptance(
         p_x: probability of each child's token.
         others: total probability of all other tokens.
     """
-    absent = ~fans.there
+    absent = ~fans.has_child
     token = torch.where(absent, fans.token[:, :1], fans.token)
     repeated = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # an earlier sibling has the same token
     probs = p_x.masked_fill(absent | repeated, 0.0)

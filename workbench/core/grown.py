@@ -55,16 +55,16 @@ class TreeExplanation:
     """
 
     rules: tuple[TreeBuilderRule, ...]
-    of: Int[Tensor, " N"] | None = None
+    rule_index: Int[Tensor, " N"] | None = None
     before: Float[Tensor, " N"] | Int[Tensor, " N"] | RankProbs | None = None
     after: Float[Tensor, " N"] | Int[Tensor, " N"] | RankProbs | None = None
 
     @property
     def columns(self) -> list[Tensor]:
         """The attributes that are tensors, in order."""
-        return [column for column in (self.of, self.before, self.after) if isinstance(column, Tensor)]
+        return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
-    def on_host(
+    def to_lists(
         self, columns: Sequence[Sequence[float]], parents: Sequence[int]
     ) -> tuple[list[int], list[float | None], list[float | None]]:
         """Return three lists over the nodes: rule index, first value, second value; an absent one is empty.
@@ -74,7 +74,7 @@ class TreeExplanation:
             parents: parent of each node.
         """
         column_values = iter(columns)
-        of = list(map(int, next(column_values))) if self.of is not None else []
+        of = list(map(int, next(column_values))) if self.rule_index is not None else []
         values = [
             list(next(column_values))
             if isinstance(value, Tensor)

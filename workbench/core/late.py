@@ -35,7 +35,7 @@ class LazySequence(Sequence[T], Generic[T]):
     def __init__(self, n: int, make: Callable[[Int[Tensor, " k"]], Shaped[Tensor, " k"]]) -> None:
         self._n, self._make, self._cache = n, make, dict[int, T]()
 
-    def some(self, at: Sequence[int]) -> list[T]:
+    def take(self, at: Sequence[int]) -> list[T]:
         """Return the numbers at these indices; compute the missing ones in one call."""
         new = [i for i in dict.fromkeys(at) if i not in self._cache]
         if new:
@@ -51,7 +51,7 @@ class LazySequence(Sequence[T], Generic[T]):
     def __getitem__(self, at: slice) -> list[T]: ...
     def __getitem__(self, at: int | slice) -> T | list[T]:
         indices = range(self._n)[at]  # raises the same errors as a list
-        return self.some([indices])[0] if isinstance(indices, int) else self.some(indices)
+        return self.take([indices])[0] if isinstance(indices, int) else self.take(indices)
 
     def tolist(self) -> list[T]:
         """Return all numbers, as `Tensor.tolist` does."""
@@ -86,4 +86,4 @@ def to_host_lazily(numbers: Sequence[Tensor | LazySequence[Any]]) -> list[Any]:
 
 def take(numbers: Sequence[T], at: Sequence[int]) -> list[T]:
     """Return a sequence's numbers at some indices; a lazy sequence computes them in one call."""
-    return numbers.some(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]
+    return numbers.take(at) if isinstance(numbers, LazySequence) else [numbers[i] for i in at]

@@ -40,7 +40,7 @@ class ParamSpec:
     doc: str = ""
     when: str = ""
 
-    def acts(self, values: Mapping[str, Any]) -> bool:
+    def has_effect(self, values: Mapping[str, Any]) -> bool:
         """Return whether the parameter has an effect with these values of the other parameters; see `when`.
 
         Example:

@@ -58,11 +58,11 @@ class SelectedRows:
     at: Int[Tensor, " R"]
 
     @cached_property
-    def taken(self) -> Float[Tensor, "R V"]:
+    def rows(self) -> Float[Tensor, "R V"]:
         """The selected rows, possibly as a view."""
         return select_rows(self.distributions, self.at)
 
-    def of(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
+    def gather(self, token: Int[Tensor, "R F"]) -> Float[Tensor, "R F"]:
         """Return each row's probabilities of some tokens."""
         return self.distributions[self.at.unsqueeze(1), token]
 
@@ -80,9 +80,9 @@ class SiblingGroups:
         drafter: source of the rows of `q`.
     """
 
-    place: Int[Tensor, " R"]
+    position: Int[Tensor, " R"]
     child: Int[Tensor, "R F"]
-    there: Bool[Tensor, "R F"]
+    has_child: Bool[Tensor, "R F"]
     token: Int[Tensor, "R F"]
     target: SelectedRows
     drafter: SelectedRows
@@ -90,7 +90,7 @@ class SiblingGroups:
     @property
     def p(self) -> Float[Tensor, "R V"]:
         """The target's distribution at each position."""
-        return self.target.taken
+        return self.target.rows
 
     @cached_property
     def q(self) -> Float[Tensor, "R V"]:
@@ -98,16 +98,18 @@ class SiblingGroups:
 
         In a mixed tree that of one of the children; p where they were proposed deterministically.
         """
-        return self.drafter.taken.to(self.target.distributions.dtype)
+        return self.drafter.rows.to(self.target.distributions.dtype)
 
-    def emitted(self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    def emitted_probs(
+        self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]
+    ) -> Float[Tensor, "R V"]:
         """Return the distribution of the token emitted at each position, given the drafts there.
 
         Args:
             kept: probability that the verifier accepts this child [R, F]; 0 where there is none.
             left: distribution of the token if no child is accepted [R, V]; overwritten.
         """
-        probs = where_rows(self.there[:, 0], residual_probs, self.p)
+        probs = where_rows(self.has_child[:, 0], residual_probs, self.p)
         return probs.mul_((1 - accept_probs.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(
             1, self.token, accept_probs
         )
@@ -125,7 +127,7 @@ class Layout(NamedTuple):
     row: Int[Tensor, " N_plus_1"] | None
 
     @classmethod
-    def of(cls, tree: DraftTree) -> Layout:
+    def from_tree(cls, tree: DraftTree) -> Layout:
         """Return the layout of a tree with at least one node. Siblings beyond its `fanout` are ignored."""
         n = len(tree)
         child = tree.parents.new_full((n + 1, tree.fanout + 1), n)
@@ -158,7 +160,7 @@ def iter_sibling_groups(
         whole: whether to yield all positions in one piece.
     """
     n, device = len(tree), tree.tokens.device
-    layout = layout or Layout.of(tree)
+    layout = layout or Layout.from_tree(tree)
     if positions is None:
         positions = torch.arange(n + 1, device=device)
     if on_host(device):
@@ -176,9 +178,9 @@ def iter_sibling_groups(
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
     """Return the row of `q` for each position, −1 where there is none; in a mixed tree that of one of its children."""
-    if tree.q is None or tree.q_of is not None or tree.probs_of is None:
-        return tree.q_of
-    return tree.probs_of.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.probs_of, "amax")
+    if tree.q is None or tree.child_q_rows is not None or tree.node_q_rows is None:
+        return tree.child_q_rows
+    return tree.node_q_rows.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.node_q_rows, "amax")
 
 
 def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
@@ -216,7 +218,7 @@ def verify_positions(
         late: whether tokens to emit may be sampled lazily.
         whole: whether `judge` allocates nothing of width V, so that it gets all positions in one piece.
     """
-    layout = Layout.of(tree)
+    layout = Layout.from_tree(tree)
     tables: list[Tensor] = []
     places: list[Tensor] = []
     wide = on_host(p.device) and p.shape[1] >= WIDE
@@ -225,11 +227,11 @@ def verify_positions(
     for fans in iter_sibling_groups(tree, p, layout, in_one_piece=in_one_piece and lazy):
         values, weights = verify(fans, not lazy)
         tables.append(torch.stack(list(values)))
-        places.append(fans.place)
+        places.append(fans.position)
         if stop is not None:
-            stop[fans.place] = pick(weights, u_bonus[fans.place])
+            stop[fans.position] = pick(weights, u_bonus[fans.position])
         elif not lazy:
-            stop = pick(weights if len(weights) == len(p) else p.index_copy(0, fans.place, weights), u_bonus)
+            stop = pick(weights if len(weights) == len(p) else p.index_copy(0, fans.position, weights), u_bonus)
     place, rank = torch.cat(places), ranks(tree.parents).clamp_(max=tree.fanout)
     row_of = torch.empty(len(p), dtype=torch.long, device=p.device).index_copy_(
         0, place, torch.arange(len(place), device=p.device)
@@ -245,7 +247,7 @@ def verify_positions(
             tokens[~inner] = pick(select_rows(p, at[~inner]), u_bonus[at[~inner]])
         if inner.any():
             ends = [
-                pick(verify(fans, True)[1], u_bonus[fans.place]) for fans in iter_sibling_groups(tree, p, layout, at)
+                pick(verify(fans, True)[1], u_bonus[fans.position]) for fans in iter_sibling_groups(tree, p, layout, at)
             ]
             tokens[inner] = torch.cat(ends)
         return tokens

@@ -23,7 +23,7 @@ class LayerInput:
     """
 
     layer: int
-    made: Callable[[Float[Tensor, "N_plus_1 D"]], Float[Tensor, "P D"]]
+    make_states: Callable[[Float[Tensor, "N_plus_1 D"]], Float[Tensor, "P D"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Probes:
 
     tokens: Int[Tensor, " P"]
     parents: Int[Tensor, " P"]
-    places: Int[Tensor, " P"]
-    sees: Bool[Tensor, "P N_plus_P"]
-    farthest: int
+    depths: Int[Tensor, " P"]
+    attention_mask: Bool[Tensor, "P N_plus_P"]
+    max_depth: int
     source: str = ""
     states: Float[Tensor, "P D"] | None = None
-    entering: LayerInput | None = None
+    layer_input: LayerInput | None = None
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -102,17 +102,17 @@ def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
     if len(parts) == 1:
         return parts[0]
     n, total = len(tree), sum(map(len, parts))
-    sees = parts[0].sees.new_zeros(total, n + total)
+    sees = parts[0].attention_mask.new_zeros(total, n + total)
     parents, offset = list[Tensor](), 0
     for probes in parts:
-        sees[offset : offset + len(probes), :n] = probes.sees[:, :n]
-        sees[offset : offset + len(probes), n + offset : n + offset + len(probes)] = probes.sees[:, n:]
+        sees[offset : offset + len(probes), :n] = probes.attention_mask[:, :n]
+        sees[offset : offset + len(probes), n + offset : n + offset + len(probes)] = probes.attention_mask[:, n:]
         parents.append(torch.where(probes.parents < n, probes.parents, probes.parents + offset))
         offset += len(probes)
     return Probes(
         torch.cat([probes.tokens for probes in parts]),
         torch.cat(parents),
-        torch.cat([probes.places for probes in parts]),
+        torch.cat([probes.depths for probes in parts]),
         sees,
-        max(probes.farthest for probes in parts),
+        max(probes.max_depth for probes in parts),
     )

@@ -37,7 +37,7 @@ class Reason:
 
     rules: tuple[Rule, ...]
     inputs: Mapping[str, Float[Tensor, " N"]] = field(default_factory=dict[str, Tensor])
-    of: Int[Tensor, " N"] | None = None
+    rule_index: Int[Tensor, " N"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class AcceptanceDecision:
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"] | LazySequence[int]
+    bonus: Int[Tensor, " N_plus_1"] | LazySequence[int]
     score: Float[Tensor, " N"] | None = None
     reason: Reason | None = None
-    paid: Float[Tensor, " N"] | LazySequence[float] | None = None
-    at_most: bool = False
+    distribution_error: Float[Tensor, " N"] | LazySequence[float] | None = None
+    is_upper_bound: bool = False
 
     @property
-    def for_nothing(self) -> AcceptanceDecision:
+    def without_error(self) -> AcceptanceDecision:
         """Copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
         return replace(self, paid=torch.zeros_like(self.accept))
 
@@ -116,10 +116,10 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
     """Accept a node if and only if it is the target's most likely token after its parent."""
     if not len(tree):
-        return AcceptanceDecision(accept=tree.logq, stop=best)
+        return AcceptanceDecision(accept=tree.logq, bonus=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
     reason = Reason((GREEDY,), {"likeliest": at_parent.float()})  # a token's id is exact in float32 up to 2²⁴
-    return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), stop=best, reason=reason)
+    return AcceptanceDecision(accept=(tree.tokens == at_parent).float(), bonus=best, reason=reason)
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
@@ -152,8 +152,8 @@ def recursive_rejection(
     """
     n = len(tree)
     if n == 0:
-        return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_bonus))
-    if tree.q is None or (tree.q_of is None and tree.probs_of is None):
+        return AcceptanceDecision(accept=p.new_zeros(0), bonus=pick(p, u_bonus))
+    if tree.q is None or (tree.child_q_rows is None and tree.node_q_rows is None):
         return _point_rejection(tree, p, u_bonus, lazy)
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
@@ -174,12 +174,12 @@ def _tested(
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
-    free = torch.ones_like(weights) if tree.probs_of is not None else None  # [R, V] 0 at earlier siblings' tokens
+    free = torch.ones_like(weights) if tree.node_q_rows is not None else None  # [R, V] 0 at earlier siblings' tokens
     accept: list[Tensor] = []
     r: list[Tensor] = []
     q_left: list[Tensor] = []
     for k in range(tree.fanout):
-        has, x = fans.there[:, k : k + 1], fans.token[:, k : k + 1]
+        has, x = fans.has_child[:, k : k + 1], fans.token[:, k : k + 1]
         if free is not None:
             q = node_draft_probs(tree, fans.child[:, k], x, free)
             free = where_rows(has.squeeze(1), free.scatter(1, x, 0.0), free)
@@ -204,11 +204,11 @@ def _tested(
 
 def _initial_prob(tree: DraftTree) -> Float[Tensor, " N"]:
     """Return the probability of each node in its draft distribution, before earlier siblings are removed."""
-    if tree.probs_of is not None:
+    if tree.node_q_rows is not None:
         return _own_prob(tree)
     assert tree.q is not None
-    assert tree.q_of is not None
-    return tree.q[tree.q_of[tree.parents + 1].clamp_min(0), tree.tokens]
+    assert tree.child_q_rows is not None
+    return tree.q[tree.child_q_rows[tree.parents + 1].clamp_min(0), tree.tokens]
 
 
 def node_draft_probs(
@@ -223,20 +223,20 @@ def node_draft_probs(
         free: 0 at tokens of earlier siblings, else 1.
     """
     assert tree.q is not None
-    assert tree.probs_of is not None
-    row = tree.probs_of[node]
+    assert tree.node_q_rows is not None
+    row = tree.node_q_rows[node]
     probs = tree.q[row.clamp_min(0)].to(free.dtype)
-    if tree.without is not None:
-        probs = where_rows(tree.without[node], normalise_rows(probs * free, probs), probs)
+    if tree.without_replacement is not None:
+        probs = where_rows(tree.without_replacement[node], normalise_rows(probs * free, probs), probs)
     return where_rows(row >= 0, probs, torch.zeros_like(probs).scatter_(1, x, 1.0))
 
 
 def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
     """Return the draft probability of each node of a mixed tree; 1 for a deterministic node."""
     assert tree.q is not None
-    assert tree.probs_of is not None
-    probs = tree.q[tree.probs_of.clamp_min(0), tree.tokens]
-    return torch.where(tree.probs_of < 0, torch.ones_like(probs), probs)
+    assert tree.node_q_rows is not None
+    probs = tree.q[tree.node_q_rows.clamp_min(0), tree.tokens]
+    return torch.where(tree.node_q_rows < 0, torch.ones_like(probs), probs)
 
 
 def _point_rejection(
@@ -246,7 +246,7 @@ def _point_rejection(
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:
-            accept = torch.where(fans.there, fans.p.gather(1, fans.token), 0.0)
+            accept = torch.where(fans.has_child, fans.p.gather(1, fans.token), 0.0)
             return [accept, torch.zeros_like(accept)], fans.p
         accept, _, weights = match_sampled_token(fans, fans.p)
         return [accept, torch.cat([torch.zeros_like(accept[:, :1]), accept[:, 1:]], 1)], weights

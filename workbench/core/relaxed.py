@@ -43,8 +43,8 @@ class Lift(NamedTuple):
         ratio: λ′, which raises the bound with x's own residual probability: δ + λ′ · r(x).
     """
 
-    share: float = 1.0
-    near: Int[Tensor, "N K"] | None = None
+    lenience: float = 1.0
+    neighbours: Int[Tensor, "N K"] | None = None
     mass: float = 0.0
     ratio: float = 0.0
 
@@ -58,14 +58,14 @@ class Lift(NamedTuple):
             node: node tested at each position; rows of positions without such a child are ignored.
             x: token of the node.
         """
-        if self.near is not None:
-            near = self.near[node]
+        if self.neighbours is not None:
+            near = self.neighbours[node]
             neighbour_probs = left.gather(1, near)  # [R, K]
             bound = self.mass + self.ratio * left.gather(1, x) if self.ratio else self.mass
             within = neighbour_probs.cumsum(1) <= bound
             left = left.scatter(1, near, torch.where(within, 0.0, neighbour_probs))
             left = left.scatter_add_(1, x, (neighbour_probs * within).sum(1, keepdim=True))
-        return left if self.share == 1.0 else left / self.share
+        return left if self.lenience == 1.0 else left / self.lenience
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
@@ -91,12 +91,12 @@ class RelaxedResult:
     """
 
     accept: Float[Tensor, " N"]
-    stop: Int[Tensor, " N_plus_1"] | LazySequence[int]
+    bonus: Int[Tensor, " N_plus_1"] | LazySequence[int]
     residual: Float[Tensor, " N"]
     q: Float[Tensor, " N"]
     q_left: Float[Tensor, " N"]
     lifted: Float[Tensor, " N"]
-    apart: Float[Tensor, " N"] | LazySequence[float] | None = None
+    total_variation: Float[Tensor, " N"] | LazySequence[float] | None = None
 
 
 def relaxed_rejection(
@@ -164,7 +164,7 @@ def _tested(
     free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
     per_sibling, excess = list[tuple[Tensor, ...]](), _Excess(weights) if priced else None
     for k in range(tree.fanout):
-        has, node, x = fans.there[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
+        has, node, x = fans.has_child[:, k : k + 1], fans.child[:, k], fans.token[:, k : k + 1]
         full_q = q = _draft_probs(tree, fans, node, x)
         if free is not None and k:
             q = where_rows(_without(tree, node), normalise_rows(full_q * free, full_q), full_q)
@@ -251,11 +251,11 @@ def _draft_probs(
 ) -> Float[Tensor, "R V"]:
     """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
     of, probs = None, fans.q
-    if tree.q is not None and tree.probs_of is not None:
-        of = tree.probs_of[node]
+    if tree.q is not None and tree.node_q_rows is not None:
+        of = tree.node_q_rows[node]
         probs = tree.q[of.clamp_min(0)].to(probs.dtype)
-    elif tree.q is not None and tree.q_of is not None:
-        of = tree.q_of[fans.place]
+    elif tree.q is not None and tree.child_q_rows is not None:
+        of = tree.child_q_rows[fans.position]
     if of is not None and on_host(of.device) and bool((of >= 0).all()):
         return probs
     point = torch.zeros_like(probs).scatter_(1, x, 1.0)
@@ -264,8 +264,8 @@ def _draft_probs(
 
 def _without(tree: DraftTree, node: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
     """Return whether each node was drawn without replacement, that is, after removing its earlier siblings from q."""
-    if tree.sampling is Sampling.MIXED and tree.without is not None:
-        return tree.without[node]
+    if tree.sampling is Sampling.MIXED and tree.without_replacement is not None:
+        return tree.without_replacement[node]
     is_without = tree.sampling.value not in (*_ANEW, Sampling.MIXED.value)
     return torch.full((len(node),), is_without, device=node.device)
 
@@ -307,6 +307,6 @@ def threshold_rule_error(
     deterministic = (accepts.gather(1, token) * (1 - p.gather(1, token))).squeeze(1)
     if tree.q is None:
         return deterministic
-    row = at if tree.q_of is None else tree.q_of[at]
+    row = at if tree.child_q_rows is None else tree.child_q_rows[at]
     accepted = tree.q[row.clamp_min(0)].to(p.dtype) * accepts
     return torch.where(row < 0, deterministic, (accepted - accepted.sum(1, keepdim=True) * p).abs().sum(1) / 2)

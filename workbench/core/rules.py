@@ -52,7 +52,7 @@ class Rule:
     source: str = ""
 
     @property
-    def reads(self) -> frozenset[str]:
+    def sources(self) -> frozenset[str]:
         """Sources of the values that the formula reads; see `places`."""
         return frozenset(self.places.values())
 

@@ -66,7 +66,7 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
-    def heat(self) -> float:
+    def effective_temperature(self) -> float:
         """Divisor of the logits: the temperature, but at least `COLDEST`; 1 in greedy decoding."""
         return 1.0 if self.greedy else max(self.temperature, MIN_TEMPERATURE)
 
@@ -137,7 +137,7 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
 
 def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
     """Return logits divided by the temperature, −inf for tokens that top-k, top-p or min-p removes."""
-    scores = logits if sampling.temperature == 1.0 else logits / sampling.heat
+    scores = logits if sampling.temperature == 1.0 else logits / sampling.effective_temperature
     if 0 < sampling.top_k < scores.shape[1]:
         threshold = scores.topk(sampling.top_k, dim=1).values[:, -1:]
         scores = scores.masked_fill(scores < threshold, -math.inf)
@@ -212,7 +212,7 @@ def entropy_of(
         for at in iter_row_chunks(len(p), p.shape[1], p.device)
     ]
     score = logits.gather(1, some).squeeze(1)
-    return ((score - torch.cat(means)) / sampling.heat - p_some.log()).clamp_min_(0)
+    return ((score - torch.cat(means)) / sampling.effective_temperature - p_some.log()).clamp_min_(0)
 
 
 def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:

@@ -53,11 +53,11 @@ class MinNewTokens:
     """Set the probability of some tokens to 0 until `least` tokens have been generated."""
 
     prompt_length: int
-    least: int
+    min_tokens: int
     tokens: tuple[int, ...]
 
     def __call__(self, ids: Int[Tensor, "B L"], scores: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
         """Return the masked logits after the tokens `ids`, prompt included."""
-        if ids.shape[1] - self.prompt_length >= self.least:
+        if ids.shape[1] - self.prompt_length >= self.min_tokens:
             return scores
         return scores.index_fill(1, to_device(self.tokens, scores.device), -math.inf)

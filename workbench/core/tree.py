@@ -74,12 +74,12 @@ class DraftTree:
     depth: int
     fanout: int = 1
     q: Float[Tensor, "M V"] | None = None
-    q_of: Int[Tensor, " N_plus_1"] | None = None
-    probs_of: Int[Tensor, " N"] | None = None
-    without: Bool[Tensor, " N"] | None = None
+    child_q_rows: Int[Tensor, " N_plus_1"] | None = None
+    node_q_rows: Int[Tensor, " N"] | None = None
+    without_replacement: Bool[Tensor, " N"] | None = None
     source: str | tuple[str, ...] = ""
     score: Float[Tensor, " N"] | None = None
-    grown: TreeExplanation | None = None
+    explanation: TreeExplanation | None = None
     states: Float[Tensor, "N D"] | None = None
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class DraftTree:
         return cls(ids, chain_parents(n, device), certain, Sampling.DETERMINISTIC, n, min(n, 1), source=source)
 
     @classmethod
-    def of(
+    def from_parents(
         cls,
         tokens: Sequence[int],
         parents: Sequence[int],

@@ -139,8 +139,8 @@ class Claim:
     home: str = DEFAULT_TARGET
     matched: bool = False
     by_construction: str = ""
-    why: tuple[str, str] = ("", "")
-    why_on: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    explanation: tuple[str, str] = ("", "")
+    explanation_by_column: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     method: str = ""
     needs: tuple[str, ...] = ()
 
@@ -155,7 +155,7 @@ class Claim:
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
         """Return `why` for a column's figure."""
-        return self.why if column == BUNDLED else self.why_on.get(column, ("", ""))
+        return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
         """Return the command that measures this claim again."""
@@ -166,7 +166,7 @@ class Claim:
         """Return the target that a column's figure is measured on."""
         return self.home if column == BUNDLED else column
 
-    def lacking(self, column: str = BUNDLED) -> str:
+    def missing_requirement(self, column: str = BUNDLED) -> str:
         """Return, in a few words, the requirement that a column's target lacks; "" if none. Checks only files."""
         target = self.target(column)
         if self.home == VISION_TARGET and target != self.home:
@@ -237,7 +237,7 @@ class Testing:
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
     real: Mapping[str, Any] = field(default_factory=dict, hash=False)
     perfect: Mapping[str, Any] | None = field(default=None, hash=False)
-    no_alarm: str = ""
+    no_perfect_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,8 @@ class Head:
     recipe: str = FOR_ANY_TARGET
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
     options: tuple[str, ...] = ()
-    called: str = ""
-    agrees: str = DEFAULT_AGREEMENT
+    folder_suffix: str = ""
+    agreement: str = DEFAULT_AGREEMENT
     train: Callable[..., Any] | None = None
 
     @property
@@ -281,9 +281,9 @@ class Head:
 
     def folder(self, target: str) -> str:
         """Return the name of the head's folder: "vision-msd" for the target "vision-target"."""
-        return f"{target.removesuffix('-target')}-{self.called or self.kind}"
+        return f"{target.removesuffix('-target')}-{self.folder_suffix or self.kind}"
 
-    def settle(self, options: Any) -> Any:
+    def apply_settings(self, options: Any) -> Any:
         """Return the options of the training recipe, with the head's `settings` in place of default values."""
         defaults = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
         return replace(options, **{name: self.settings[name] for name in defaults})

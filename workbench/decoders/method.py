@@ -71,17 +71,17 @@ class Method:
     title: str
     promise: Promise
     source: Source
-    teaches: str
+    summary: str
     drafter: Drafter
     verifier: Verifier
     policies: tuple[Policy, ...]
     tree_builders: tuple[TreeBuilder, ...] = ()
     other_verifiers: tuple[Verifier, ...] = ()
-    rounds: DecoderParams | None = None
+    decoder_params: DecoderParams | None = None
     idea: str = ""
     formula: str = ""
-    differs: tuple[str, ...] = ()
-    place: int = 0
+    differences: tuple[str, ...] = ()
+    order: int = 0
     claims: tuple[Claim, ...] = ()
     suites: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict, hash=False)
     recording: Recording = field(default_factory=Recording)
@@ -120,7 +120,7 @@ class Method:
     @property
     def needs(self) -> tuple[str, ...]:
         """Requirements of the default parts besides the target, the drafter's first."""
-        return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.rounds)
+        return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
     def verifiers(self) -> tuple[Verifier, ...]:
@@ -137,10 +137,10 @@ class Method:
         if not self.other_verifiers:
             return {}
         sound = Promise.EXACT if self.promise is Promise.APPROXIMATE else self.promise
-        alternatives = {v.name: Promise.APPROXIMATE if self.unsound(v) else sound for v in self.other_verifiers}
+        alternatives = {v.name: Promise.APPROXIMATE if self.unsound_reason(v) else sound for v in self.other_verifiers}
         return {self.verifier.name: self.promise} | alternatives
 
-    def unsound(
+    def unsound_reason(
         self,
         verifier: Verifier,
         drafter: Drafter | None = None,
@@ -197,7 +197,7 @@ class Method:
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
         """Parts of the method: (kind, alternatives, description of the choice)."""
-        rounds = () if self.rounds is None else (("rounds", (self.rounds,), ""),)
+        rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
             ("drafter", (self.drafter,), ""),
@@ -234,16 +234,18 @@ class ConfiguredMethod:
     verifier: Verifier
     policy: Policy
     values: Mapping[str, Any]
-    grower: TreeBuilder | None = None
-    rounds: DecoderParams | None = None
+    tree_builder: TreeBuilder | None = None
+    decoder_params: DecoderParams | None = None
 
-    def taps(self, models: Models) -> set[int]:
+    def captured_layers(self, models: Models) -> set[int]:
         """Return the target layers whose hidden states the parts need from a verification, by index.
 
         Raises:
             ParameterError: the target has no such layer.
         """
-        layers = {layer for part in (self.drafter, self.verifier, self.policy) for layer in part.taps(models)}
+        layers = {
+            layer for part in (self.drafter, self.verifier, self.policy) for layer in part.captured_layers(models)
+        }
         if invalid := [layer for layer in sorted(layers) if not 0 <= layer < models.target.n_layers]:
             raise ParameterError(
                 f"{self.method.title} reads layer {invalid[0]} of a target that has {models.target.n_layers}, from 0.",
@@ -254,21 +256,21 @@ class ConfiguredMethod:
     @property
     def needs(self) -> tuple[str, ...]:
         """Requirements of the parts besides the target, the drafter's first."""
-        return _needs(self.drafter, self.grower, self.verifier, self.policy, self.rounds)
+        return _needs(self.drafter, self.tree_builder, self.verifier, self.policy, self.decoder_params)
 
     @property
-    def drafts(self) -> bool:
+    def is_speculative(self) -> bool:
         """Whether the method's rounds draft and verify, in any order."""
-        return self.rounds is None or self.rounds.drafts
+        return self.decoder_params is None or self.decoder_params.is_speculative
 
     @property
     def decoder_kind(self) -> type:
         """Kind of decoder that the method needs; an engine has one decoder of each kind."""
-        return DraftVerify if self.rounds is None else type(self.rounds)
+        return DraftVerify if self.decoder_params is None else type(self.decoder_params)
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return a new decoder of this kind."""
-        return DraftVerify(context) if self.rounds is None else self.rounds.decoder(context)
+        return DraftVerify(context) if self.decoder_params is None else self.decoder_params.decoder(context)
 
     @property
     def keeps_greedy(self) -> bool:
@@ -287,13 +289,15 @@ class ConfiguredMethod:
         """Return the hidden states that are captured in prefill for the drafter."""
         return self.drafter.captures(models)
 
-    def why_not(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
+    def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
         """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
-        return self.lacking(models) or ("" if self.rounds is None else self.rounds.refusal(sequence, sampling))
+        return self.missing_requirements(models) or (
+            "" if self.decoder_params is None else self.decoder_params.unsupported_reason(sequence, sampling)
+        )
 
-    def lacking(self, models: Models) -> str:
+    def missing_requirements(self, models: Models) -> str:
         """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
-        messages, head = [models.why_not(self.needs)], self.method.head
+        messages, head = [models.unsupported_reason(self.needs)], self.method.head
         if head is not None and head.kind not in models.heads:
             if head.train is not None:
                 messages.append(f"Train one: workbench train {head.recipe}.")
@@ -318,7 +322,7 @@ class ConfiguredMethod:
         promise = self.method.promise
         if is_other := self.verifier.name != self.method.verifier.name:
             promise = Promise.EXACT if promise is Promise.APPROXIMATE else promise
-        promise = Promise.APPROXIMATE if (is_other or promise is Promise.EXACT) and self.unsound else promise
+        promise = Promise.APPROXIMATE if (is_other or promise is Promise.EXACT) and self.unsound_reason else promise
         return Promise.SIMULATION if self.policy.simulates and promise is Promise.EXACT else promise
 
     @property
@@ -327,11 +331,11 @@ class ConfiguredMethod:
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property
-    def unsound(self) -> str:
+    def unsound_reason(self) -> str:
         """Reason why sampled output would not follow the target's distribution; "" if it does."""
-        return self.method.unsound(self.verifier, self.drafter, self.policy.grows or self.grower)
+        return self.method.unsound_reason(self.verifier, self.drafter, self.policy.tree_builder or self.tree_builder)
 
-    def changed(self, **values: Any) -> ConfiguredMethod:
+    def with_changes(self, **values: Any) -> ConfiguredMethod:
         """Return the same method with some parameters changed."""
         return self.method.with_params(**{**self.values, **values})
 

@@ -18,20 +18,20 @@ class DecoderParams(Part):
     The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
     """
 
-    drafts: ClassVar[bool] = False
+    is_speculative: ClassVar[bool] = False
     """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
         raise NotImplementedError
 
-    def refusal(self, sequence: Sequence, sampling: SamplingParams) -> str:
+    def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
         """Return why the decoder does not support a request, or "". By default refuse features that need a tree."""
-        if self.drafts:
+        if self.is_speculative:
             return ""
         features = {
-            "pictures": sequence.images is not None,
-            "log-probabilities of its tokens": sequence.request.extras.logprobs is not None,
+            "pictures": sequence.image_inputs is not None,
+            "log-probabilities of its tokens": sequence.request.options.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,
         }

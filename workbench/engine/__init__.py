@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.models.loading import Models, load_models
     from workbench.models.runner import Runner
 
-__all__ = ["Engine", "Models", "Request", "Sequence", "Runner", "load_models"]
+__all__ = ["Engine", "Models", "Request", "Runner", "Sequence", "load_models"]
 
 _HOMES = {
     "engine.scheduler": ("Engine",),

@@ -35,20 +35,22 @@ def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequenc
     Raises:
         Exception: the target's KV cache could not be restored; the sequence cannot continue.
     """
-    settings, length = sequence.settings_after(changes), sequence.place.length
+    settings, length = sequence.settings_after(changes), sequence.cache_slot.length
     try:
         with convert_panics():
             _change(sequence, decoder_of, settings)
     except Exception as error:  # a bug in the new method must not end the run
-        if sequence.place.length != length:  # the cache is incomplete: the next round would miss the start of the text
+        if (
+            sequence.cache_slot.length != length
+        ):  # the cache is incomplete: the next round would miss the start of the text
             raise
         if len(changes) > 1:  # leave out only the changes that fail
             for ask in changes:
                 _apply_each(sequence, decoder_of, [ask])
             return
-        settings.refused.append(to_workbench_error(error))
-    for refused in settings.refused:
-        sequence.say(f"A change was refused, and the run continues without it. {refused}")
+        settings.refusals.append(to_workbench_error(error))
+    for refused in settings.refusals:
+        sequence.add_warning(f"A change was refused, and the run continues without it. {refused}")
 
 
 def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> None:
@@ -58,12 +60,12 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         MethodUnavailableError: the models lack a requirement of the method, or the method does not support the request.
         Exception: errors of the new parts. The sequence is then unchanged.
     """
-    configured = settings.configured
-    if reason := configured.why_not(sequence, settings.models, settings.sampling):
+    configured = settings.configured_method
+    if reason := configured.unsupported_reason(sequence, settings.models, settings.sampling):
         raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}")
     old_promise, decoder, new_decoder = (
-        sequence.configured.promise,
-        decoder_of(sequence.configured),
+        sequence.configured_method.promise,
+        decoder_of(sequence.configured_method),
         decoder_of(configured),
     )
     if new_decoder is decoder:
@@ -75,7 +77,7 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         assert sequence.trace is not None
         header = sequence.trace.header
         no_longer = "again does not follow" if header.promise == configured.promise.value else "no longer follows"
-        sequence.say(
+        sequence.add_warning(
             f"From here on {affected} {no_longer} the target's distribution: {configured.method.title} with these "
             "settings is approximate. Choose a lossless verifier to keep it."
         )
@@ -86,19 +88,19 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         if header.promise != Promise.APPROXIMATE.value:
             header.promise = Promise.SIMULATION.value
     sequence.report.changes += settings.changes
-    if (notice := configured.notice()) and not sequence.has_said(notice):
-        sequence.say(notice)
+    if (notice := configured.notice()) and not sequence.has_warning(notice):
+        sequence.add_warning(notice)
 
 
 def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settings) -> None:
     """Move a sequence to another decoder, which opens before the old one closes; tentative tokens are dropped."""
-    if settings.swaps:
+    if settings.image_changes:
         raise MethodUnavailableError(
             "Images and the method cannot be changed at once.", "Make one change, then the other."
         )
     now.revoke(sequence)
     old_values = _get_settings(sequence)
-    _set_settings(sequence, (settings.configured, settings.models, settings.sampling, None))
+    _set_settings(sequence, (settings.configured_method, settings.models, settings.sampling, None))
     try:
         with convert_panics():
             then.open(sequence)
@@ -116,7 +118,7 @@ _get_settings = attrgetter("configured", "models", "sampling", "state")
 
 
 def _set_settings(sequence: Sequence, values: tuple[Any, ...]) -> None:
-    sequence.configured, sequence.models, sequence.sampling, sequence.state = values
+    sequence.configured_method, sequence.models, sequence.sampling, sequence.state = values
 
 
 def close(decoder: Decoder, sequence: Sequence) -> None:
@@ -125,4 +127,4 @@ def close(decoder: Decoder, sequence: Sequence) -> None:
         with convert_panics():
             decoder.close(sequence)
     except Exception:
-        log.exception("%s could not release its resources", sequence.configured.name)
+        log.exception("%s could not release its resources", sequence.configured_method.name)

@@ -94,7 +94,7 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     @property
-    def drafts(self) -> bool:
+    def is_speculative(self) -> bool:
         """Whether the method's rounds draft and verify."""
         ...
 
@@ -124,11 +124,11 @@ class ConfiguredMethodProtocol(Protocol):
         """Return the hidden states that are captured in prefill."""
         ...
 
-    def lacking(self, models: Models) -> str:
+    def missing_requirements(self, models: Models) -> str:
         """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
         ...
 
-    def why_not(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
+    def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
         """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
         ...
 
@@ -148,19 +148,19 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     @property
-    def grower(self) -> Any:
+    def tree_builder(self) -> Any:
         """Tree builder in use, or None."""
         ...
 
     @property
-    def rounds(self) -> Any:
+    def decoder_params(self) -> Any:
         """Parameters of the method's own decoder (`OwnRounds`), or None."""
         ...
 
-    def changed(self, **values: Any) -> ConfiguredMethodProtocol:
+    def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:
         """Return the same method with other parameters."""
         ...
 
-    def taps(self, models: Models) -> set[int]:
+    def captured_layers(self, models: Models) -> set[int]:
         """Return the indices of the target layers whose hidden states the parts read."""
         ...

@@ -75,7 +75,7 @@ class Detokeniser:
         self._pending.append(token)
         n_complete = len(self._pending)
         completed = self._behind(self._pending)
-        if self._pieces.hidden and completed.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
+        if self._pieces.has_partial_chars and completed.endswith(_INCOMPLETE) and not self._pieces.is_mark(token):
             # An incomplete character has at most 3 bytes.
             n_complete = len(self._pending) - 3 if len(self._pending) > HOLD else 0
             completed = self._behind(self._pending[:n_complete]) if n_complete else ""
@@ -97,13 +97,13 @@ class ByteDetokeniser(Detokeniser):
     ERRORS = "replace"  # one replacement per incomplete character, as in the byte-level decoder
 
     def _of(self, token: int) -> str:
-        return self._utf8.decode(self._pieces.level(token))
+        return self._utf8.decode(self._pieces.token_bytes(token))
 
 
 def detokeniser(tokenizer: Any, prompt: list[int], pieces: Pieces | None = None) -> Detokeniser:
     """Return the detokeniser for a tokenizer."""
     pieces = pieces or Pieces(tokenizer)
-    return (ByteDetokeniser if pieces.is_level else Detokeniser)(tokenizer, prompt, pieces)
+    return (ByteDetokeniser if pieces.is_byte_level else Detokeniser)(tokenizer, prompt, pieces)
 
 
 def _shown(text: str) -> str:
@@ -129,8 +129,8 @@ class Pieces:
         self.special = set(tokenizer.all_special_ids) | {i for i, token in added_tokens.items() if token.special}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         decoder = getattr(backend, "decoder", None)
-        self.is_level = isinstance(decoder, decoders.ByteLevel)
-        self.hidden = backend is None or b'"ByteLevel"' in (decoder.__getstate__() if decoder else b"")
+        self.is_byte_level = isinstance(decoder, decoders.ByteLevel)
+        self.has_partial_chars = backend is None or b'"ByteLevel"' in (decoder.__getstate__() if decoder else b"")
         model = getattr(backend, "model", None)
         # Added tokens are literal text, even if their letters are in the byte alphabet; `decode` would read bytes.
         self._whole = {i for i in added_tokens if model is not None and model.id_to_token(i) is None}
@@ -145,7 +145,7 @@ class Pieces:
             self._bytes[token] = bytes.fromhex(match[1]) if match and self._decode([token]) != name else None
         return self._bytes[token]
 
-    def level(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> bytes:
         """Return the bytes of a token of a byte-level vocabulary."""
         piece = self._levels.get(token)
         if piece is None:
@@ -194,8 +194,8 @@ class TokenText:
 
     def data(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text; for a special token, the bytes of its name."""
-        if self.pieces.is_level and token not in self.pieces.special:
-            return self.pieces.level(token)
+        if self.pieces.is_byte_level and token not in self.pieces.special:
+            return self.pieces.token_bytes(token)
         byte = self.pieces.byte(token)
         return self(token).encode() if byte is None else byte
 
@@ -203,8 +203,8 @@ class TokenText:
         raw = self._tokenizer.convert_ids_to_tokens(token)
         if raw is None:
             return f"\u2039{token}\u203a"
-        is_level = self.pieces.is_level and token not in self.pieces.special
-        data = self.pieces.level(token) if is_level else self.pieces.byte(token)
+        is_level = self.pieces.is_byte_level and token not in self.pieces.special
+        data = self.pieces.token_bytes(token) if is_level else self.pieces.byte(token)
         if data is not None:
             text = data.decode(errors="surrogateescape")
             return "".join(f"\u2039{ord(c) - 0xDC00:02X}\u203a" if "\udc80" <= c <= "\udcff" else c for c in text)

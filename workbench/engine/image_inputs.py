@@ -142,17 +142,17 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     """
     if receiver not in (BOTH, DRAFTER):
         raise ParameterError(f"sees={receiver!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")
-    if request.images is None or not request.pictures:
+    if request.image_inputs is None or not request.pil_images:
         raise PromptError("This run has no images to change.", "Start a run with images.")
-    if len(images) != len(request.pictures):
+    if len(images) != len(request.pil_images):
         raise PromptError(
-            f"The prompt has {_count(len(request.pictures), 'image')}, but {len(images)} were given.",
+            f"The prompt has {_count(len(request.pil_images), 'image')}, but {len(images)} were given.",
             "Give one for each, including unchanged ones.",
         )
-    pairs = zip(images, request.pictures, strict=True)
+    pairs = zip(images, request.pil_images, strict=True)
     fitted = tuple(new if new.size == old.size else new.resize(old.size) for new, old in pairs)
     inputs = process(models.processor, request.prompt, fitted)
-    if not torch.equal(inputs["input_ids"], request.images["input_ids"].cpu()):
+    if not torch.equal(inputs["input_ids"], request.image_inputs["input_ids"].cpu()):
         raise PromptError("The changed images have another number of tokens.", "Start a new run with them.")
     return ImageChange(fitted, inputs, receiver)
 

@@ -30,39 +30,39 @@ class Pace:
     """
 
     def __init__(self, rate: float = 0.0, now: Callable[[], float] = time.perf_counter) -> None:
-        self.rate, self.waived, self.before_s = rate, False, 0.0
+        self.rate, self.is_waived, self.paused_before_s = rate, False, 0.0
         self._now = now
         self._round_end: float | None = None
         self._tokens = 0
         self._still_since: float | None = None
         self._still_s = 0.0
 
-    def follow(self, rate: float) -> None:
+    def set_rate(self, rate: float) -> None:
         """Set another rate, effective at once."""
         self.rate = rate
 
-    def emitted(self, tokens: int) -> None:
+    def end_round(self, tokens: int) -> None:
         """Record the end of a round that emitted so many tokens."""
         self._round_end, self._tokens = self._now(), tokens
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the next round may start; 0: now."""
         rate = self.rate
-        if rate <= 0 or self.waived or self._round_end is None:
+        if rate <= 0 or self.is_waived or self._round_end is None:
             return 0.0
         return max(0.0, self._round_end + self._tokens / rate - self._now())
 
-    def stand(self, is_paused: bool) -> None:
+    def set_paused(self, is_paused: bool) -> None:
         """Record whether the run is delayed or paused from now on; the time counts from the end of the last round."""
         if is_paused and self._still_since is None:
             self._still_since = self._now() if self._round_end is None else self._round_end
         elif not is_paused:
-            self.before_s = 0.0 if self._still_since is None else self._now() - self._still_since
-            self._still_s += self.before_s
+            self.paused_before_s = 0.0 if self._still_since is None else self._now() - self._still_since
+            self._still_s += self.paused_before_s
             self._still_since = None
 
     @property
-    def still_s(self) -> float:
+    def paused_s(self) -> float:
         """Seconds of delay and pause so far."""
         return self._still_s + (0.0 if self._still_since is None else self._now() - self._still_since)

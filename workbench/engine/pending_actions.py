@@ -22,7 +22,7 @@ class PendingActions:
         self._lock = threading.Lock()
         self._is_over = False
 
-    def ask(self, action: Action) -> Future[Any]:
+    def submit(self, action: Action) -> Future[Any]:
         """Schedule an action for the time between two rounds, after the drafter is primed.
 
         Raises:

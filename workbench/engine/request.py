@@ -70,20 +70,20 @@ class Request:
     stop: tuple[str, ...] = ()
     stop_at_eos: bool = True
     stop_when: Callable[[list[int]], bool] | None = None
-    images: dict[str, Tensor] | None = None
-    pictures: tuple[Image, ...] = ()
+    image_inputs: dict[str, Tensor] | None = None
+    pil_images: tuple[Image, ...] = ()
     on_round: Callable[[Round], None] | None = None
     paused: bool = False
     pace: float = 0.0
-    extras: RequestOptions = field(default_factory=RequestOptions)
+    options: RequestOptions = field(default_factory=RequestOptions)
     models: Models | None = None
-    swaps: list[tuple[int, ImageChange]] = field(default_factory=list)
-    memory: bytes | None = None
-    keeps: bool = False
-    scores: list[TokenLogprob] = field(default_factory=list)
-    prompt_scores: list[TokenLogprob] = field(default_factory=list)
+    image_changes: list[tuple[int, ImageChange]] = field(default_factory=list)
+    drafter_state: bytes | None = None
+    keep_drafter_state: bool = False
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
-    def configured(self) -> ConfiguredMethodProtocol:
+    def configured_method(self) -> ConfiguredMethodProtocol:
         """Return the method with all parameters set."""
         return self.method.with_params() if isinstance(self.method, MethodProtocol) else self.method
 
@@ -115,20 +115,20 @@ class Sequence:
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         self.request = request
         self.models = models
-        self.configured = request.configured()
+        self.configured_method = request.configured_method()
         eos = models.eos if request.stop_at_eos else ()  # `min_tokens` blocks only tokens that would end the text
-        self.sampling = request.extras.shaped(request.sampling, len(prompt), eos)
-        self.draw = RandomStream(request.seed)
+        self.sampling = request.options.add_processors(request.sampling, len(prompt), eos)
+        self.random_stream = RandomStream(request.seed)
         self.prompt_length = len(prompt)
         self.committed: list[int] = prompt
         self.max_new_tokens = request.max_new_tokens
         self.slot: Slot | None = None
-        self.images = request.images  # the target's image inputs
-        self.pictures = request.pictures  # images shown to the drafter
+        self.image_inputs = request.image_inputs  # the target's image inputs
+        self.pil_images = request.pil_images  # images shown to the drafter
         self.state: Any = None  # the decoder's own, from `Decoder.open` on
         self.report = RoundReport()
         self.status = QUEUED
-        self.primed = False
+        self.is_open = False
         self.trace: Trace | None = None
         self.detokeniser: Detokeniser | None = None
         self.origin: Mark | None = None
@@ -139,16 +139,16 @@ class Sequence:
         self.ended = threading.Event()
         self._lock = threading.Lock()
         self._changes: list[SettingsChange] = []
-        self.errands = PendingActions()
-        self.left: FinishedState | None = None  # drafter state saved at the end of the sequence
+        self.pending_actions = PendingActions()
+        self.final_drafter_state: FinishedState | None = None  # drafter state saved at the end of the sequence
         self._cancelled = False
         self._steps = 0
         self._paused = request.paused
         self.pace = Pace(request.pace)
-        self.held = False  # whether it waits because another sequence uses the device exclusively
+        self.is_suspended = False  # whether it waits because another sequence uses the device exclusively
 
     @property
-    def place(self) -> Slot:
+    def cache_slot(self) -> Slot:
         """Slot in the target's KV cache, from prefill to the end of the sequence."""
         assert self.slot is not None
         return self.slot
@@ -156,17 +156,17 @@ class Sequence:
     @property
     def drafter(self) -> Any:
         """`Drafter` in use."""
-        return self.configured.drafter
+        return self.configured_method.drafter
 
     @property
     def verifier(self) -> Any:
         """`Verifier` in use."""
-        return self.configured.verifier
+        return self.configured_method.verifier
 
     @property
     def policy(self) -> Any:
         """`Policy` in use."""
-        return self.configured.policy
+        return self.configured_method.policy
 
     @property
     def n_new(self) -> int:
@@ -178,14 +178,14 @@ class Sequence:
         """Tokens that may still be generated."""
         return self.max_new_tokens - self.n_new
 
-    def say(self, note: str) -> None:
+    def add_warning(self, note: str) -> None:
         """Add a warning to the next round's record, and once to the run's record."""
         assert self.trace is not None
         self.report.notes.append(note)
-        if not self.has_said(note):
+        if not self.has_warning(note):
             self.trace.footer.warnings.append(note)
 
-    def has_said(self, note: str) -> bool:
+    def has_warning(self, note: str) -> bool:
         """Whether the run's record has this warning."""
         assert self.trace is not None
         return note in self.trace.footer.warnings
@@ -235,12 +235,12 @@ class Sequence:
         with self._lock:
             can_run = not self._paused or self._steps > 0
             self.status = RUNNING if can_run else PAUSED
-            if not can_run or (not self._paused and self.pace.left_s > 0):
-                self.pace.stand(True)
+            if not can_run or (not self._paused and self.pace.remaining_s > 0):
+                self.pace.set_paused(True)
                 return False
-            if self.held:
+            if self.is_suspended:
                 return False
-            self.pace.stand(False)
+            self.pace.set_paused(False)
             if self._paused:
                 self._steps -= 1
             return True
@@ -248,7 +248,7 @@ class Sequence:
     @property
     def due_s(self) -> float | None:
         """Seconds until the pace allows the next round; None if something else blocks the sequence."""
-        return self.pace.left_s if self.primed and self.status == RUNNING and not self.held else None
+        return self.pace.remaining_s if self.is_open and self.status == RUNNING and not self.is_suspended else None
 
     def take_changes(self) -> list[SettingsChange]:
         """Return and clear the changes requested for the next round."""
@@ -256,14 +256,14 @@ class Sequence:
             changes, self._changes = self._changes, []
         return changes
 
-    def asked(self) -> Settings:
+    def requested_settings(self) -> Settings:
         """Return the settings with all changes requested so far."""
         with self._lock:
             return self.settings_after(self._changes)
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
         """Return the settings after some changes; impossible ones are left out, with the reason in `refused`."""
-        settings = Settings(self.configured, self.sampling, self.models, [])
+        settings = Settings(self.configured_method, self.sampling, self.models, [])
         for ask in changes:
             settings = settings.with_(ask)
         return settings

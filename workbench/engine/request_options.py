@@ -74,11 +74,11 @@ class RequestOptions:
             error.option = "min_tokens"
             raise error
 
-    def kept(self, prompt: Sequence[int]) -> list[int]:
+    def truncate(self, prompt: Sequence[int]) -> list[int]:
         """Return the prompt tokens to use: the last `truncate_prompt`, or all."""
         return list(prompt if self.truncate_prompt is None else prompt[-self.truncate_prompt :])
 
-    def shaped(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
+    def add_processors(self, sampling: SamplingParams, prompt_length: int, eos: Collection[int]) -> SamplingParams:
         """Return the sampling with these options appended to its logits processors."""
         processors = []
         if self.logit_bias:

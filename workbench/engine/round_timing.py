@@ -29,7 +29,7 @@ class Drafting:
 
     start: Mark
     end: Mark
-    rows: tuple[int, ...]
+    sequence_ids: tuple[int, ...]
     spans: list[Span] = field(default_factory=list)
 
 
@@ -51,18 +51,18 @@ class Timing:
 
     start: Mark
     verify: Mark
-    judge: Mark
+    accept: Mark
     commit: Mark
     drafting: Drafting
-    drafted: Work
-    verified: Work
+    draft_work: Work
+    verify_work: Work
     forwards_s: float
-    rows: int
+    n_sequences: int
 
     @property
     def waited_s(self) -> float:
         """Duration of forwards that the sequence was not part of."""
-        return max(0.0, self.forwards_s - self.drafted.seconds - self.verified.seconds)
+        return max(0.0, self.forwards_s - self.draft_work.seconds - self.verify_work.seconds)
 
 
 def share_forwards(spans: Iterable[Span], sequence_ids: Sequence[int]) -> dict[int, Work]:
@@ -74,7 +74,7 @@ def share_forwards(spans: Iterable[Span], sequence_ids: Sequence[int]) -> dict[i
     """
     work_of = {row: Work() for row in sequence_ids}
     for span in spans:
-        owners = [row for row in sequence_ids if row in span.owners] or list(sequence_ids)
+        owners = [row for row in sequence_ids if row in span.sequence_ids] or list(sequence_ids)
         for row in owners:
             work = work_of[row]
             work.seconds += span.seconds

@@ -50,14 +50,14 @@ class Engine:
 
     def __init__(self, models: Models, max_sequences: int = 16, record: bool = True) -> None:
         self.models = models
-        self.max_rows = max_sequences
+        self.max_sequences = max_sequences
         self.record = record
         self.clock = Clock(models.target.device)
         models.target.clock = self.clock
         make_ready(models.target.vocab_size, models.target.device)
         self.token_text = TokenText(models.tokenizer)
         self.waiting: deque[Sequence] = deque()
-        self.rows: list[Sequence] = []
+        self.running: list[Sequence] = []
         self._context = EngineContext(models, self.clock, self.token_text, record, self._guard, self._end)
         self._decoders: dict[type, Decoder] = {}  # by kind
 
@@ -72,17 +72,17 @@ class Engine:
             WorkbenchError: a parameter is wrong.
         """
         prompt = self._prompt_ids(request)
-        configured = request.configured()
-        request.extras.check(self.models.target.vocab_size)
+        configured = request.configured_method()
+        request.options.check(self.models.target.vocab_size)
         models = request.models or self.models
-        if models.writer is not None:
-            models.writer.clock = self.clock
-        models.read_unknown()
+        if models.draft_model is not None:
+            models.draft_model.clock = self.clock
+        models.set_unknown_token()
         if request.max_new_tokens < 1:
             raise PromptError(f"max_new_tokens={request.max_new_tokens} requests no tokens.", "Use 1 or more.")
-        request.swaps, request.scores, request.prompt_scores = [], [], []  # clear results of an earlier run
+        request.image_changes, request.logprobs, request.prompt_logprobs = [], [], []  # clear results of an earlier run
         row = Sequence(request, prompt, models)
-        if reason := configured.why_not(row, models, row.sampling):
+        if reason := configured.unsupported_reason(row, models, row.sampling):
             raise MethodUnavailableError(f"{configured.method.title} cannot run: {reason}", "See `workbench methods`.")
         configured.make_ready(models)
         room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
@@ -91,7 +91,7 @@ class Engine:
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
         notes += [notice] if (notice := configured.notice()) else []
-        notes += [note for picture in request.pictures if (note := picture.info.get("note"))]
+        notes += [note for picture in request.pil_images if (note := picture.info.get("note"))]
         row.trace = Trace(self._header(row), footer=Footer(warnings=notes))
         self.waiting.append(row)
         return row
@@ -118,14 +118,14 @@ class Engine:
         return [row.trace for row in rows if row.trace]
 
     def _prompt_ids(self, request: Request) -> list[int]:
-        if request.images is not None:
-            prompt = request.images["input_ids"][0].tolist()
+        if request.image_inputs is not None:
+            prompt = request.image_inputs["input_ids"][0].tolist()
         elif isinstance(request.prompt, str):
             prompt = encode(self.models.tokenizer, request.prompt)
         else:
             prompt = [int(t) for t in request.prompt]
-        if request.images is None:
-            prompt = request.extras.kept(prompt)
+        if request.image_inputs is None:
+            prompt = request.options.truncate(prompt)
         context, vocabulary = self.models.target.context, self.models.target.vocab_size
         if not prompt:
             raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
@@ -135,7 +135,7 @@ class Engine:
                 f"Shorten it by {len(prompt) - context + 1} tokens or more"
                 + (f": {why}." if (why := self.models.target.why_context) else "."),
             )
-        if request.images is not None:
+        if request.image_inputs is not None:
             check_end(self.models, prompt)
             return prompt
         if min(prompt) < 0 or max(prompt) >= vocabulary:
@@ -147,49 +147,51 @@ class Engine:
 
     def _header(self, sequence: Sequence) -> Header:
         request, models = sequence.request, sequence.models
-        is_cut = request.images is None and request.extras.truncate_prompt == len(sequence.committed)
+        is_cut = request.image_inputs is None and request.options.truncate_prompt == len(sequence.committed)
         prompt = request.prompt if len(request.prompt) and not is_cut else sequence.committed
         return Header(
             target=models.target_name,
-            drafter=models.writer_name,
-            method=sequence.configured.name,
+            drafter=models.draft_model_name,
+            method=sequence.configured_method.name,
             params=current_params(sequence),
-            promise=sequence.configured.promise.value,
-            simulation=sequence.configured.simulates,
+            promise=sequence.configured_method.promise.value,
+            simulation=sequence.configured_method.simulates,
             seed=request.seed,
             prompt=prompt if isinstance(prompt, str) else models.tokenizer.decode(prompt),
             prompt_tokens=list(sequence.committed),
             prompt_text=[self.token_text(t) for t in sequence.committed],
             max_new_tokens=sequence.max_new_tokens,
-            dtype=str(models.target.stored).removeprefix("torch."),
+            dtype=str(models.target.weight_dtype).removeprefix("torch."),
             device=str(models.target.device),
             created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             hardware=platform.processor() or platform.machine(),
             workbench=workbench.__version__,
-            pictures=[] if request.images is None else record_images(self.models, request.images, request.pictures),
+            pictures=[]
+            if request.image_inputs is None
+            else record_images(self.models, request.image_inputs, request.pil_images),
         )
 
     # -- one step ------------------------------------------------------------------------------------------------
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is waiting or running."""
-        return not self.waiting and not self.rows
+        return not self.waiting and not self.running
 
     @torch.inference_mode()
     def step(self) -> bool:
         """Admit a request, prefill a chunk, run one round. Return whether anything was done (not if all are paused)."""
-        for row in [r for r in itertools.chain(self.waiting, self.rows) if r.is_cancelled]:
+        for row in [r for r in itertools.chain(self.waiting, self.running) if r.is_cancelled]:
             self._end(row, CANCELLED, "cancelled")
         worked = self._admit()
-        for row in self.rows:
-            if row.primed and not row.held:
-                row.errands.run(row)
-        rows = [row for row in self.rows if row.primed and row.may_run()]
+        for row in self.running:
+            if row.is_open and not row.is_suspended:
+                row.pending_actions.run(row)
+        rows = [row for row in self.running if row.is_open and row.may_run()]
         groups: dict[int, list[Sequence]] = {}
         for row in [row for row in rows if self._guard(row, lambda r=row: self._change(r))]:
-            groups.setdefault(id(self._decoder(row.configured)), []).append(row)
-        stepped = [self._step(self._decoder(group[0].configured), group) for group in groups.values()]
+            groups.setdefault(id(self._decoder(row.configured_method)), []).append(row)
+        stepped = [self._step(self._decoder(group[0].configured_method), group) for group in groups.values()]
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
@@ -233,13 +235,13 @@ class Engine:
 
     def _admit(self) -> bool:
         """Open one waiting sequence, and prefill one chunk of one sequence."""
-        if self.waiting and len(self.rows) < self.max_rows:
+        if self.waiting and len(self.running) < self.max_sequences:
             row = self.waiting.popleft()
-            self.rows.append(row)
+            self.running.append(row)
             row.status = PREFILL
             self._guard(row, lambda: self._open(row))
-        for row in self.rows:
-            if not row.primed and not row.held:
+        for row in self.running:
+            if not row.is_open and not row.is_suspended:
                 self._guard(row, lambda r=row: self._prefill(r))
                 return True
         return False
@@ -247,32 +249,32 @@ class Engine:
     def _open(self, sequence: Sequence) -> None:
         sequence.slot = self.models.target.open(id(sequence))
         sequence.detokeniser = detokeniser(self.models.tokenizer, sequence.committed, self.token_text.pieces)
-        sequence.slot.prefill_states = PrefillHiddenStates(sequence.configured.captures(sequence.models))
+        sequence.slot.prefill_states = PrefillHiddenStates(sequence.configured_method.captures(sequence.models))
         sequence.prefill_start = time.perf_counter()
 
     def _prefill(self, sequence: Sequence) -> None:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which primes the drafter."""
         assert sequence.slot is not None
         assert sequence.trace is not None
-        if sequence.images is not None:
-            counts = image_token_counts(self.models, sequence.images, sequence.pictures)
-            prefill_images(self.models.target, sequence.slot, sequence.images, counts)
+        if sequence.image_inputs is not None:
+            counts = image_token_counts(self.models, sequence.image_inputs, sequence.pil_images)
+            prefill_images(self.models.target, sequence.slot, sequence.image_inputs, counts)
         else:
             chunk = sequence.committed[: sequence.prompt_length - 1][
                 sequence.slot.length : sequence.slot.length + PREFILL_CHUNK
             ]
-            n_top = sequence.request.extras.prompt_logprobs
+            n_top = sequence.request.options.prompt_logprobs
             if chunk and n_top is not None:
                 chunk = sequence.committed[sequence.slot.length :][: len(chunk) + 1]
                 scores = prefill_with_logprobs(self.models.target, sequence.slot, chunk, n_top, self.token_text)
-                sequence.request.prompt_scores.extend(scores)
+                sequence.request.prompt_logprobs.extend(scores)
             elif chunk:
                 self.models.target.prefill(sequence.slot, chunk)
             if sequence.slot.length < sequence.prompt_length - 1:
                 return
-        self._decoder(sequence.configured).open(sequence)
+        self._decoder(sequence.configured_method).open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
-        sequence.primed = True  # it holds resources from here on, which `_end` releases
+        sequence.is_open = True  # it holds resources from here on, which `_end` releases
         sequence.trace.header.prefill_s = time.perf_counter() - sequence.prefill_start
         sequence.origin = self.clock.mark()
         sequence.origin_s = time.perf_counter()
@@ -280,13 +282,13 @@ class Engine:
     def _end(self, sequence: Sequence, status: str, reason: str) -> None:
         """Close a sequence after any kind of end; its trace stays available."""
         t_end = time.perf_counter()  # saving the drafter's state is not part of the run
-        if sequence in self.rows:
-            self.rows.remove(sequence)
+        if sequence in self.running:
+            self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        sequence.errands.close(sequence)
-        if sequence.primed:
-            decoder = self._decoder(sequence.configured)
+        sequence.pending_actions.close(sequence)
+        if sequence.is_open:
+            decoder = self._decoder(sequence.configured_method)
             decoder.finish(sequence)
             close(decoder, sequence)
         if sequence.slot is not None:
@@ -304,6 +306,6 @@ class Engine:
             if sequence.cut_text_at is not None:
                 footer.text = footer.text[: sequence.cut_text_at]
         if sequence.origin_s is not None:
-            footer.seconds = t_end - sequence.origin_s - sequence.pace.still_s
+            footer.seconds = t_end - sequence.origin_s - sequence.pace.paused_s
         sequence.status = status
         sequence.ended.set()

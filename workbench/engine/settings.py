@@ -37,9 +37,9 @@ class ImageChange:
         sees: BOTH, or DRAFTER: the target then continues to use the old images.
     """
 
-    pictures: tuple[Image, ...]
-    images: dict[str, Tensor]
-    sees: str = BOTH
+    pil_images: tuple[Image, ...]
+    image_inputs: dict[str, Tensor]
+    receiver: str = BOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +50,29 @@ class SettingsChange:
     params: dict[str, Any]
     sampling: SamplingParams | None
     models: Models | None
-    swap: ImageChange | None
+    image_change: ImageChange | None
 
 
 @dataclass(slots=True)
 class Settings:
     """Settings of a sequence, their differences from before, and the refused changes."""
 
-    configured: ConfiguredMethodProtocol
+    configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
     models: Models
     changes: list[Change]
-    swaps: list[ImageChange] = field(default_factory=list)  # at most one for both, then one for the drafter only
-    refused: list[WorkbenchError] = field(default_factory=list)
+    image_changes: list[ImageChange] = field(
+        default_factory=list
+    )  # at most one for both, then one for the drafter only
+    refusals: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, change: SettingsChange) -> Settings:
         """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
-        settings = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.swaps])
+        settings = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.image_changes])
         try:
-            settings._apply(change.method, change.params, change.sampling, change.models, change.swap)
+            settings._apply(change.method, change.params, change.sampling, change.models, change.image_change)
         except WorkbenchError as error:
-            return dataclasses.replace(self, refused=[*self.refused, error])
+            return dataclasses.replace(self, refused=[*self.refusals, error])
         return settings
 
     def _apply(
@@ -83,22 +85,25 @@ class Settings:
     ) -> None:
         """Apply a change in place; a change of method keeps parameters with the same meaning and a valid value."""
         if swap is not None:
-            change = Change("pictures", "as they were", f"changed for {_FOR[swap.sees]}")
+            change = Change("pictures", "as they were", f"changed for {_FOR[swap.receiver]}")
             if change not in self.changes:  # several image changes before one round are recorded once
                 self.changes.append(change)
-            self.swaps = [*(old for old in self.swaps if swap.sees != BOTH and old.sees == BOTH), swap]
+            self.image_changes = [
+                *(old for old in self.image_changes if swap.receiver != BOTH and old.receiver == BOTH),
+                swap,
+            ]
         if models is not None and models is not self.models:
-            if models.writer is not self.models.writer:
-                self.changes.append(Change("drafter", self.models.writer_name, models.writer_name))
+            if models.draft_model is not self.models.draft_model:
+                self.changes.append(Change("drafter", self.models.draft_model_name, models.draft_model_name))
             self.changes += [Change("head", old, new) for old, new in changed_heads(self.models, models, method)]
             self.models = models
-        if method is not None and method.name != self.configured.name:
-            self.changes.append(Change("method", self.configured.name, method.name))
-            self.configured = method.with_params(**_carried_over_params(method, self.configured))
+        if method is not None and method.name != self.configured_method.name:
+            self.changes.append(Change("method", self.configured_method.name, method.name))
+            self.configured_method = method.with_params(**_carried_over_params(method, self.configured_method))
         if params:
-            old_values = self.configured.values
-            self.configured = self.configured.changed(**params)
-            new_values = self.configured.values
+            old_values = self.configured_method.values
+            self.configured_method = self.configured_method.with_changes(**params)
+            new_values = self.configured_method.values
             self.changes += [
                 Change(n, old_values.get(n), new_values[n]) for n in params if old_values.get(n) != new_values[n]
             ]

@@ -37,7 +37,7 @@ def apply_stop_conditions(
         if reason := _reason(sequence, tokens, i, models, base):
             sequence.cut_text_at = spans[-1][1] if reason == "stop-token" else None
             return i + 1, reason, spans
-        if request.stop and spans[-1][0] and n_before + i >= request.extras.min_tokens:
+        if request.stop and spans[-1][0] and n_before + i >= request.options.min_tokens:
             text, begin = sequence.detokeniser.text, spans[-1][1]
             starts = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
             # Use the earliest in the text, not the first in the list. If several begin there, the cut is the same.
@@ -53,7 +53,7 @@ def _reason(sequence: Sequence, tokens: abc.Sequence[int], i: int, models: Model
     """Return why a text ends with a token, by token ids alone; "" if it does not."""
     if sequence.request.stop_at_eos and tokens[i] in models.eos:
         return "eos"
-    if tokens[i] in sequence.request.extras.stop_tokens:
+    if tokens[i] in sequence.request.options.stop_tokens:
         return "stop-token"
     if sequence.request.stop_when is not None and sequence.request.stop_when(
         [*sequence.committed[:base], *tokens[: i + 1]]

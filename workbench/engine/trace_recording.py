@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def current_params(sequence: Sequence) -> dict[str, object]:
     """Return the current parameters and sampling of a sequence."""
-    return {**sequence.configured.values, **{name: getattr(sequence.sampling, name) for name in SAMPLING_NAMES}}
+    return {**sequence.configured_method.values, **{name: getattr(sequence.sampling, name) for name in SAMPLING_NAMES}}
 
 
 def record_placed(
@@ -42,7 +42,7 @@ def append_round(sequence: Sequence, record: Round) -> None:
     assert sequence.trace is not None
     sequence.trace.rounds.append(record)
     sequence.report.revoked, sequence.report.other_work = [], []
-    sequence.pace.emitted(len(record.emitted))
+    sequence.pace.end_round(len(record.emitted))
     for warning in warnings_for(sequence, sequence.models):
         if warning not in sequence.trace.footer.warnings:
             sequence.trace.footer.warnings.append(warning)
@@ -57,18 +57,18 @@ def common_round_fields(sequence: Sequence, timing: Timing, t_round: float) -> d
     assert sequence.origin is not None
     assert sequence.origin_s is not None
     t_end, report = time.perf_counter(), sequence.report
-    still_s = sequence.pace.still_s  # delays and pauses do not count in the trace's times
+    still_s = sequence.pace.paused_s  # delays and pauses do not count in the trace's times
     origin, origin_s, seconds = sequence.origin.seconds + still_s, sequence.origin_s + still_s, t_end - t_round
-    drafted, verified, overhead_s = timing.drafted, timing.verified, max(0.0, seconds - timing.forwards_s)
-    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.rows}
+    drafted, verified, overhead_s = timing.draft_work, timing.verify_work, max(0.0, seconds - timing.forwards_s)
+    parts = {"draft_s": drafted.part_s, "verify_s": verified.part_s, "overhead_s": overhead_s / timing.n_sequences}
     return {
         "index": len(sequence.trace.rounds),
-        "method": sequence.configured.name,
+        "method": sequence.configured_method.name,
         "params": current_params(sequence),
         "phases": [
             *_draft_phases(timing, origin),
-            Phase("verify", timing.verify.seconds - origin, timing.judge.seconds - origin),
-            Phase("judge", timing.judge.seconds - origin, timing.commit.seconds - origin),
+            Phase("verify", timing.verify.seconds - origin, timing.accept.seconds - origin),
+            Phase("judge", timing.accept.seconds - origin, timing.commit.seconds - origin),
             Phase("commit", timing.commit.seconds - origin, t_end - origin_s),
             *(
                 Phase(name, start.seconds - origin, end.seconds - origin, lane)
@@ -80,12 +80,13 @@ def common_round_fields(sequence: Sequence, timing: Timing, t_round: float) -> d
         "draft_s": drafted.seconds,
         "verify_s": verified.seconds,
         "overhead_s": overhead_s,
-        "waited_s": timing.waited_s if timing.rows > 1 else 0.0,
-        "shared": {"rows": timing.rows, **parts} if timing.rows > 1 else {},
+        "waited_s": timing.waited_s if timing.n_sequences > 1 else 0.0,
+        "shared": {"rows": timing.n_sequences, **parts} if timing.n_sequences > 1 else {},
         "draft_forwards": drafted.forwards,
         "target_forwards": verified.forwards,
         "changes": report.changes,
-        "signals": report.signals | ({DELAY: sequence.pace.before_s} if sequence.pace.before_s > 0 else {}),
+        "signals": report.signals
+        | ({DELAY: sequence.pace.paused_before_s} if sequence.pace.paused_before_s > 0 else {}),
         "notes": list(report.notes),
         "revoked": [*report.revoked],
     }
@@ -94,7 +95,7 @@ def common_round_fields(sequence: Sequence, timing: Timing, t_round: float) -> d
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
     """Return the phase of the sequence's own drafting, and the waits while other sequences were drafted for."""
     drafting = timing.drafting
-    if timing.rows == 1:
+    if timing.n_sequences == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]
     edges = [mark.seconds - origin for mark in (timing.start, drafting.start, drafting.end, timing.verify)]
     stretches = zip(("wait", "draft", "wait"), edges[:-1], edges[1:], strict=True)

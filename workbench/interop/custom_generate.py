@@ -93,7 +93,7 @@ def speculative(
         speculative('prompt-lookup', depth=4)
     """
     configured = registry.get(method).with_params(**params)
-    if not configured.drafts:
+    if not configured.is_speculative:
         raise MethodUnavailableError(
             f"{configured.method.title} cannot run in generate, whose processors and criteria need tokens one by one.",
             "Choose a method that drafts, or run this one in the workbench.",

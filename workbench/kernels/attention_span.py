@@ -55,7 +55,7 @@ class AttentionSpans:
         return any(span != AttentionSpan() for span in self.spans.values())
 
     @classmethod
-    def of_config(cls, config: PreTrainedConfig) -> AttentionSpans:
+    def from_config(cls, config: PreTrainedConfig) -> AttentionSpans:
         """Return the spans that a configuration declares, for models whose masks cannot be measured."""
         kinds: tuple[str, ...] = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
         window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
@@ -79,7 +79,7 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
         return _Measurement(model, reach).spans()
     except Exception as error:  # families raise different errors; `probe` checks the spans from the configuration later
         log.debug("Attention spans of %s are taken from its configuration: %s", type(model).__name__, error)
-        return AttentionSpans.of_config(text_config(model.config))
+        return AttentionSpans.from_config(text_config(model.config))
 
 
 class _AllLayersReached(Exception):

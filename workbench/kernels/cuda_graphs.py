@@ -54,6 +54,6 @@ class CudaGraphRecorder:
                 current_stream.wait_stream(self._stream)
         return output, graph.replay
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Use a new memory pool from now on: the memory of a pool whose graphs were all freed cannot be reused."""
         self._pool = None

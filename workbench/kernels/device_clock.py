@@ -85,7 +85,7 @@ class Span:
 
     start: Mark
     end: Mark
-    owners: frozenset[int] = frozenset()
+    sequence_ids: frozenset[int] = frozenset()
     is_part: bool = False
 
     @property

@@ -49,7 +49,7 @@ class SoftmaxSummary:
     entropy: Float[Tensor, " n"]
     scale: Float64[Tensor, "n 2"]
 
-    def chances(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
+    def token_probs(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
         """Return the probabilities of tokens, one each in the rows `at`; None: in the first m rows."""
         if at is None:
             token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
@@ -114,7 +114,7 @@ class DistributionSummary:
     entropy: Float[Tensor, " n"]
     logits: Float[Tensor, "n V"] | Callable[[], Tensor]
     probs: Float[Tensor, "n V"] | Callable[[], Tensor]
-    chances: Callable[..., Tensor]
+    token_probs: Callable[..., Tensor]
     best: Int[Tensor, " n"] | None = None
 
 
@@ -129,7 +129,7 @@ def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> 
         wide = LazyValue(logits.float)
         probs = LazyValue(lambda: wide().softmax(1))
         return DistributionSummary(
-            summary.p_top, summary.top, summary.entropy, wide, probs, summary.chances, summary.top[:, 0]
+            summary.p_top, summary.top, summary.entropy, wide, probs, summary.token_probs, summary.top[:, 0]
         )
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
@@ -165,7 +165,15 @@ def top_and_entropy(
     ):
         n = p.shape[0]
         p_top, top, entropy = np.empty((n, TOP), np.float32), np.empty((n, TOP), np.int64), np.empty(n, np.float32)
-        arguments = (logits.numpy(), p.numpy(), sampling.heat, top, p_top, entropy, np.zeros(2, np.int64))
+        arguments = (
+            logits.numpy(),
+            p.numpy(),
+            sampling.effective_temperature,
+            top,
+            p_top,
+            entropy,
+            np.zeros(2, np.int64),
+        )
         if n > MAX_SINGLE_THREADED:
             run_in_parallel(lambda: distributions.look(*arguments))
         else:

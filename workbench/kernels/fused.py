@@ -90,7 +90,7 @@ class FusedDecoder:
         self._cos, self._sin = _single(cos[0]), _single(sin[0])
 
     @classmethod
-    def of(cls, model: PreTrainedModel, capacity: int) -> FusedDecoder | None:
+    def from_model(cls, model: PreTrainedModel, capacity: int) -> FusedDecoder | None:
         """Return the compiled version of a model that has a lean decoder, or None if its sizes are not supported.
 
         Args:
@@ -119,7 +119,7 @@ class FusedDecoder:
             return None
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
-    def takes(self, shape: Sequence[int]) -> bool:
+    def supports(self, shape: Sequence[int]) -> bool:
         """Whether the compiled layers should run a pass over [sequences, tokens]."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
@@ -160,7 +160,7 @@ class FusedDecoder:
         token_positions = positions.reshape(-1).numpy()
         hidden_states: dict[int, Tensor] = {}
         for part in _parted(layers, capture_layers):
-            arguments = self.layered(
+            arguments = self.layer_arguments(
                 stream, buffer, (cache_rows, cache_positions, visible, count), token_positions, part, skipped_halves
             )
             run_in_parallel(
@@ -170,7 +170,7 @@ class FusedDecoder:
                 hidden_states[part[-1]] = stream.to(self.dtype).view(n_rows, n, -1)
         return stream, hidden_states
 
-    def layered(
+    def layer_arguments(
         self,
         stream: Float[Tensor, "T D"],
         kv_buffer: Float[Tensor, "L two B G C d"],
@@ -205,16 +205,16 @@ class FusedDecoder:
             counters, query, attention_output, np.empty((n_tokens, wide), np.float32),
         )  # fmt: skip
 
-    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
+    def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
         """Return the logits of the last layer's residual stream, and the LM head's input, both in the model's dtype.
 
         For a trimmed head (see `workbench.kernels.reduced_vocabulary`) these are the logits of its tokens.
         """
-        out, hidden, arguments = self.reading(x.to(torch.float32).contiguous())
+        out, hidden, arguments = self.logit_arguments(x.to(torch.float32).contiguous())
         run_in_parallel(lambda: self._read(*arguments))
         return out, hidden.to(self.dtype)
 
-    def reading(
+    def logit_arguments(
         self, stream: Float[Tensor, "T D"]
     ) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"], tuple[Any, ...]]:
         """Return logits, LM head input (float32), and the arguments with which `forward.read_logits` writes both."""
@@ -275,7 +275,7 @@ class _Layer(NamedTuple):
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
     """Return a linear layer's weight and its scales; for an int8 layer (see `quantised`), else the scales are empty."""
     if (int8_weight := int8_weight_of(linear)) is not None:
-        return int8_weight.numbers, int8_weight.scale
+        return int8_weight.values, int8_weight.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
 
 

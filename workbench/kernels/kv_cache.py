@@ -136,7 +136,7 @@ class TreeCache(Cache):
                 layer.lazy_initialization(entry, entry)
         return self._stacks[self._common_at]
 
-    def reach(self, rows: slice, stop: int) -> None:
+    def mark_written(self, rows: slice, stop: int) -> None:
         """Record that these rows are written up to position `stop`; all later positions are still zero.
 
         The system provides the buffer's zero pages at first touch, and most of a long context is never touched.
@@ -168,7 +168,7 @@ class TreeCache(Cache):
         """Copy the first `length` positions of one row into another."""
         for stack in self._stacks:
             stack[:, :, target, :, :length] = stack[:, :, source, :, :length]
-        self.reach(slice(target, target + 1), length)
+        self.mark_written(slice(target, target + 1), length)
 
     def commit(self, row: int, length: int, path: Sequence[int]) -> None:
         """Move entries `length + path[i]` to `length + i`, for all layers at once. `path` increases strictly."""
@@ -179,7 +179,7 @@ class TreeCache(Cache):
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
     @contextlib.contextmanager
-    def kept(self, row: int, start: int, stop: int) -> Iterator[None]:
+    def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
         """Restore these positions of a row on exit. Buffers allocated in the meantime are zeroed there."""
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:

@@ -68,10 +68,10 @@ class LeanLayer:
     def __init__(self, layer: nn.Module) -> None:
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
         parts = [attention.get_submodule(f"{name}_proj") for name in "qkv"]
-        self.qkv = Matrix.of(*parts)
-        self.out = Matrix.of(attention.get_submodule("o_proj"))
+        self.qkv = Matrix.from_linears(*parts)
+        self.out = Matrix.from_linears(attention.get_submodule("o_proj"))
         self._feed_by(mlp)
-        self.before, self.between = (
+        self.input_norm, self.post_attention_norm = (
             layer.get_submodule("input_layernorm"),
             layer.get_submodule("post_attention_layernorm"),
         )
@@ -83,10 +83,10 @@ class LeanLayer:
         self.head_norms = (children["q_norm"], children["k_norm"]) if "q_norm" in children else None
 
     def _feed_by(self, mlp: nn.Module) -> None:
-        self.gate_up = Matrix.of(mlp.get_submodule("gate_proj"), mlp.get_submodule("up_proj"))
-        self.down = Matrix.of(mlp.get_submodule("down_proj"))
+        self.gate_up = Matrix.from_linears(mlp.get_submodule("gate_proj"), mlp.get_submodule("up_proj"))
+        self.down = Matrix.from_linears(mlp.get_submodule("down_proj"))
 
-    def fed_by(self, mlp: nn.Module) -> LeanLayer:
+    def with_mlp(self, mlp: nn.Module) -> LeanLayer:
         """Return the same layer with another MLP."""
         shared_copy = copy.copy(self)
         shared_copy._feed_by(mlp)
@@ -96,15 +96,17 @@ class LeanLayer:
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer. `number` is the layer's index in the KV cache."""
-        return self.fed(self.attended(x, rope, mask, store, number))
+        return self.apply_mlp(self.apply_attention(x, rope, mask, store, number))
 
-    def attended(
+    def apply_attention(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer's attention."""
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
         n_rotary = self.heads + self.kv_heads
-        heads = self.qkv(norm(self.before, x)).view(n_rows, n, n_rotary + self.kv_heads, self.head_size).transpose(1, 2)
+        heads = (
+            self.qkv(norm(self.input_norm, x)).view(n_rows, n, n_rotary + self.kv_heads, self.head_size).transpose(1, 2)
+        )
         rotary = heads[:, :n_rotary]
         if self.head_norms is not None:
             rotary[:, : self.heads] = norm(self.head_norms[0], rotary[:, : self.heads])
@@ -115,9 +117,9 @@ class LeanLayer:
         attention_output = attend(rotary[:, : self.heads], keys, values, mask, self.scale)
         return self.out(attention_output.transpose(1, 2).reshape(x.shape[0], -1), add=x)
 
-    def fed(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
+    def apply_mlp(self, x: Float[Tensor, "T D"]) -> Float[Tensor, "T D"]:
         """Return the residual stream after the layer's MLP."""
-        gate, up = self.gate_up(norm(self.between, x)).chunk(2, -1)
+        gate, up = self.gate_up(norm(self.post_attention_norm, x)).chunk(2, -1)
         return self.down(nn.functional.silu(gate, inplace=True).mul_(up), add=x)
 
 
@@ -140,7 +142,7 @@ class LeanDecoder:
         assert isinstance(trunk, nn.Module)
         assert head is not None
         self.table = table = model.get_input_embeddings().get_parameter("weight")
-        self.head = head if isinstance(head, TrimmedLinear) else Matrix.of(head)
+        self.head = head if isinstance(head, TrimmedLinear) else Matrix.from_linears(head)
         self.last_norm = trunk.get_submodule("norm")
         self.layers = [LeanLayer(layer) for layer in trunk.get_submodule("layers").children()]
         self.fused: FusedDecoder | None = None
@@ -160,7 +162,7 @@ class LeanDecoder:
         if self._versions() == self._seen:
             return self
         new = LeanDecoder(self._model, self.capacity)
-        new.fused = None if self.fused is None else FusedDecoder.of(self._model, self.capacity)
+        new.fused = None if self.fused is None else FusedDecoder.from_model(self._model, self.capacity)
         return new
 
     def _versions(self) -> list[tuple[int, int]]:
@@ -202,18 +204,18 @@ class LeanDecoder:
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
         x = torch.embedding(self.table, ids.view(-1)) if states is None else states.reshape(ids.numel(), -1)
-        x, tap_states = self.through(order, x, mask, positions, cache, capture_layers, skipped_halves)
+        x, tap_states = self.run_layers(order, x, mask, positions, cache, capture_layers, skipped_halves)
         if not head:
             return self.table.new_empty(n_rows, 0, size), x.view(n_rows, -1, x.shape[1]), tap_states
         all_positions = x
         if last_only and ids.shape[1] > 1:
             x = x.view(*ids.shape, -1)[:, -1]
-        logits, hidden = self.read(x)
+        logits, hidden = self.project_to_logits(x)
         if everywhere and all_positions is not x:
             hidden = norm(self.last_norm, all_positions.to(self.table.dtype))
         return logits.view(n_rows, -1, size), hidden.view(n_rows, -1, hidden.shape[1]), tap_states
 
-    def through(
+    def run_layers(
         self,
         order: Sequence[int],
         x: Float[Tensor, "T D"],
@@ -224,36 +226,36 @@ class LeanDecoder:
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
         """Return the residual stream after some layers, and the captured hidden states. Arguments: see `__call__`."""
-        if self.fused is not None and self.fused.takes(positions.shape):
+        if self.fused is not None and self.fused.supports(positions.shape):
             return self.fused(x, mask, positions, cache, order, capture_layers, skipped_halves)
-        x, (rope, store) = x.to(self.table.dtype), self.places(positions, cache)
+        x, (rope, store) = x.to(self.table.dtype), self.prepare(positions, cache)
         tap_states: dict[int, Tensor] = {}
         for index in order:
             layer = self.layers[index]
             if 2 * index not in skipped_halves and 2 * index + 1 not in skipped_halves:
                 x = layer(x, rope, mask, store, index)
             elif 2 * index not in skipped_halves:
-                x = layer.attended(x, rope, mask, store, index)
+                x = layer.apply_attention(x, rope, mask, store, index)
             elif 2 * index + 1 not in skipped_halves:
-                x = layer.fed(x)
+                x = layer.apply_mlp(x)
             if index in capture_layers:
                 tap_states[index] = x.view(*positions.shape, -1)
         return x, tap_states
 
-    def places(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
+    def prepare(self, positions: Int[Tensor, "B n"], cache: TreeCache) -> tuple[tuple[Tensor, Tensor], CacheViews]:
         """Return inputs shared by all layers: cosines and sines of the positions, and the forward's cache views."""
         first = self.layers[0]
         store = CacheViews(cache.buffer(first.kv_heads, first.head_size, self._rope), cache.window, positions.shape[1])
         cos, sin = torch.embedding(self._rope, positions).unsqueeze(1).chunk(2, -1)
         return (cos, sin), store
 
-    def read(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
+    def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T V"], Float[Tensor, "T D"]]:
         """Return the logits of the last layer's residual stream, and the LM head's input."""
         if x.dtype != self.table.dtype:  # float32, from compiled layers
             assert self.fused is not None
-            logits, hidden = self.fused.read(x)
+            logits, hidden = self.fused.project_to_logits(x)
             if isinstance(self.head, TrimmedLinear):
-                logits = scatter_logits(logits, self.head.kept, self.head.out_features)
+                logits = scatter_logits(logits, self.head.token_ids, self.head.out_features)
             return logits, hidden
         hidden = norm(self.last_norm, x.to(self.table.dtype))
         return self.head(hidden), hidden

@@ -83,7 +83,7 @@ class MaskMaker:
                 sequence_mask[n_i:, 0] = 0  # a token that attends to nothing would be NaN
         return mask
 
-    def of_kinds(
+    def by_layer_type(
         self, full: Float[Tensor, "B 1 n used"], query: Int[Tensor, "B n"], key: Int[Tensor, "B used"] | None
     ) -> Tensor | dict[str, Tensor]:
         """Return the model's mask argument: one mask, or one by layer type. `query`, `key`: sequence positions."""

@@ -51,7 +51,7 @@ class Matrix:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, 8) if packs else None
 
     @classmethod
-    def of(cls, *linears: nn.Module) -> Matrix:
+    def from_linears(cls, *linears: nn.Module) -> Matrix:
         """Stack the weights of linear layers that read the same input."""
         biases = [getattr(linear, "bias", None) for linear in linears]
         weight = torch.cat([linear.get_parameter("weight").detach() for linear in linears])

@@ -29,10 +29,10 @@ class ForwardInputBuilder:
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:
         self.masks, self.device, self.multi_rope = masks, masks.device, multi_rope
-        self.in_steps = self.device.type == "cuda"
+        self.is_length_rounded = self.device.type == "cuda"
         self._numbers = torch.arange(2 * reach, device=masks.device)
 
-    def of(
+    def build(
         self, rows: Sequence[Segment | None], slots: Sequence[Slot], lo: int, cache: TreeCache, n: int
     ) -> tuple[Tensor | dict[str, Tensor], Tensor]:
         """Return the mask and positions of a batch; sets the cache's window.
@@ -54,15 +54,15 @@ class ForwardInputBuilder:
         if single is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
             slot = single.slot
             begin = slot.length + slot.scratch
-            end = None if single.sees is None else slot.length + single.sees.shape[1]
+            end = None if single.attention_mask is None else slot.length + single.attention_mask.shape[1]
             used = self._used(begin + n, cache, end)
             cache.window = Window(slice(lo, lo + 1), begin, None, used)
-            cache.reach(cache.window.rows, begin + n)
+            cache.mark_written(cache.window.rows, begin + n)
             position = begin + slot.rope_delta
-            if single.sees is None:
+            if single.attention_mask is None:
                 return self.masks.chain(begin, n, used), self._numbers[position : position + n].unsqueeze(0)
             assert single.depth is not None
-            mask = self.masks.tree([slot.length], [single.sees], n, used)
+            mask = self.masks.tree([slot.length], [single.attention_mask], n, used)
             return mask, (single.depth + slot.length + slot.rope_delta).unsqueeze(0)
         slots = slots[lo : lo + len(rows)]
         begins = [slot.length + slot.scratch for slot in slots]
@@ -72,19 +72,19 @@ class ForwardInputBuilder:
         else:
             index = to_device(begins, self.device).unsqueeze(1) + self._numbers[:n]
             cache.window = Window(slice(lo, lo + len(rows)), None, index, used)
-        cache.reach(cache.window.rows, max(begins) + n)
-        if len(rows) == 1 and rows[0] is not None and rows[0].sees is None:
+        cache.mark_written(cache.window.rows, max(begins) + n)
+        if len(rows) == 1 and rows[0] is not None and rows[0].attention_mask is None:
             base = begins[0] + slots[0].rope_delta
             positions = self._numbers[base : base + n].unsqueeze(0)
             full = self.masks.chain(begins[0], n, used)
         else:
             positions = to_device([[s.length + s.rope_delta] for s in slots], self.device).repeat(1, n)
-            starts, sees = list(begins), [None if segment is None else segment.sees for segment in rows]
+            starts, sees = list(begins), [None if segment is None else segment.attention_mask for segment in rows]
             for b, (slot, segment) in enumerate(zip(slots, rows, strict=True)):
                 if segment is None:
                     continue
                 n_i = len(segment.tokens)
-                if segment.sees is None:
+                if segment.attention_mask is None:
                     positions[b, :n_i] += self._numbers[slot.scratch : slot.scratch + n_i]
                 else:
                     assert segment.depth is not None
@@ -94,7 +94,7 @@ class ForwardInputBuilder:
         mask = full
         if self.masks.positional:
             sequence_positions = positions - to_device([[slot.rope_delta] for slot in slots], self.device)
-            mask = self.masks.of_kinds(
+            mask = self.masks.by_layer_type(
                 full, sequence_positions, self._key_positions(slots, sequence_positions, begins, n, used)
             )
         if self.multi_rope:
@@ -108,7 +108,7 @@ class ForwardInputBuilder:
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."
             )
         needed = needed if end is None else end
-        if not self.in_steps:
+        if not self.is_length_rounded:
             return needed
         step = STEP if needed > STEP else STEP // 4
         return min(-(-needed // step) * step, cache.capacity)

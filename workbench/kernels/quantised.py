@@ -42,7 +42,7 @@ class Int8Weight(NamedTuple):
     `numbers` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
     """
 
-    numbers: Int8[Tensor, "o i"]
+    values: Int8[Tensor, "o i"]
     scale: Float[Tensor, "o groups"]
     seen: tuple[int, int]
 

@@ -52,7 +52,7 @@ class Recorder(Protocol):
         """Record some work; return its output tensors and a function that runs it again into them."""
         ...
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop shared memory: no earlier record will be replayed."""
         ...
 
@@ -70,17 +70,17 @@ class Record:
         left: number of further comparisons with the forward, at other positions.
     """
 
-    fed: list[Tensor]
+    inputs: list[Tensor]
     index: Int[Tensor, "B n"]
-    made: Output
-    play: Callable[[], None]
-    place: int | None
-    left: int
+    output: Output
+    replay: Callable[[], None]
+    start: int | None
+    checks_left: int
 
     @property
     def n_bytes(self) -> int:
         """Memory of its inputs and outputs."""
-        tensors = [*self.fed, self.index, self.made.logits, self.made.hidden, *self.made.taps.values()]
+        tensors = [*self.inputs, self.index, self.output.logits, self.output.hidden, *self.output.layer_states.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
@@ -160,18 +160,20 @@ class ReplayCache:
             return self._record(key, work, cache, ids, mask, positions, states)
         self._records[key] = record  # the most recent one is last
         start = window.start
-        for buffer, new in zip(record.fed, _tensors(ids, mask, positions, states), strict=True):
+        for buffer, new in zip(record.inputs, _tensors(ids, mask, positions, states), strict=True):
             buffer.copy_(new)
         record.index.copy_(_index(window, ids))
-        record.play()
-        output = record.made
+        record.replay()
+        output = record.output
         out = Output(
-            output.logits.clone(), output.hidden.clone(), {layer: tap.clone() for layer, tap in output.taps.items()}
+            output.logits.clone(),
+            output.hidden.clone(),
+            {layer: tap.clone() for layer, tap in output.layer_states.items()},
         )
-        if not record.left or (start is not None and start == record.place):
+        if not record.checks_left or (start is not None and start == record.start):
             return out
         truth = work(ids, mask, positions, states)  # overwrites the cache entries that the record has written
-        record.left -= self._compare(out, truth)
+        record.checks_left -= self._compare(out, truth)
         return truth
 
     def _record(
@@ -239,7 +241,7 @@ class ReplayCache:
 
     def _clear(self) -> None:
         self._records.clear()
-        self._recorder.forget()
+        self._recorder.reset()
         self._seen.clear()
 
 

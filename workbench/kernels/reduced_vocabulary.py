@@ -33,15 +33,15 @@ KEY = "draft_vocabulary"
 class TrimmedLinear(nn.Linear):
     """LM head that computes only some rows; the other logits are −∞. Created by `trim`."""
 
-    kept: Tensor
+    token_ids: Tensor
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
         """Return logits of all tokens."""
-        state = (self.weight._version, self.weight.data_ptr(), self.kept.device)
+        state = (self.weight._version, self.weight.data_ptr(), self.token_ids.device)
         if self.__dict__.get("_seen") != state:
-            self._rows, self._seen = make_head_product(self, self.kept), state
+            self._rows, self._seen = make_head_product(self, self.token_ids), state
         logits = self._rows(x.reshape(-1, self.in_features))
-        return scatter_logits(logits, self.kept, self.out_features).view(*x.shape[:-1], self.out_features)
+        return scatter_logits(logits, self.token_ids, self.out_features).view(*x.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copied rows: a deep copy or an unpickled head creates its own."""
@@ -84,20 +84,20 @@ class SharedHead:
                 "Train them again for this target, or fetch them again.",
             )
         self._head, self._size = head, size
-        self.kept = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
-        self._product = None if self.kept is None else make_head_product(head, self.kept)
+        self.token_ids = None if ids is None else torch.tensor(ids, device=head.get_parameter("weight").device)
+        self._product = None if self.token_ids is None else make_head_product(head, self.token_ids)
 
     @cached_property
     def vocabulary(self) -> frozenset[int] | None:
         """Token ids in the draft vocabulary; None: all tokens."""
-        return None if self.kept is None else frozenset(to_list(self.kept))
+        return None if self.token_ids is None else frozenset(to_list(self.token_ids))
 
     @property
     def rows(self) -> Float[Tensor, "K D"] | None:
         """Copy of the weights of the draft vocabulary; None if it has all tokens or the head has a bias."""
-        if self.kept is None or getattr(self._head, "bias", None) is not None:
+        if self.token_ids is None or getattr(self._head, "bias", None) is not None:
             return None
-        return select_head_rows(self._head, self.kept)
+        return select_head_rows(self._head, self.token_ids)
 
     def __call__(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K"]:
         """Return logits over the draft vocabulary."""
@@ -105,28 +105,28 @@ class SharedHead:
             return self._head.forward(x)  # without the hooks that capture the target's hidden states
         return self._product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
-    def whole(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
+    def full_logits(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b V"]:
         """Return logits of all of the target's tokens; −∞ outside the draft vocabulary."""
-        return self.spread(self(x))
+        return self.scatter_logits(self(x))
 
-    def spread(self, logits: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
+    def scatter_logits(self, logits: Float[Tensor, "*b K"]) -> Float[Tensor, "*b V"]:
         """Return logits of all of the target's tokens from those of the draft vocabulary; −∞ for the others."""
-        if self.kept is None:
+        if self.token_ids is None:
             return logits
-        return scatter_logits(logits.flatten(0, -2), self.kept, self._size).view(*logits.shape[:-1], self._size)
+        return scatter_logits(logits.flatten(0, -2), self.token_ids, self._size).view(*logits.shape[:-1], self._size)
 
-    def ranked(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+    def top_tokens(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
         k = min(k, logits.shape[1])
         if (summary := summarise_softmax(logits, k)) is not None:
-            return summary.logs, self.tokens(summary.top)
+            return summary.logs, self.to_token_ids(summary.top)
         logits = logits.float()
         top = logits.topk(k, dim=1)
-        return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.tokens(top.indices)
+        return (top.values - logits.logsumexp(1, keepdim=True)).clamp_max_(0), self.to_token_ids(top.indices)
 
-    def tokens(self, indices: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+    def to_token_ids(self, indices: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Return the token ids of indices into the logits."""
-        return indices if self.kept is None else self.kept[indices]
+        return indices if self.token_ids is None else self.token_ids[indices]
 
 
 def trim(model: PreTrainedModel, name: str) -> None:
@@ -163,4 +163,4 @@ def _are_tokens(ids: Any, size: int) -> bool:
 def draft_vocabulary_size(model: PreTrainedModel) -> int | None:
     """Return how many tokens a trimmed model can propose; None for a model with a whole LM head."""
     head = model.get_output_embeddings()
-    return len(head.kept) if isinstance(head, TrimmedLinear) else None
+    return len(head.token_ids) if isinstance(head, TrimmedLinear) else None

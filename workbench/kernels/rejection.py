@@ -34,9 +34,9 @@ NO_LIFT = Lift()
 
 def verify_lossless(v: Verification) -> AcceptanceDecision:
     """Apply the exact rule for any draft: greedy match without sampling, else recursive rejection."""
-    if v.u_stop is None:
+    if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
-    return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
+    return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
 
 
 def recursive_rejection(
@@ -46,10 +46,10 @@ def recursive_rejection(
 
     def tests(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = run_sibling_tests(
-            fans, fans.there, without_replacement=tree.sampling in rejection.WITHOUT_REPLACEMENT, with_residual=ends
+            fans, fans.has_child, without_replacement=tree.sampling in rejection.WITHOUT_REPLACEMENT, with_residual=ends
         )
         results.residual[:, 0] = results.q_left[:, 0] = 0.0
-        return [results.accept, results.residual, results.q_left], results.left
+        return [results.accept, results.residual, results.q_left], results.residual_probs
 
     return rejection.recursive_rejection(tree, p, u_bonus, lazy, tests if _is_for(tree, p) else None)
 
@@ -66,12 +66,12 @@ def relaxed_rejection(
 
     def tests(fans: SiblingGroups, ends: bool, priced: bool) -> tuple[list[Float[Tensor, "R F"]], Tensor]:
         results = run_sibling_tests(
-            fans, fans.there, tree.sampling in rejection.WITHOUT_REPLACEMENT, lift, ends, priced
+            fans, fans.has_child, tree.sampling in rejection.WITHOUT_REPLACEMENT, lift, ends, priced
         )
-        figures = [results.accept, results.residual, fans.drafter.of(fans.token), results.q_left, results.lifted]
-        if results.apart is not None:
-            figures.append(torch.nn.functional.pad(results.apart.unsqueeze(1), (0, fans.token.shape[1] - 1)))
-        return figures, results.left
+        figures = [results.accept, results.residual, fans.drafter.gather(fans.token), results.q_left, results.lifted]
+        if results.total_variation is not None:
+            figures.append(torch.nn.functional.pad(results.total_variation.unsqueeze(1), (0, fans.token.shape[1] - 1)))
+        return figures, results.residual_probs
 
     return relaxed.relaxed_rejection(
         tree, p, u_bonus, lift, lazy, with_total_variation, tests if _is_for(tree, p) else None
@@ -97,10 +97,10 @@ class TestResults:
     residual: Float[Tensor, "R F"]
     q_left: Float[Tensor, "R F"]
     lifted: Float[Tensor, "R F"]
-    left: Float[Tensor, "R_or_m V"]
+    residual_probs: Float[Tensor, "R_or_m V"]
     at_tokens: Float[Tensor, "R_or_0 F"]
-    beside: Float[Tensor, " R_or_0"]
-    apart: Float[Tensor, " R"] | None
+    other_mass: Float[Tensor, " R_or_0"]
+    total_variation: Float[Tensor, " R"] | None
 
 
 def supports_distributions(p: Tensor, q: Tensor) -> bool:
@@ -115,7 +115,7 @@ def make_ready(vocabulary: int) -> None:
     probs = torch.full((1, vocabulary), 1 / vocabulary)
     if supports_distributions(probs, probs):
         fans = dummy_sibling_groups(probs)
-        run_sibling_tests(fans, fans.there, without_replacement=False)
+        run_sibling_tests(fans, fans.has_child, without_replacement=False)
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
@@ -126,9 +126,14 @@ def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
     """Whether compiled passes support this draft."""
-    if tree.q is None or tree.q_of is None or tree.probs_of is not None or tree.sampling not in _ONE_DISTRIBUTION:
+    if (
+        tree.q is None
+        or tree.child_q_rows is None
+        or tree.node_q_rows is not None
+        or tree.sampling not in _ONE_DISTRIBUTION
+    ):
         return False
-    return supports_distributions(p, tree.q) and bool((tree.q_of[tree.parents + 1] >= 0).all())
+    return supports_distributions(p, tree.q) and bool((tree.child_q_rows[tree.parents + 1] >= 0).all())
 
 
 def run_sibling_tests(
@@ -154,7 +159,7 @@ def run_sibling_tests(
     siblings = load_kernels("siblings")
     assert siblings is not None
     (n, f), distributions = fans.token.shape, fans.target.distributions
-    neighbours = fans.child.new_empty(n, f, 0) if lift.near is None else lift.near[fans.child]
+    neighbours = fans.child.new_empty(n, f, 0) if lift.neighbours is None else lift.neighbours[fans.child]
     figures, residuals = torch.empty(n, f, 4), torch.empty(n if with_residual else 0, distributions.shape[1])
     at_tokens, other_mass = torch.empty(n if tokens else 0, f), torch.empty(n if tokens else 0)
     apart = torch.empty(n if with_total_variation else 0)
@@ -164,13 +169,13 @@ def run_sibling_tests(
         fans.drafter.distributions,
         fans.drafter.at,
         fans.token,
-        fans.there,
+        fans.has_child,
         is_tested,
         neighbours,
     )
     out = (figures, at_tokens, other_mass, residuals, apart)
     arguments = (
-        *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.share,
+        *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.lenience,
         without_replacement, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
     )  # fmt: skip
     run_in_parallel(lambda: siblings.judge(*arguments))

@@ -36,22 +36,22 @@ class PrefillHiddenStates:
         streams: layer → pieces of [1, n, D].
     """
 
-    wanted: CaptureSelection = CaptureSelection()
+    selection: CaptureSelection = CaptureSelection()
     n: int = 0
     features: list[Tensor] = field(default_factory=list)
-    streams: dict[int, list[Tensor]] = field(default_factory=dict)
+    layer_states: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def take(self, out: Output, n: int) -> None:
         """Add the states of a forward over n more positions."""
         self.n += n
-        if self.wanted.features:
+        if self.selection.features:
             self.features.append(out.hidden)
-        for layer in self.wanted.layers:
-            self.streams.setdefault(layer, []).append(out.taps[layer])
+        for layer in self.selection.layers:
+            self.layer_states.setdefault(layer, []).append(out.layer_states[layer])
 
-    def behind(self, first: int) -> HiddenStates:
+    def from_position(self, first: int) -> HiddenStates:
         """Return the states at positions from `first` on."""
-        streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.streams.items()}
+        streams = {layer: torch.cat(pieces, 1)[0, first:] for layer, pieces in self.layer_states.items()}
         return HiddenStates(torch.cat(self.features, 1)[0, first:] if self.features else None, streams)
 
 
@@ -60,7 +60,7 @@ class HiddenStates:
     """Hidden states at n positions, each [n, D]; `features` is None if not captured or n is 0."""
 
     features: Float[Tensor, "n D"] | None
-    streams: Mapping[int, Float[Tensor, "n D"]]
+    layer_states: Mapping[int, Float[Tensor, "n D"]]
 
 
 @dataclass(slots=True, eq=False)
@@ -80,15 +80,15 @@ class Slot:
     rope_delta: int = 0
     last_hidden: Tensor | None = None
     positions: Tensor | None = None
-    pictured: ImagePrefill | None = None
+    image_prefill: ImagePrefill | None = None
     shift: int = 0
-    owner: int | None = None
+    sequence_id: int | None = None
     prefill_states: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
 
     @property
-    def n_pictured(self) -> int:
+    def image_prefill_length(self) -> int:
         """Positions of the prompt up to the end of its last image; 0 without one."""
-        return 0 if self.pictured is None else len(self.pictured.embeds)
+        return 0 if self.image_prefill is None else len(self.image_prefill.embeds)
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Segment:
 
     slot: Slot
     tokens: Int[Tensor, " n"]
-    sees: Bool[Tensor, "n s"] | None = None
+    attention_mask: Bool[Tensor, "n s"] | None = None
     depth: Int[Tensor, " n"] | None = None
     states: Float[Tensor, "n D"] | None = None
 
@@ -127,7 +127,7 @@ class Output:
 
     logits: Float[Tensor, "B n V"]
     hidden: Float[Tensor, "B k D"]
-    taps: dict[int, Tensor] = field(default_factory=dict)
+    layer_states: dict[int, Tensor] = field(default_factory=dict)
 
 
 def states_of(

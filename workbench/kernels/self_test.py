@@ -50,7 +50,7 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
     if message := describe_difference(lean, model):
         log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, message)
         return None
-    lean.fused = FusedDecoder.of(model, capacity)
+    lean.fused = FusedDecoder.from_model(model, capacity)
     if lean.fused is not None and (message := _compiled_difference(lean, model)):
         log.warning("%s is not compiled: there %s.", type(model).__name__, message)
         lean.fused = None
@@ -109,7 +109,7 @@ def _by_layers(
             return f"layer {index} reads something else than what comes before it"
         stream = _first(output)
         reference = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
-        lean_output = lean.through([index], layer_input[0], mask, places, cache)[0]
+        lean_output = lean.run_layers([index], layer_input[0], mask, places, cache)[0]
         size = (
             reference.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny
         )  # else one huge dimension hides the rest
@@ -121,7 +121,7 @@ def _by_layers(
             return f"layer {index} errs by {float(lean_error.max()):.1e}, its own by {float(own_error.max()):.1e}"
     # compiled layers return their residual stream in float32, and the next part reads it so
     last = stream[0] if lean.fused is None else stream[0].float()
-    head_error = logits_error(lean.read(last)[0], logits[0])
+    head_error = logits_error(lean.project_to_logits(last)[0], logits[0])
     return "" if head_error <= HEAD * eps else f"the head differs by {head_error:.1e}"
 
 

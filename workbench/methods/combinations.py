@@ -74,7 +74,7 @@ def matrix(
         pair would be unsound (empty: it would be sound, but no method offers it); `approximate`: whether the verifier
         is approximate for all drafts.
     """
-    drafting = [method for method in methods if method.rounds is None or method.rounds.drafts]
+    drafting = [method for method in methods if method.decoder_params is None or method.decoder_params.is_speculative]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
     by_drafter: dict[str, list[Method]] = {}
     for method in drafting:
@@ -162,7 +162,11 @@ def offers(
 def has_default_parts(configured: ConfiguredMethod) -> bool:
     """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
     method, grower = configured.method, next(iter(configured.method.tree_builders), None)
-    pairs = (configured.verifier, method.verifier), (configured.policy, method.policies[0]), (configured.grower, grower)
+    pairs = (
+        (configured.verifier, method.verifier),
+        (configured.policy, method.policies[0]),
+        (configured.tree_builder, grower),
+    )
     return all((type(part), part and part.name) == (type(usual), usual and usual.name) for part, usual in pairs)
 
 

@@ -48,7 +48,7 @@ def explain_unsound(
         grower: another tree builder than the default one.
         table: deviations of unsound pairs; by default `known.deviations`.
     """
-    reason = method.unsound(verifier, tree_builder=tree_builder)
+    reason = method.unsound_reason(verifier, tree_builder=tree_builder)
     deviations = (known.deviations() if table is None else table).get(verifier.name, {})
     kinds = {kind: deviations.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, tree_builder)}
     worst_kind = max(kinds, key=kinds.__getitem__, default=None)
@@ -63,9 +63,11 @@ def explain_unsound(
 
 def explain_configured(configured: ConfiguredMethod) -> str:
     """Return why a method with these settings is not sound, and the deviation; "" if it is."""
-    return configured.unsound and (
-        explain_unsound(configured.method, configured.verifier, configured.policy.grows or configured.grower)
-        or configured.unsound
+    return configured.unsound_reason and (
+        explain_unsound(
+            configured.method, configured.verifier, configured.policy.tree_builder or configured.tree_builder
+        )
+        or configured.unsound_reason
     )
 
 
@@ -135,7 +137,7 @@ def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> It
 
 def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> DraftTree:
     n = len(tokens)
-    tree = replace(DraftTree.of(tokens, [-1] * n), sampling=kind)
+    tree = replace(DraftTree.from_parents(tokens, [-1] * n), sampling=kind)
     if kind is not Sampling.DETERMINISTIC:
         tree = replace(tree, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if kind is Sampling.HEAD_AND_ONE:
@@ -152,7 +154,7 @@ def emitted_distribution(verifier: Verifier, tree: DraftTree, p: Float64[Tensor,
         decision = verifier.rule(
             Verification(tree, distributions.log(), distributions, SamplingParams(temperature=1.0), stop)
         )
-        return to_list(decision.accept), int(decision.stop[0])
+        return to_list(decision.accept), int(decision.bonus[0])
 
     out, remaining = torch.zeros_like(p), 1.0
     for token, accept_prob in zip(to_list(tree.tokens), at(0.5)[0], strict=True):

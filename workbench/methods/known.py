@@ -104,8 +104,8 @@ class MethodInfo:
             method.name, method.title, method.promise.value, {v: p.value for v, p in method.promises.items()},
             _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
-            method.teaches, source, method.needs, drafter.reads_target, drafter.blind, idea, method.formula,
-            method.differs, method.params, method.head.kind if method.head and method.head.command else "",
+            method.summary, source, method.needs, drafter.reads_target, drafter.ignores_images, idea, method.formula,
+            method.differences, method.params, method.head.kind if method.head and method.head.command else "",
         )  # fmt: skip
 
     @classmethod
@@ -123,7 +123,7 @@ class MethodInfo:
         return wire | lists | {"params": [spec.to_wire() for spec in self.params.values()]}
 
     @property
-    def draws_on_pictures(self) -> bool:
+    def reads_images(self) -> bool:
         """Whether the method is made for prompts with images."""
         return "pictures" in self.needs
 
@@ -137,7 +137,7 @@ class MethodInfo:
         """Whether the method drafts with the target alone: no draft model, no head."""
         return self.drafts and not set(self.needs) - {"trees"}
 
-    def own(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def check_params(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values of this method's parameters alone, checked and converted.
 
         Raises:

@@ -61,7 +61,7 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
             raise ValueError(f"{entry.name} and {registered.name} have two nets for heads of one kind, {head.kind!r}.")
     _ = entry.params  # a clash of parameter names fails at import
     judges = {Promise.EXACT: entry.verifiers[:1], Promise.SIMULATION: entry.verifiers}.get(entry.promise, ())
-    for reason in filter(None, map(entry.unsound, judges)):
+    for reason in filter(None, map(entry.unsound_reason, judges)):
         raise ValueError(
             f"Method {entry.name!r} declares promise={entry.promise.value}, which its parts do not keep. {reason}"
         )

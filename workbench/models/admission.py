@@ -78,7 +78,7 @@ def _key(runner: Runner, folder: Path) -> str:
     files = sorted(folder.glob("*.safetensors"))
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     config = runner.model.config.to_json_string()
-    key_parts = [str(folder.resolve()), stats, config, str(runner.stored), str(runner.device), _code()]
+    key_parts = [str(folder.resolve()), stats, config, str(runner.weight_dtype), str(runner.device), _code()]
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:24]
 
 

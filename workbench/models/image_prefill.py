@@ -40,11 +40,11 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
         raise ModelError(reason, "Remove the images, or choose a target that reads images.")
     inputs = {k: v.to(runner.device, runner.dtype if v.is_floating_point() else None) for k, v in inputs.items()}
     runner.cache.window = Window(slice(slot.index, slot.index + 1), 0, None, n)
-    runner.cache.reach(runner.cache.window.rows, n)
+    runner.cache.mark_written(runner.cache.window.rows, n)
     start_s, start = time.perf_counter(), runner.clock.mark()
     with record_prefill_tensors(model, runner.layers[0]) as states:
         logits = model(**inputs, past_key_values=runner.cache, use_cache=True, logits_to_keep=2).logits
-    runner.meter.add(start, runner.clock.mark(), [slot.owner])
+    runner.meter.add(start, runner.clock.mark(), [slot.sequence_id])
     if runner.geometry.multi_rope and model.model.rope_deltas is not None:
         slot.rope_delta = int(model.model.rope_deltas[0])
     elif "places" in states:  # PaliGemma counts from 1
@@ -52,10 +52,10 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
     slot.length, slot.scratch = n - 1, 0
     features = states["features"][0]
     slot.last_hidden = features[-2] if n > 1 else None
-    slot.pictured = ImagePrefill(
+    slot.image_prefill = ImagePrefill(
         states["embeds"][0], features, *layout(model.config, inputs, counts), time.perf_counter() - start_s
     )
-    if not runner.goes_on:
+    if not runner.is_image_decoding_tested:
         _try_to_go_on(runner, slot, int(inputs["input_ids"][0, -1]), logits[0, -1])
 
 
@@ -71,4 +71,4 @@ def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, "
             f"logits when it is read on its own (by {error:.1e} of the largest).",
             "Remove the images, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
         )
-    runner.goes_on = True
+    runner.is_image_decoding_tested = True

@@ -86,17 +86,17 @@ class Models:
     meter: Meter = field(default_factory=Meter)
     processor: Any = None
     drafter_processor: Any = None
-    stranger: OtherVocabularyDrafter | None = None
+    other_vocabulary_drafter: OtherVocabularyDrafter | None = None
 
     @property
-    def writer(self) -> Runner | None:
+    def draft_model(self) -> Runner | None:
         """Runner of the draft model, whatever its vocabulary."""
-        return self.drafter if self.stranger is None else self.stranger.runner
+        return self.drafter if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.runner
 
     @property
-    def writer_name(self) -> str | None:
+    def draft_model_name(self) -> str | None:
         """Name of the draft model, whatever its vocabulary."""
-        return self.drafter_name if self.stranger is None else self.stranger.name
+        return self.drafter_name if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.name
 
     @property
     def eos(self) -> frozenset[int]:
@@ -106,12 +106,12 @@ class Models:
         ids = [] if eos_ids is None else [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
         return frozenset(ids)
 
-    def missing(self, need: str) -> str:
+    def missing_reason(self, need: str) -> str:
         """Return why the requirement `need` is not met; empty if it is."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
         if need == ANY_DRAFTER:
-            return "" if self.writer is not None else self.drafter_problem
+            return "" if self.draft_model is not None else self.drafter_problem
         if need == "trees":
             return self.target.why_no_trees
         if need == "pictures":
@@ -130,9 +130,9 @@ class Models:
             return head.problem
         return no_heads(need, self.target_name)
 
-    def why_not(self, needs: tuple[str, ...]) -> str:
+    def unsupported_reason(self, needs: tuple[str, ...]) -> str:
         """Return why a method with these requirements cannot run; empty if it can."""
-        reasons = [self.missing(need) for need in needs]
+        reasons = [self.missing_reason(need) for need in needs]
         if self.drafter is not None and {"drafter", "trees"} <= set(needs):
             reasons.append(self.drafter.why_no_trees)
         return " ".join(filter(None, reasons))
@@ -140,14 +140,16 @@ class Models:
     @property
     def meters(self) -> list[Meter]:
         """Meters of forward times: the target's, the heads', the draft model's."""
-        return [self.target.meter, self.meter, *([] if self.writer is None else [self.writer.meter])]
+        return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
-    def read_unknown(self) -> None:
+    def set_unknown_token(self) -> None:
         """Let the draft model accept token ids of the target for which it has no embedding."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
-        self.drafter.read_unknown(self.target.vocab_size, next((token for token in token_ids if token is not None), 0))
+        self.drafter.set_unknown_token(
+            self.target.vocab_size, next((token for token in token_ids if token is not None), 0)
+        )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
         """Return the same target with another draft model (None: none), sharing everything else.
@@ -304,10 +306,10 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
     if problem is not None:
-        models.stranger = OtherVocabularyDrafter(runner, tokenizer, short_name(name))
+        models.other_vocabulary_drafter = OtherVocabularyDrafter(runner, tokenizer, short_name(name))
         models.drafter_problem, models.drafter_error = str(problem), problem
         return
     models.drafter = runner
     models.drafter_processor = load_processor(name, model)
     models.drafter_name, models.drafter_problem = short_name(name), ""
-    models.read_unknown()
+    models.set_unknown_token()

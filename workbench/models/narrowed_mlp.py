@@ -111,10 +111,11 @@ def _lean(whole: LeanDecoder, model: PreTrainedModel, columns: Mapping[int, Tens
     """Return the decoder with a narrowed model's MLPs; compiled if the whole one is and all layers are narrowed."""
     layers, shared_copy = decoder_layers(model)[1], copy.copy(whole)
     shared_copy.layers = [
-        layer.fed_by(layers[i].get_submodule("mlp")) if i in columns else layer for i, layer in enumerate(whole.layers)
+        layer.with_mlp(layers[i].get_submodule("mlp")) if i in columns else layer
+        for i, layer in enumerate(whole.layers)
     ]
     is_compiled = whole.fused is not None and len(columns) == len(layers) and weight_dtype(model) != torch.int8
-    shared_copy.fused = FusedDecoder.of(model, whole.capacity) if is_compiled else None
+    shared_copy.fused = FusedDecoder.from_model(model, whole.capacity) if is_compiled else None
     return shared_copy
 
 

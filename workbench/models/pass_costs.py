@@ -74,7 +74,7 @@ def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
     repeats counts, with the sizes interleaved.
     """
     target = _time(models.target, SIZES, context, repeats)
-    draft = _time(models.writer, (1,), context, repeats)[1] if models.writer is not None else 0.0
+    draft = _time(models.draft_model, (1,), context, repeats)[1] if models.draft_model is not None else 0.0
     return Costs(target, draft)
 
 
@@ -101,11 +101,11 @@ def _time(runner: Runner, sizes: tuple[int, ...], context: int, repeats: int) ->
 
 def _key(models: Models) -> str:
     """Return a cache key of the machine, the models, their dtypes and configurations (two folders may share a name)."""
-    runners = [runner for runner in (models.target, models.writer) if runner is not None]
+    runners = [runner for runner in (models.target, models.draft_model) if runner is not None]
     shapes = hashlib.sha256("\n".join(runner.model.config.to_json_string() for runner in runners).encode())
     parts = [
         platform.node(), platform.machine(), str(os.cpu_count()), str(torch.get_num_threads()), torch.__version__,
-        models.target_name, str(models.writer_name), *(str(runner.stored) for runner in runners),
+        models.target_name, str(models.draft_model_name), *(str(runner.weight_dtype) for runner in runners),
         str(models.target.device), shapes.hexdigest()[:16],
     ]  # fmt: skip
     return "|".join(parts)

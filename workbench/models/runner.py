@@ -84,12 +84,12 @@ class Runner:
         self.slots: list[Slot] = []
         self._views = LayerSubsets(model)
         self._lean = make_lean_decoder(model, self.context + SCRATCH)
-        self.stored = weight_dtype(model)
-        if self.stored != self.dtype and (self._lean is None or self._lean.fused is None):
+        self.weight_dtype = weight_dtype(model)
+        if self.weight_dtype != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
-        self.unknown: int | None = None  # set by `read_unknown` if texts may hold ids without an embedding
-        self.goes_on = False  # whether decoding after images was tested: set by `prefill_pictures`
+        self.unknown_token: int | None = None  # set by `read_unknown` if texts may hold ids without an embedding
+        self.is_image_decoding_tested = False  # whether decoding after images was tested: set by `prefill_pictures`
         self._enters: dict[int, bool] = {}
         self._own = ModelForward(self.lm_head, layers)
         scale_by_position(model)
@@ -129,7 +129,7 @@ class Runner:
 
     # -- ids of another model's padded vocabulary --------------------------------------------------------------------
 
-    def read_unknown(self, n_ids: int, token: int) -> None:
+    def set_unknown_token(self, n_ids: int, token: int) -> None:
         """Map ids for which the model has no embedding to an unknown token.
 
         Models of one tokenizer pad their embeddings to different numbers of rows (Qwen2.5: 151,936 and 152,064).
@@ -139,13 +139,13 @@ class Runner:
             token: id of the unknown token.
         """
         rows = self.embed.get_parameter("weight").shape[0]
-        self.unknown = None if n_ids <= rows else min(token, rows - 1)
+        self.unknown_token = None if n_ids <= rows else min(token, rows - 1)
 
-    def known(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
+    def replace_unknown(self, ids: Int[Tensor, "*b"]) -> Int[Tensor, "*b"]:
         """Return the ids, with those that have no embedding replaced by the unknown token."""
-        if self.unknown is None:
+        if self.unknown_token is None:
             return ids
-        return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown)
+        return ids.masked_fill(ids >= self.embed.get_parameter("weight").shape[0], self.unknown_token)
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Runner:
             self._lean = self._lean.fresh()
         if self.replays is not None:
             self.replays.check((self.model.training, id(self.cache), self.cache.n_rows, model_fingerprint(self.model)))
-        slot = Slot(len(self.slots), owner=owner)
+        slot = Slot(len(self.slots), sequence_id=owner)
         self.cache.clear_row(slot.index)
         self.slots.append(slot)
         return slot
@@ -201,7 +201,7 @@ class Runner:
         self.refuse_beyond(slot.length + len(tokens))
         ids = to_device(list(tokens), self.device, torch.long)
         for piece in ids.split(chunk):
-            selection = slot.prefill_states.wanted
+            selection = slot.prefill_states.selection
             out = self.forward(
                 [Segment(slot, piece)], last_only=True, everywhere=selection.features, capture_layers=selection.layers
             )
@@ -222,7 +222,7 @@ class Runner:
             exit_layer: number of layers to run.
         """
         last = exit_layer - 1
-        return self.forward(batch, layers=range(exit_layer), head=False, capture_layers={last}).taps[last]
+        return self.forward(batch, layers=range(exit_layer), head=False, capture_layers={last}).layer_states[last]
 
     def may_begin_at(self, layer: int) -> bool:
         """Whether a forward may start from the states after `layer` layers.
@@ -233,7 +233,7 @@ class Runner:
         is_compiled = self._lean is not None and self._lean.fused is not None
         return 0 < layer < self.n_layers and not is_compiled and self._enters.get(layer, True)
 
-    def forward_behind(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
+    def forward_from(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
         """Run `forward` for tokens that the first layers have processed and written to the cache as scratch entries.
 
         The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
@@ -295,7 +295,7 @@ class Runner:
                 return self.forward(
                     batch, last_only, layers, head, capture_layers, skipped_halves, shared_copy, everywhere
                 )
-        if self.why_no_trees and any(segment.sees is not None for segment in batch):
+        if self.why_no_trees and any(segment.attention_mask is not None for segment in batch):
             raise ModelError(self.why_no_trees, "Use a method that drafts a chain: draft-model, prompt-lookup.")
         if len(batch) == 1:
             lo, hi, n = batch[0].slot.index, batch[0].slot.index + 1, batch[0].tokens.shape[0]
@@ -310,10 +310,10 @@ class Runner:
             for segment in batch:
                 rows[segment.slot.index - lo] = segment
                 ids[segment.slot.index - lo, : len(segment.tokens)] = segment.tokens
-        if self.unknown is not None:
-            ids = self.known(ids)
+        if self.unknown_token is not None:
+            ids = self.replace_unknown(ids)
         states = states_of(rows, n, self.embed)
-        mask, positions = self.geometry.of(rows, self.slots, lo, self.cache, n)
+        mask, positions = self.geometry.build(rows, self.slots, lo, self.cache, n)
         start = self.clock.mark()
         lean = self._lean if shared_copy is None else shared_copy.lean
         if lean is not None and isinstance(mask, Tensor):
@@ -343,10 +343,12 @@ class Runner:
                     states is None,
                 )
                 out = self.replays(kind, read, self.cache, ids, mask, positions, states)
-        self.meter.add(start, self.clock.mark(), [segment.slot.owner for segment in batch])
+        self.meter.add(start, self.clock.mark(), [segment.slot.sequence_id for segment in batch])
         for segment in batch:
             segment.slot.scratch += segment.tokens.shape[0]  # (len() of a tensor takes 3 µs)
         if len(batch) == hi - lo:
             return out
         batch_rows = [s.slot.index - lo for s in batch]
-        return Output(out.logits[batch_rows], out.hidden[batch_rows], {k: v[batch_rows] for k, v in out.taps.items()})
+        return Output(
+            out.logits[batch_rows], out.hidden[batch_rows], {k: v[batch_rows] for k, v in out.layer_states.items()}
+        )

@@ -39,7 +39,7 @@ def recompute_logits(
         shared_copy: weight-sharing copy that runs instead of the model.
     """
     length, scratch = slot.length, slot.scratch
-    with runner.cache.kept(slot.index, start, start + len(tokens)):
+    with runner.cache.restore_on_exit(slot.index, start, start + len(tokens)):
         slot.length, slot.scratch = start, 0
         try:
             ids = to_device(list(tokens), runner.device, torch.long)
@@ -60,7 +60,9 @@ def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Flo
         states: residual streams, of any layers and positions.
     """
     last = runner.n_layers - 1
-    dummy = Slot(slot.index, owner=slot.owner)  # a dummy position: without its attention the layer writes nothing
+    dummy = Slot(
+        slot.index, sequence_id=slot.sequence_id
+    )  # a dummy position: without its attention the layer writes nothing
     logits = []
     for piece in states.split(AT_ONCE):
         tokens = torch.zeros(len(piece), dtype=torch.long, device=runner.device)

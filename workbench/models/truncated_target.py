@@ -33,7 +33,7 @@ def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharin
         lean: LeanDecoder = copy.copy(whole)
         lean.layers = [LeanLayer(layer) for layer in layers]
         is_compiled = whole.fused is not None and weight_dtype(model) != torch.int8
-        lean.fused = FusedDecoder.of(model, whole.capacity) if is_compiled else None
+        lean.fused = FusedDecoder.from_model(model, whole.capacity) if is_compiled else None
         return WeightSharingCopy(model, lean)
 
 

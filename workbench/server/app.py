@@ -24,7 +24,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
         title="Speculative Decoding Workbench",
         version=workbench.__version__,
         middleware=[
-            Middleware((access_control or AccessControl()).before),
+            Middleware((access_control or AccessControl()).wrap),
             Middleware(Guard),
             Middleware(LargeRequests, let_in=make_admit_request(client)),
         ],

@@ -63,13 +63,13 @@ class AccessControl:
     public: bool = False
     shared: bool = False
 
-    def before(self, app: Any) -> Any:
+    def wrap(self, app: Any) -> Any:
         """Return the ASGI application with the access control around it."""
-        app = LocalUserMiddleware(app, self.is_users) if self.open else app
-        app = Keys(app, self.key, self.allow.framed) if self.key else app
+        app = LocalUserMiddleware(app, self.is_from_user) if self.open else app
+        app = Keys(app, self.key, self.allow.allows_frames) if self.key else app
         return ClientAddressMiddleware(Origins(app, self.allow, forms=self.key is not None), self.trusted)
 
-    def is_users(self, scope: Any) -> bool:
+    def is_from_user(self, scope: Any) -> bool:
         """Return whether a request may come from this machine's user."""
         if not self.open:
             return True
@@ -155,7 +155,7 @@ def make_access_control(
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
     allow = make_allowlist(host, hosts, origins, env, public)
-    shared = bool(proxies or allow.given)  # `allow.given` excludes the names of Spaces and Colab
+    shared = bool(proxies or allow.configured_hosts)  # `allow.given` excludes the names of Spaces and Colab
     # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
     is_single_user = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
     return AccessControl(

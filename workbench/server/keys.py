@@ -60,7 +60,7 @@ class Keys:
         self.is_long = len(key) >= SHORT
         self._seed = self.key if self.is_long else _SALT + self.key
         self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another name
-        self.wrong = RateLimiter(Limits(requests_per_minute=MAX_WRONG_KEYS))
+        self.wrong_key_limiter = RateLimiter(Limits(requests_per_minute=MAX_WRONG_KEYS))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass on a request with the key or cookie, process a login form, or ask for the key."""
@@ -100,7 +100,7 @@ class Keys:
         if is_known and self.is_long:
             return True, None
         try:
-            self.wrong.let_in(user_key((scope.get("client") or ("",))[0]), counted=not is_known)
+            self.wrong_key_limiter.admit_request(user_key((scope.get("client") or ("",))[0]), counted=not is_known)
         except CapacityError as late:
             message = "Too many wrong keys came from your address."
             return False, CapacityError(message, late.remedy, late.retry_after_s)

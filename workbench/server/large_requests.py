@@ -55,11 +55,11 @@ class LargeRequests:
         waiting: int = WAITING,
         body_s: float = BODY_S,
     ) -> None:
-        self.app, self.let_in, self.body_s = app, admit_request, body_s
+        self.app, self.admit_request, self.body_s = app, admit_request, body_s
         self.free, self.most, self.each = max_concurrent, waiting, max(1, max_concurrent - 1)
         self.queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
         self.waiting: Counter[str] = Counter()
-        self.held: Counter[str] = Counter()
+        self.n_running: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on; a large one waits for a free place."""
@@ -69,7 +69,7 @@ class LargeRequests:
         user, call = user_key((scope.get("client") or ("",))[0]), is_call(scope)
         async with contextlib.AsyncExitStack() as place:
             if is_large(scope):
-                self.let_in(user, call)
+                self.admit_request(user, call)
                 await place.enter_async_context(self._place(user))
                 scope |= {RELEASE_SLOT: place.aclose}
             receive = self._with_deadline(receive)
@@ -106,16 +106,16 @@ class LargeRequests:
 
     def _may(self, address: str) -> bool:
         """Return whether a place is free for an address."""
-        return self.free > 0 and self.held[address] < self.each
+        return self.free > 0 and self.n_running[address] < self.each
 
     def _take(self, address: str) -> None:
         self.free -= 1
-        self.held[address] += 1
+        self.n_running[address] += 1
 
     def _give(self, address: str) -> None:
         """Free a place of an address and give it to the next waiting request."""
         self.free += 1
-        _less(self.held, address)
+        _less(self.n_running, address)
         while (ticket := self.queue.pop(self._may)) is not None:
             if not ticket[1].done():
                 self._take(ticket[0])
@@ -180,7 +180,7 @@ def make_admit_request(client: Client) -> AdmitRequest:
 
     def let_in(user: str, counted: bool) -> None:
         if client.ready:  # until it has started, a call to it would block the event loop
-            client.let_in(user, counted)
+            client.admit_request(user, counted)
 
     return let_in
 

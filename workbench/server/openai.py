@@ -54,7 +54,7 @@ class CompletionRequest:
         created: time of the request, in Unix time.
     """
 
-    starts: list[dict[str, Any]]
+    start_options: list[dict[str, Any]]
     stop: tuple[str, ...]
     model: str
     chat: bool
@@ -280,7 +280,7 @@ def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
         specs = {**known.sampling(), **known.get(method).params}
     except UnknownNameError:  # a method of another process
         return params
-    return {name: value for name, value in params.items() if name not in specs or specs[name].acts(params)}
+    return {name: value for name, value in params.items() if name not in specs or specs[name].has_effect(params)}
 
 
 def error(problem: BaseException) -> tuple[int, dict[str, Any]]:

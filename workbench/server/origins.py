@@ -46,16 +46,16 @@ class Allowlist:
     origins: tuple[str, ...] = ()
     any_address: bool = False
     frames: bool = False
-    given: tuple[str, ...] = ()
+    configured_hosts: tuple[str, ...] = ()
 
-    def host(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
         """Return whether the `Host` of a request is allowed."""
         name = split(host)[0]
         if ANY in self.hosts or name in self.hosts or (self.any_address and is_address(name)):
             return True
         return any(name.endswith(pattern[1:]) for pattern in self.hosts if pattern.startswith("*."))
 
-    def origin(self, origin: str, host: str) -> bool:
+    def allows_origin(self, origin: str, host: str) -> bool:
         """Return whether a page of `origin` may send requests to `host`: the server's own pages, and allowed ones."""
         if ANY in self.origins or origin in self.origins:
             return True
@@ -68,21 +68,25 @@ class Allowlist:
         if name == own_name and (port or default) == (own_port or default):
             return True
         # A proxy may use another host name than the browser does, so the configured names count as well.
-        return name in self.named and port in ("", default)
+        return name in self.own_names and port in ("", default)
 
     @property
-    def framed(self) -> bool:
+    def allows_frames(self) -> bool:
         """Whether pages of other sites may show the server's pages in a frame.
 
         Origin `*` allows requests but no frames; an origin with the server's own name is the same site.
         """
         others = (page for page in self.origins if page != ANY)
-        return self.frames or any(ANY in self.hosts or not self.host(page.partition("://")[2]) for page in others)
+        return self.frames or any(
+            ANY in self.hosts or not self.allows_host(page.partition("://")[2]) for page in others
+        )
 
     @property
-    def named(self) -> tuple[str, ...]:
+    def own_names(self) -> tuple[str, ...]:
         """Names in `given` that belong to this server alone; a proxy of it may serve their default port."""
-        return tuple(name for name in self.given if name != "localhost" and "*" not in name and not is_address(name))
+        return tuple(
+            name for name in self.configured_hosts if name != "localhost" and "*" not in name and not is_address(name)
+        )
 
 
 def make_allowlist(
@@ -130,7 +134,7 @@ def make_allowlist(
         origins=tuple(dict.fromkeys([*pages, *(f"https://{name}" for name in space)])),
         any_address=listen_address in ("0.0.0.0", "::", ""),
         frames=public,
-        given=tuple(dict.fromkeys([*space, *configured])),
+        configured_hosts=tuple(dict.fromkeys([*space, *configured])),
     )
 
 
@@ -224,7 +228,7 @@ class Origins:
         """Return the answer that refuses a request; None if it is allowed."""
         hosts = headers.get("host", [])
         host = hosts[0] if len(hosts) == 1 else ""
-        if not self.allow.host(host):
+        if not self.allow.allows_host(host):
             name = split(host)[0][:100] or "no name"
             return refusal_response(
                 scope,
@@ -233,7 +237,7 @@ class Origins:
                 f"Start it with --allowed-host {name}.",
             )
         method = scope.get("method", "GET")
-        if origin and not self.allow.origin(_tidy(origin), host):
+        if origin and not self.allow.allows_origin(_tidy(origin), host):
             return _elsewhere(scope, origin)
         if not origin and _is_from_elsewhere(headers) and not _is_visit(headers, method):
             return _elsewhere(scope, "another site")

@@ -90,7 +90,7 @@ class CallCharges:
         self._let_call = charge_call
 
     @contextlib.asynccontextmanager
-    async def charged(self, user: str) -> AsyncIterator[None]:
+    async def charge(self, user: str) -> AsyncIterator[None]:
         """Refuse a user whose address is over its budget; otherwise charge it the block's CPU time, at least `LEAST_S`.
 
         Raises:
@@ -116,7 +116,7 @@ class PageCalls:
     """
 
     def __init__(self, app: Any, charge_call: ChargeCall = lambda *_: None, limiter: CallLimiter | None = None) -> None:
-        self.app, self.bill, self.turns = app, CallCharges(charge_call), limiter or CallLimiter()
+        self.app, self.bill, self.limiter = app, CallCharges(charge_call), limiter or CallLimiter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on; a call waits for its body and for permission, and is dropped if its caller disconnects."""
@@ -124,11 +124,11 @@ class PageCalls:
             await self.app(scope, receive, send)
             return
         user = user_key((scope.get("client") or ("",))[0])
-        async with self.bill.charged(user):
+        async with self.bill.charge(user):
             messages = await _read_request(receive)
             permit = contextlib.AsyncExitStack()
             async with permit:
-                if not await _wait_unless_disconnected(permit.enter_async_context(self.turns.hold(user)), receive):
+                if not await _wait_unless_disconnected(permit.enter_async_context(self.limiter.hold(user)), receive):
                     return
                 await self.app(scope, _replayed(messages, receive), send)
 
@@ -174,6 +174,6 @@ def make_charge_call(client: Client) -> ChargeCall:
 
     def let_call(user: str, seconds: float) -> None:
         if client.ready:  # until it has started, a call to it would block the event loop
-            client.let_call(user, seconds)
+            client.charge_call(user, seconds)
 
     return let_call

@@ -167,7 +167,7 @@ def _begin(client: Client, body: Any, chat: bool, user: str) -> tuple[openai.Com
     parsed = openai.parse_request(client, body, chat)
     runs: list[Any] = []
     try:
-        for options in parsed.starts:
+        for options in parsed.start_options:
             runs.append(client.start(**options, user=user))  # noqa: PERF401  on an error, cancel the runs started so far
     except BaseException:
         _cancel(runs)
@@ -199,19 +199,21 @@ class _Line:
     """One answer of a stream, and the part of it that was sent."""
 
     def __init__(self, request: openai.CompletionRequest, index: int, run: Any) -> None:
-        self.wanted, self.index, self.run = request, index, run
+        self.request, self.index, self.run = request, index, run
         self.trace: Trace = run.trace
-        self.least = request.starts[index]["extras"].min_tokens if "extras" in request.starts[index] else 0
+        self.least = (
+            request.start_options[index]["extras"].min_tokens if "extras" in request.start_options[index] else 0
+        )
         self.logprobs = openai.LogprobStream(request, run)
         self.seen, self.text, self.n_sent, self.n_tokens, self.since = 0, "", 0, 0, 0
         self.over = False
 
     def first(self) -> str:
         """Return the event before the text: the role, or with `echo` the prompt."""
-        if self.wanted.chat:
-            return _event(openai.stream_chunk(self.wanted, self.index, self.trace, "", first=True))
-        prefix = openai.echo_text(self.wanted, self.trace)
-        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, prefix)) if prefix else ""
+        if self.request.chat:
+            return _event(openai.stream_chunk(self.request, self.index, self.trace, "", first=True))
+        prefix = openai.echo_text(self.request, self.trace)
+        return _event(openai.stream_chunk(self.request, self.index, self.trace, prefix)) if prefix else ""
 
     def more(self) -> str:
         """Return an event with the new text; empty if there is none."""
@@ -224,13 +226,13 @@ class _Line:
             if self.n_tokens <= self.least:
                 self.since = len(self.text)
         stable = (
-            _wait_for_trace(self.run).text if ended else openai.stable_prefix(self.text, self.wanted.stop, self.since)
+            _wait_for_trace(self.run).text if ended else openai.stable_prefix(self.text, self.request.stop, self.since)
         )
         if len(stable) <= self.n_sent and not ended:
             return ""
         new, self.n_sent, self.over = stable[self.n_sent :], len(stable), ended
         scores = self.logprobs.more()
-        return _event(openai.stream_chunk(self.wanted, self.index, self.trace, new, last=ended, token_logprobs=scores))
+        return _event(openai.stream_chunk(self.request, self.index, self.trace, new, last=ended, token_logprobs=scores))
 
 
 async def _events(request: openai.CompletionRequest, runs: list[Any]) -> AsyncIterator[str]:

@@ -78,18 +78,18 @@ class Backend(BaseBackend):
         folders: bool = True,
     ) -> None:
         super().__init__(limits)
-        self.max_rows = max_sequences
+        self.max_sequences = max_sequences
         self._names = Names(target, drafter, allow_models, folders)
         self._options: dict[str, Any] = {"device": device, "dtype": dtype, "drafter_dtype": drafter_dtype}
-        self._turns = TimingCoordinator(lambda: self._rounds.wake())
+        self._timing = TimingCoordinator(lambda: self._engine_thread.wake())
         self._pool = ModelPool(
-            self._options, max_sequences, memory_bytes, self._holds, self._telemetry.models, self._turns
+            self._options, max_sequences, memory_bytes, self._count_model_uses, self._telemetry.models, self._timing
         )
         self._loading = ModelLoader(self._pool, self._queue, self.wake, self._telemetry.error)
         self._background = BackgroundLoader(self._loading.load, self._pool.room, self._loading.progress)
-        self._rounds = EngineThread(self._pool, self._runs, self.limits, self._loading.make_room, self._turns)
-        self._steering = RunController(
-            self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._turns, self.wake
+        self._engine_thread = EngineThread(self._pool, self._runs, self.limits, self._loading.make_room, self._timing)
+        self._run_controller = RunController(
+            self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._timing, self.wake
         )
 
     # -- lists ---------------------------------------------------------------------------------------------------
@@ -99,37 +99,37 @@ class Backend(BaseBackend):
         loaded = [target.name for target in self._pool.targets()]
         names = [self._names.target, *self._names.allowed, *loaded]
         entries = [entry for entry in choices.targets(list(dict.fromkeys(names))) if self._names.may_use(entry["name"])]
-        entries_with_progress = self._background.tell(entries, loaded)
+        entries_with_progress = self._background.add_progress(entries, loaded)
         return sorted(entries_with_progress, key=lambda entry: entry["name"] != self._names.target)
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Return the draft models, with whether each fits the target, and the reason if not."""
-        return choices.drafters(self._names.pair(target, "none")[0])
+        return choices.drafters(self._names.resolve_pair(target, "none")[0])
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        pair = self._names.pair(target, drafter, blind)
+        pair = self._names.resolve_pair(target, drafter, blind)
         if self._names.restricted:
             self._background.refuse(pair[0])
         return pair
 
-    def _kinds(self) -> dict[str, Any]:
+    def _device_options(self) -> dict[str, Any]:
         return self._options
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
         models = self._pool.get(pair)
-        return models.why_not if models is not None else super()._reason(pair)
+        return models.unsupported_reason if models is not None else super()._reason(pair)
 
-    def _owned(self, pair: Pair) -> dict[str, str]:
+    def _own_head_names(self, pair: Pair) -> dict[str, str]:
         models = self._pool.get(pair)
         if models is None:
-            return super()._owned(pair)
+            return super()._own_head_names(pair)
         bundled_folders = {folder.resolve() for folder in bundled().values()}
         return {kind: info.name for kind, info in models.heads.items() if info.folder.resolve() not in bundled_folders}
 
     def device_label(self, target: str | None = None) -> str:
         """Return device and dtype of a target, for example "CPU · float32"."""
         device = resolve_device(self._options["device"])
-        dtype = resolve_dtype(self._options["dtype"], device, self._names.pair(target, "none")[0])
+        dtype = resolve_dtype(self._options["dtype"], device, self._names.resolve_pair(target, "none")[0])
         return f"{device.type.upper()} · {str(dtype).removeprefix('torch.')}"
 
     @property
@@ -148,13 +148,13 @@ class Backend(BaseBackend):
         """
         pair = self._pair(target, drafter)
         models = self._loading.wait(pair)
-        if pair[1] is not None and models.writer is None:
+        if pair[1] is not None and models.draft_model is None:
             raise models.drafter_error or ModelError(models.drafter_problem)
         return models
 
     def preload(self, also: Sequence[str] = ()) -> None:
         """Start loading the default models in the background, then the published targets in `also`."""
-        self._loading.threads.submit(self._background.run, self._names.pair(None, None), also)
+        self._loading.threads.submit(self._background.run, self._names.resolve_pair(None, None), also)
 
     def unload(self, target: str | None = None) -> None:
         """Unload a target and its draft models.
@@ -163,11 +163,11 @@ class Backend(BaseBackend):
             UnknownNameError: the target is not loaded.
             CapacityError: a run uses it.
         """
-        self._pool.unload(self._names.name(target or self._names.target))
+        self._pool.unload(self._names.resolve(target or self._names.target))
 
     def loaded(self) -> list[dict[str, Any]]:
         """Return the models in memory: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
-        return self._pool.loaded()
+        return self._pool.loaded_models()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         """Format a conversation with the target's chat template, and return its token ids. Loads the target.
@@ -204,14 +204,14 @@ class Backend(BaseBackend):
 
     def _switch_heads(self, run: Run, drafting: Sequence[str]) -> bool:
         """Make a running generation use the changed heads; return whether it does."""
-        if run.alone or run.background or run.row is None:
+        if run.is_timed or run.background or run.sequence is None:
             return False
         method = run.planned[0].method.name
-        self._steering.change(run, method if method in drafting else drafting[0], None, None)
+        self._run_controller.change(run, method if method in drafting else drafting[0], None, None)
         return True
 
-    def _holds(self) -> Counter[Pair]:
-        return Counter(pair for run in self._runs.active() for pair in list(run.holds))
+    def _count_model_uses(self) -> Counter[Pair]:
+        return Counter(pair for run in self._runs.active() for pair in list(run.model_pairs))
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -219,17 +219,17 @@ class Backend(BaseBackend):
         extras, pair = generation.extras or RequestOptions(), generation.pair
         run = Run(self, generation.user, generation.configured.method.name, generation.lease_s)
         run.planned = (generation.configured, generation.sampling, pair)
-        run.alone, run.pace = generation.alone, generation.pace
-        run.holds.add(pair)
+        run.is_timed, run.pace = generation.is_timed, generation.pace
+        run.model_pairs.add(pair)
         request = Request(
             generation.prompt, generation.configured, generation.sampling, generation.max_new_tokens, generation.seed,
             generation.stop,
             paused=generation.paused, pace=run.pace, on_round=lambda record: self._on_round(run, record),
-            pictures=generation.pictures, extras=extras, stop_at_eos=not extras.ignore_eos, memory=generation.memory,
-            keeps=generation.keeps,
+            pil_images=generation.images, options=extras, stop_at_eos=not extras.ignore_eos, drafter_state=generation.memory,
+            keep_drafter_state=generation.keeps,
         )  # fmt: skip
         run.request = request
-        run.trace_bytes += image_bytes(generation.pictures)
+        run.trace_bytes += image_bytes(generation.images)
         self._runs.add(run, generation.max_new_tokens)
         models = self._pool.get(pair)  # after registering the run, whose models are then not evicted
         if models is None:
@@ -256,30 +256,30 @@ class Backend(BaseBackend):
         self.let_in(options.get("user", LOCAL))
         return advise(self, prompts, **options)
 
-    def others_run(self, excluding: Run | None = None) -> bool:
+    def has_other_runs(self, excluding: Run | None = None) -> bool:
         """Return whether other runs are active, not counting paused ones and background measurements."""
         return any(run is not excluding and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:
         """Make the checks that need loaded models, then queue the run for the batch."""
-        configured = request.configured()
-        if reason := configured.lacking(models):
+        configured = request.configured_method()
+        if reason := configured.missing_requirements(models):
             raise MethodUnavailableError(
                 f"{configured.method.title} cannot run: {reason}", "Choose an available method from the list."
             )
         configured.make_ready(models)
-        if request.pictures:
-            request.prompt, request.images = process_prompt(models, request.prompt, request.pictures)
-            run.trace_bytes += image_bytes((), request.images)
-        prompt = request.prompt if request.images is None else request.images["input_ids"][0].tolist()
+        if request.pil_images:
+            request.prompt, request.image_inputs = process_prompt(models, request.prompt, request.pil_images)
+            run.trace_bytes += image_bytes((), request.image_inputs)
+        prompt = request.prompt if request.image_inputs is None else request.image_inputs["input_ids"][0].tolist()
         prompt = encode(models.tokenizer, prompt) if isinstance(prompt, str) else prompt
-        n_prompt = len(prompt if request.images is not None else request.extras.kept(prompt))
+        n_prompt = len(prompt if request.image_inputs is not None else request.options.truncate(prompt))
         self.limits.check_prompt_tokens(n_prompt)
         self._runs.charge(run, n_prompt)
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "the run holds its models"
         loaded.check_fit(n_prompt, request.max_new_tokens)
-        self._rounds.put(run, request, models)
+        self._engine_thread.put(run, request, models)
 
     def _on_round(self, run: Run, record: Round) -> None:
         """Count a round and notify followers; called in the engine thread after each round."""
@@ -291,23 +291,23 @@ class Backend(BaseBackend):
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
         """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
-        self._steering.change(run, *args, **named)
+        self._run_controller.change(run, *args, **named)
 
     def explain(self, run: Run) -> dict[str, Any]:
         """Attribute the text of a run to its images, and store it in the trace. Runs in the caller's thread."""
-        return self._steering.explain(run)
+        return self._run_controller.explain(run)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Inspect, save, load or reset the state of a run's drafter."""
-        return self._steering.memory(run, action, data)
+        return self._run_controller.memory(run, action, data)
 
     def place(self, run: Run) -> tuple[int, int] | None:
         """Return the position of a run in the queue, and the queue's length."""
-        return self._rounds.place(run)
+        return self._engine_thread.queue_position(run)
 
     def wake(self) -> None:
         """Wake the engine thread."""
-        self._rounds.wake()
+        self._engine_thread.wake()
 
     def started(self, run: Run) -> None:
         """Record that a run has joined the batch."""
@@ -317,8 +317,8 @@ class Backend(BaseBackend):
         """Record that a run has ended."""
         self._telemetry.ended(run)
         self._runs.settle(run)
-        self._rounds.wake()
-        for pair in run.holds:
+        self._engine_thread.wake()
+        for pair in run.model_pairs:
             self._pool.get(pair)  # updates the time of last use
         trace = run.trace
         log.info(
@@ -336,7 +336,7 @@ class Backend(BaseBackend):
         active, targets = self._runs.active(), self._pool.targets()
         states = Counter(run.state for run in active)
         return {
-            "status": self._rounds.status,
+            "status": self._engine_thread.status,
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "device": self.device_label(),
             "runs": {state: states[state] for state in (LOADING, QUEUED, PREFILL, RUNNING, PAUSED)},
@@ -357,5 +357,5 @@ class Backend(BaseBackend):
         while any(not run.ended for run in runs) and time.monotonic() < deadline:
             time.sleep(0.01)
         self._loading.close()
-        self._rounds.close()
+        self._engine_thread.close()
         self._pool.close()

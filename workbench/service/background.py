@@ -97,7 +97,7 @@ class BackgroundLoader:
                 "Wait until the list of targets shows it as ready." if is_loading else "Choose another target.",
             )
 
-    def tell(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
+    def add_progress(self, targets: list[dict[str, Any]], loaded: Sequence[str]) -> list[dict[str, Any]]:
         """Return the targets of `Backend.targets`, with the progress in the title of published ones.
 
         `loading`: the target is being loaded, so the list should be refreshed. `ready`: it is in memory. A target that

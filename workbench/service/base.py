@@ -47,7 +47,7 @@ class GenerationRequest:
     prompt: str | list[int]
     configured: ConfiguredMethod
     sampling: SamplingParams
-    pictures: tuple[Any, ...]
+    images: tuple[Any, ...]
     pair: Pair
     max_new_tokens: int
     seed: int
@@ -56,7 +56,7 @@ class GenerationRequest:
     pace: float
     user: str
     lease_s: float | None
-    alone: bool
+    is_timed: bool
     extras: RequestOptions | None
     memory: bytes | None
     keeps: bool
@@ -97,25 +97,25 @@ class BaseBackend(ABC):
         """Resolve the names of a target and a draft model. `blind`: prefer a draft model without image input."""
 
     @abstractmethod
-    def _kinds(self) -> dict[str, Any]:
+    def _device_options(self) -> dict[str, Any]:
         """Return device and dtypes as arguments of `workbench.bench.conditions`."""
 
     def _reason(self, pair: Pair) -> Callable[[tuple[str, ...]], str]:
         """Return a function from a method's needs to the reason why it cannot run with a pair; empty if it can."""
         return choices.static_reasons(*pair)
 
-    def _owned(self, pair: Pair) -> dict[str, str]:
+    def _own_head_names(self, pair: Pair) -> dict[str, str]:
         """Return the names of the user's own heads for a target, by kind."""
         return choices.own_head_names(pair[0])
 
-    def _reads_pictures(self, target: str) -> bool | None:
+    def _accepts_images(self, target: str) -> bool | None:
         return choices.accepts_images(target)
 
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
         """Return all methods with parameters, and whether each can run with these models."""
-        reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._owned(pair)
+        reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._own_head_names(pair)
         return [
             choices.describe(known.describe(method), reason(method.needs), own_heads) for method in registry.methods()
         ]
@@ -177,15 +177,15 @@ class BaseBackend(ABC):
         """
         with self._telemetry.counting():
             if extras is not None and isinstance(prompt, list | tuple) and not images:
-                prompt = extras.kept(prompt)  # truncate before the tokens are counted
+                prompt = extras.truncate(prompt)  # truncate before the tokens are counted
             configured, sampling = check_request(self.limits, prompt, method, params, max_new_tokens, seed, stop)
             if extras is not None:
                 extras.check_length(max_new_tokens)
-            pair = self._pair(target, drafter, configured.drafter.blind)
+            pair = self._pair(target, drafter, configured.drafter.ignores_images)
             if not isinstance(images, list | tuple) or images:
                 self._runs.check_room(user, is_timed)  # before images are decoded
             pictures = decode_all(images)
-            if pictures and self._reads_pictures(pair[0]) is False:
+            if pictures and self._accepts_images(pair[0]) is False:
                 raise PromptError(f"{pair[0]} reads text only.", "Remove the images, or choose another target.")
             checked_pace = check_pace(0.0 if is_timed else pace)
             generation = GenerationRequest(
@@ -219,7 +219,7 @@ class BaseBackend(ABC):
         """
         return self._runs.get(run_id)
 
-    def forget(self, run: Run) -> None:
+    def drop_run(self, run: Run) -> None:
         """Free an ended run's memory at once, instead of after `Limits.kept_s`."""
         if run.ended:
             self._runs.remove(run)
@@ -230,14 +230,14 @@ class BaseBackend(ABC):
         Raises:
             CapacityError: the user's address has made too many requests within a minute.
         """
-        self._runs.meter.let_in(user, counted=counted)
+        self._runs.rate_limiter.admit_request(user, counted=counted)
 
     def let_call(self, user: str, seconds: float = 0.0) -> None:
         """Charge an address for a page's call, or with 0 s check whether it may make one; see `client.protocol`."""
         if seconds:
-            self._runs.meter.charge(user, seconds, SECONDS)
+            self._runs.rate_limiter.charge(user, seconds, SECONDS)
         else:
-            self._runs.meter.check(user, SECONDS)
+            self._runs.rate_limiter.check(user, SECONDS)
 
     def comparing(
         self,
@@ -268,5 +268,5 @@ class BaseBackend(ABC):
         from workbench.bench.lanes import Lane
 
         resolved = Lane.of(lane)
-        pair = self._pair(target, resolved.drafter, resolved.configured.drafter.blind)
-        return conditions(resolved, *pair, **self._kinds())
+        pair = self._pair(target, resolved.drafter, resolved.configured.drafter.ignores_images)
+        return conditions(resolved, *pair, **self._device_options())

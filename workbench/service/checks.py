@@ -42,7 +42,7 @@ def check_models(
     for option, value in (("dtype", dtype), ("drafter-dtype", drafter_dtype)):
         with set_error_option(option):
             check_dtype(value, device)
-    return Names(target, drafter, None).pair(None, drafter)
+    return Names(target, drafter, None).resolve_pair(None, drafter)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Costs:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], deque[float]] = {}
 
-    def learn(self, target: str, method: str, tokens: int, seconds: float) -> None:
+    def record_run(self, target: str, method: str, tokens: int, seconds: float) -> None:
         """Record the tokens and the GPU seconds of a run."""
         if tokens:
             self._seen.setdefault((target, method), deque(maxlen=20)).append(seconds / tokens)

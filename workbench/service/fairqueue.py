@@ -72,7 +72,7 @@ class FairQueue(Generic[T]):
         with self._lock:
             return _turns([_turns(users.values()) for users in self._lines.values()])
 
-    def place(self, item: T) -> tuple[int, int] | None:
+    def position(self, item: T) -> tuple[int, int] | None:
         """Return an item's position, from 1, and the queue's length; None if it is not queued."""
         order = self.order()
         return (order.index(item) + 1, len(order)) if item in order else None

@@ -73,7 +73,7 @@ class ZeroGpuModels:
         """The number format of all models."""
         return str(self.dtype).removeprefix("torch.")
 
-    def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
+    def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
         """Resolve the names of a target and a draft model; see `workbench.service.names.Names.pair`.
 
         Raises:
@@ -133,7 +133,7 @@ class ZeroGpuModels:
                 prompt, inputs = process_prompt(engine.models, prompt, job["pictures"])
             row = engine.submit(
                 Request(prompt, chosen.with_params(**values), sampling, job["max_new_tokens"], job["seed"], job["stop"],
-                        images=inputs, pictures=job["pictures"])
+                        image_inputs=inputs, pil_images=job["pictures"])
             )  # fmt: skip
         except WorkbenchError as error:
             yield {"error": (error.message, error.remedy)}
@@ -174,7 +174,7 @@ class ZeroGpuModels:
                 runner = Runner(draft_model, models.target.context)
                 admit(runner, drafter, locate(drafter))
                 if not same_vocabulary(tokenizer, draft_tokenizer):
-                    models.stranger = OtherVocabularyDrafter(runner, draft_tokenizer, drafter)
+                    models.other_vocabulary_drafter = OtherVocabularyDrafter(runner, draft_tokenizer, drafter)
                     models.drafter_problem = f"{drafter} and {target} do not share a vocabulary."
                 else:
                     models.drafter, models.drafter_name, models.drafter_problem = runner, drafter, ""

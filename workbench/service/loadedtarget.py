@@ -59,6 +59,6 @@ class LoadedTarget:
     def runners(self) -> Iterator[tuple[str | None, Runner]]:
         """Yield the target (named None) and the draft models, by name."""
         for drafter, models in list(self.models.items()):
-            runner = models.target if drafter is None else models.writer
+            runner = models.target if drafter is None else models.draft_model
             if runner is not None:
                 yield drafter, runner

@@ -99,7 +99,7 @@ class ModelLoader:
             is_first = pair not in self._waiting
             progress, waiting = self._waiting.setdefault(pair, (self.progress(pair[0]), []))
             waiting.append((run, request))
-            run.loads(progress)
+            run.set_loading(progress)
         if is_first:
             self.threads.submit(self._load_then_queue, pair, progress)
 

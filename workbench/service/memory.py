@@ -81,7 +81,7 @@ class Need:
         maximum, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(maximum, LONGEST))
 
-    def row(self, context: int) -> int:
+    def sequence_bytes(self, context: int) -> int:
         """Return the KV cache memory of one sequence in bytes, including room for the largest draft tree."""
         return self.position * (context + SCRATCH)
 
@@ -100,7 +100,7 @@ def position_bytes(config: Any, dtype: torch.dtype) -> int:
 
 def weight_bytes(runner: Runner) -> int:
     """Return the memory of a loaded model's weights and their packed copies, in bytes."""
-    return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.stored, runner.device)
+    return _with_copies(sum(p.numel() for p in runner.model.parameters()), runner.weight_dtype, runner.device)
 
 
 def sequence_bytes(runner: Runner) -> int:

@@ -61,7 +61,7 @@ class RateLimiter:
         self._clock, self._swept = clock, -math.inf
         self._lock = threading.Lock()
 
-    def let_in(self, user: str, n: int = 1, counted: bool = True) -> None:
+    def admit_request(self, user: str, n: int = 1, counted: bool = True) -> None:
         """Count `n` requests, or only check them; n=0 checks only for a debt in tokens.
 
         Raises:

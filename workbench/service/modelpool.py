@@ -59,8 +59,13 @@ class ModelPool:
         on_event: Callable[[str, float], None],
         timing: TimingCoordinator,
     ) -> None:
-        self._options, self._max_rows, self._holds, self._told = options, max_sequences, count_model_uses, on_event
-        self._limit, self._turns = memory_bytes, timing
+        self._options, self._max_sequences, self._count_model_uses, self._on_event = (
+            options,
+            max_sequences,
+            count_model_uses,
+            on_event,
+        )
+        self._limit, self._timing = memory_bytes, timing
         self._targets: dict[str, LoadedTarget] = {}
         self._lock = threading.Lock()
 
@@ -85,15 +90,15 @@ class ModelPool:
             loaded.used_at[None] = loaded.used_at[pair[1]] = time.monotonic()
             return loaded.models[pair[1]]
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in the pool: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
-        holds, now_s = self._holds(), time.monotonic()
+        holds, now_s = self._count_model_uses(), time.monotonic()
         return [
             {
                 "name": drafter or loaded.name,
                 "role": "target" if drafter is None else "drafter",
                 "bytes": memory.weight_bytes(runner) + memory.cache_bytes(runner),
-                "dtype": str(runner.stored).removeprefix("torch."),
+                "dtype": str(runner.weight_dtype).removeprefix("torch."),
                 "device": str(runner.device),
                 "runs": _users(holds, loaded.name, drafter),
                 "idle_s": round(now_s - loaded.used_at.get(drafter, now_s), 1),
@@ -133,11 +138,11 @@ class ModelPool:
     def make_room(self, n_bytes: int, keep: Pair | None = None) -> None:
         """Evict unused models, the least recently used first, until `n_bytes` are free or none is left."""
         while self.room() < n_bytes and self._evict(keep):
-            self._told("evict", 0.0)
+            self._on_event("evict", 0.0)
 
     def _evict(self, keep: Pair | None) -> bool:
         with self._lock:
-            holds = self._holds()
+            holds = self._count_model_uses()
             idle = [
                 (loaded.used_at.get(drafter, 0.0), drafter is None, loaded, drafter)
                 for loaded in self._targets.values()
@@ -165,7 +170,7 @@ class ModelPool:
         with self._lock:
             if target not in self._targets:
                 raise UnknownNameError(f"{target!r} is not loaded.", "No action is needed.")
-            users = _users(self._holds(), target, None)
+            users = _users(self._count_model_uses(), target, None)
             if users:
                 raise CapacityError(f"{target} is in use by {users} runs.", "Stop them first, or wait until they end.")
             del self._targets[target]
@@ -214,7 +219,7 @@ class ModelPool:
                 drafter_folder = hub.fetch(drafter, progress, self.limit)
             except ModelError as error:
                 problem = error
-        with _BUILDING, self._turns.beside():
+        with _BUILDING, self._timing.exclude_timed_runs():
             loaded = self.target(target) or self._build_target(pair, target_folder, drafter_folder, progress)
             if drafter is not None and drafter_folder is not None and drafter not in loaded.models:
                 try:
@@ -222,7 +227,7 @@ class ModelPool:
                 except ModelError as error:
                     problem = error
             models = self.get(pair)
-        self._told("load", time.monotonic() - started)
+        self._on_event("load", time.monotonic() - started)
         if models is not None:
             return models
         models = loaded.models[None].with_drafter(
@@ -248,7 +253,7 @@ class ModelPool:
             models.heads = find_heads(pair[0], models.target)
             progress.stage(CALIBRATING)
             _touch(models.target)
-        loaded = LoadedTarget(pair[0], Engine(models, self._max_rows), {None: models}, need.context)
+        loaded = LoadedTarget(pair[0], Engine(models, self._max_sequences), {None: models}, need.context)
         loaded.used_at[None] = time.monotonic()
         with self._lock:
             progress.add(0)  # raises if the backend was closed meanwhile: the target would never be released
@@ -258,10 +263,10 @@ class ModelPool:
     def _build_drafter(self, loaded: LoadedTarget, drafter: str, folder: str, progress: Progress) -> None:
         need = self._need(drafter, folder, self._drafter_dtype(folder, loaded.name))
         context = loaded.models[None].target.context
-        self.make_room(need.weights + need.row(context), (loaded.name, drafter))
-        if need.weights + need.row(context) > self.room():
+        self.make_room(need.weights + need.sequence_bytes(context), (loaded.name, drafter))
+        if need.weights + need.sequence_bytes(context) > self.room():
             raise CapacityError(
-                f"{drafter} needs {megabytes(need.weights + need.row(context))} of memory; {megabytes(self.room())} "
+                f"{drafter} needs {megabytes(need.weights + need.sequence_bytes(context))} of memory; {megabytes(self.room())} "
                 "are left.",
                 self._smaller(),
             )
@@ -269,14 +274,14 @@ class ModelPool:
         progress.stage(BUILDING)
         with self._called(drafter, folder):
             models = loaded.models[None].with_drafter(folder, self._options["drafter_dtype"])
-            if models.stranger is not None:
-                models.stranger = dataclasses.replace(models.stranger, name=drafter)
+            if models.other_vocabulary_drafter is not None:
+                models.other_vocabulary_drafter = dataclasses.replace(models.other_vocabulary_drafter, name=drafter)
                 models.drafter_problem, models.drafter_error = models.drafter_problem.replace(folder, drafter), None
             else:
                 models.drafter_name = drafter
-            assert models.writer is not None
+            assert models.draft_model is not None
             progress.stage(CALIBRATING)
-            _touch(models.writer)
+            _touch(models.draft_model)
         with self._lock:
             loaded.models[drafter] = models
             loaded.used_at[drafter] = time.monotonic()
@@ -284,11 +289,11 @@ class ModelPool:
     def _context(self, pair: Pair, needs: list[Need]) -> int:
         """Return the longest context, up to the target's own, with which weights and one sequence's KV cache fit."""
         weights, context = sum(need.weights for need in needs), needs[0].context
-        self.make_room(weights + sum(need.row(context) for need in needs), pair)
+        self.make_room(weights + sum(need.sequence_bytes(context) for need in needs), pair)
         room = self.room()
         longest = min(context, (room - weights) // sum(need.position for need in needs) - SCRATCH)
         if longest < min(SHORTEST, context):
-            needed = weights + sum(need.row(min(SHORTEST, context)) for need in needs)
+            needed = weights + sum(need.sequence_bytes(min(SHORTEST, context)) for need in needs)
             raise CapacityError(
                 f"{' and '.join(filter(None, pair))} need {megabytes(needed)} of memory; {megabytes(max(0, room))} are "
                 "left.",
@@ -310,7 +315,7 @@ class ModelPool:
 
     def _smaller(self) -> str:
         """Return the remedy for a model that does not fit."""
-        busy = sum(self._holds().values())
+        busy = sum(self._count_model_uses().values())
         options = ["Use a smaller model"]
         if self._dtype().itemsize > 2:
             options.append("start the backend with dtype bfloat16")

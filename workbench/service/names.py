@@ -45,7 +45,7 @@ class Names:
         """Whether only certain models may be used."""
         return self._allow is not None
 
-    def pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
+    def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
         """Resolve the names of a target and a draft model.
 
         Args:
@@ -57,16 +57,16 @@ class Names:
         Raises:
             ModelError: a name is invalid, or the model is not allowed.
         """
-        target = self.name(target or self.target)
+        target = self.resolve(target or self.target)
         if drafter in (None, "", "auto"):
             drafter = self.drafter if target == self.target else None
         if drafter in ("auto", None):
             drafter = bundled_drafter(target, blind)
         if drafter in (None, "none"):
             return target, None
-        return target, self.name(drafter)
+        return target, self.resolve(drafter)
 
-    def name(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
         """Resolve the name of a model.
 
         Raises:

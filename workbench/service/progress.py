@@ -39,19 +39,19 @@ class Progress:
 
     def stage(self, stage: str, total: int | None = None) -> None:
         """Start a new stage of `total` bytes; None: unknown."""
-        self._tell(stage, 0, total)
+        self._update(stage, 0, total)
 
     def add(self, n_bytes: int) -> None:
         """Add finished bytes."""
         stage, done, total = self._now
-        self._tell(stage, done + n_bytes, total)
+        self._update(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
         """Set the finished bytes, if they are more than before."""
         stage, done, total = self._now
-        self._tell(stage, max(done, n_bytes), total)
+        self._update(stage, max(done, n_bytes), total)
 
-    def _tell(self, *now: Any) -> None:
+    def _update(self, *now: Any) -> None:
         if self._is_over():
             raise LoadAbortedError(f"Loading {self.name} was aborted: the workbench is closing.")
         self._now = now

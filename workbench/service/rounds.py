@@ -64,7 +64,7 @@ class EngineThread:
         timing: TimingCoordinator,
     ) -> None:
         self._pool, self._runs, self._limits, self._make_room = pool, runs, limits, make_room
-        self._turns, self._timed_waits = timing, False
+        self._timing, self._timed_waits = timing, False
         self._wake = threading.Event()
         self._closed = False
         self._swept = 0.0
@@ -87,11 +87,11 @@ class EngineThread:
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "a run holds its models"
         request.models = models
-        run.queued()
+        run.set_queued()
         loaded.queue.put(run.user, QueuedRun(run, request, models))
         self.wake()
 
-    def place(self, run: Run) -> tuple[int, int] | None:
+    def queue_position(self, run: Run) -> tuple[int, int] | None:
         """Return the position of a run in its queue, from 1, and the queue's length."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
@@ -120,7 +120,7 @@ class EngineThread:
         while not self._closed:
             self._wake.clear()
             try:
-                worked = self._turn()
+                worked = self._run_iteration()
             except BaseException:  # even after a Rust panic, the thread must serve the other runs
                 log.exception("a turn of the engine thread failed")
                 worked = False
@@ -131,11 +131,11 @@ class EngineThread:
 
     def _idle_s(self) -> float:
         """Return the time to sleep if no sequence may run now: at most until the pace of one allows its next round."""
-        rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
+        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
         return min([IDLE_S if rows else SWEEP_S, *delays])
 
-    def _turn(self) -> bool:
+    def _run_iteration(self) -> bool:
         self.beat = time.monotonic()
         self._sweep()
         worked = self._timed_waits = False
@@ -145,7 +145,7 @@ class EngineThread:
             worked |= self._step(loaded)
             self._close_ended(loaded)
         if self._alone is None and not self._timed_waits:
-            self._turns.let_go()
+            self._timing.release_device()
         return worked
 
     def _sweep(self) -> None:
@@ -156,13 +156,13 @@ class EngineThread:
         self._swept = now
         paused = {}
         for run in self._runs.active():
-            if run.lease_s is not None and now - run.followed > run.lease_s:
+            if run.lease_s is not None and now - run.followed_at > run.lease_s:
                 run.cancel("No client followed this run any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
                     run.cancel(f"The run was paused for more than {self._limits.paused_s:.0f} s, the limit.", "limit")
-            if self._limits.run_s is not None and now - run.created - run.still_s > self._limits.run_s:
+            if self._limits.run_s is not None and now - run.created - run.held_s > self._limits.run_s:
                 run.cancel(f"The run took longer than {self._limits.run_s:g} s, the limit of this server.", "limit")
         self._paused_since = paused
         for loaded in self._pool.targets():
@@ -173,7 +173,7 @@ class EngineThread:
 
     def _admit(self, loaded: LoadedTarget) -> None:
         """Admit the next runs to the batch, while there are free slots and memory for their KV caches."""
-        while len(loaded.runs) < loaded.engine.max_rows and self._alone is None:
+        while len(loaded.runs) < loaded.engine.max_sequences and self._alone is None:
             waiting = loaded.queue.head()
             if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
                 return
@@ -181,7 +181,7 @@ class EngineThread:
                 if self._is_others_turn():
                     return
                 self._timed_waits = True
-                if not self._turns.take():
+                if not self._timing.request_device():
                     return
             loaded.queue.pop()
             if waiting.run.ended:
@@ -201,15 +201,15 @@ class EngineThread:
 
     def _is_others_turn(self) -> bool:
         """Return whether the held sequences have not yet had their share of time. Paused sequences do not count."""
-        rows = [run.row for loaded in self._pool.targets() for run in loaded.runs]
+        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
     def _hold_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
         for loaded in self._pool.targets():
             for run in loaded.runs:
-                if run is not alone and run.row is not None:
-                    run.row.held = True
+                if run is not alone and run.sequence is not None:
+                    run.sequence.is_suspended = True
 
     def _let_go(self) -> None:
         """Release the held sequences after a timed run."""
@@ -217,21 +217,21 @@ class EngineThread:
         seconds = now - self._alone_since
         for loaded in self._pool.targets():
             for run in loaded.runs:
-                if run.row is not None and run.row.held:
-                    run.row.held = False
-                    if run.row.status != PAUSED:
-                        run.still_s += seconds
+                if run.sequence is not None and run.sequence.is_suspended:
+                    run.sequence.is_suspended = False
+                    if run.sequence.status != PAUSED:
+                        run.held_s += seconds
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
         """Do not delay a run's rounds for display while other runs are queued."""
         for run in loaded.runs:
-            if run.row is not None:
-                run.row.pace.waived = len(loaded.queue) > 0
+            if run.sequence is not None:
+                run.sequence.pace.is_waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
         """Return whether the KV caches have memory for one more sequence; if not, start to free some."""
-        runners = [models.target, *([] if models.writer is None else [models.writer])]
+        runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
             return True
@@ -248,13 +248,13 @@ class EngineThread:
         except BaseException as error:
             log.exception("an engine failed; ending its runs")
             self.failures += 1
-            for row in [*loaded.engine.rows, *loaded.engine.waiting]:
+            for row in [*loaded.engine.running, *loaded.engine.waiting]:
                 row.status, row.error = ERROR, error
                 if row.trace is not None:
                     row.trace.footer.text = row.trace.text
                     row.trace.footer.reason = "error"
                     row.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
-            loaded.engine = Engine(loaded.engine.models, loaded.engine.max_rows)
+            loaded.engine = Engine(loaded.engine.models, loaded.engine.max_sequences)
             for _, runner in loaded.runners():
                 for slot in list(runner.slots):
                     runner.close(slot)
@@ -263,7 +263,7 @@ class EngineThread:
     def _close_ended(self, loaded: LoadedTarget) -> None:
         """End runs whose sequences have ended, which frees their slots."""
         for run in list(loaded.runs):
-            row = run.row
+            row = run.sequence
             if row is not None and row.status not in ENDED:
                 continue
             loaded.runs.remove(run)
@@ -271,15 +271,15 @@ class EngineThread:
                 self._let_go()
             if row is not None and row.trace is not None:
                 footer = row.trace.footer
-                footer.reason = run.stopped if row.status == CANCELLED else footer.reason
+                footer.reason = run.stop_reason if row.status == CANCELLED else footer.reason
                 problem = row.error if isinstance(row.error, WorkbenchError) else None
                 if is_out_of_memory(row.error):
                     problem = out_of_memory(row, len(loaded.runs))
                     footer.error = str(problem)
                     empty_cache()
-                if run.still_s:
+                if run.held_s:
                     footer.warnings.append(
-                        f"The run was held for {run.still_s:.1f} s while a comparison used the device."
+                        f"The run was held for {run.held_s:.1f} s while a comparison used the device."
                     )
                 row.error = None  # its traceback holds tensors
                 run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
@@ -292,7 +292,7 @@ def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
         if sequence.n_new
         else f"a prompt shorter than {sequence.prompt_length} tokens"
     )
-    nodes = sequence.configured.values.get("nodes")
+    nodes = sequence.configured_method.values.get("nodes")
     nodes_hint = f", or fewer nodes than {nodes}" if isinstance(nodes, int) and nodes > 1 else ""
     wait_hint = f", or wait for {others} other runs to end" if others else ""
     return CapacityError(f"Out of memory after {sequence.n_new} tokens.", f"Use {length}{nodes_hint}{wait_hint}.")

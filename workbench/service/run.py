@@ -45,7 +45,7 @@ class Host(Protocol):
         """Inspect, save, load or reset the state of a run's drafter."""
         ...
 
-    def place(self, run: Run) -> tuple[int, int] | None:
+    def queue_position(self, run: Run) -> tuple[int, int] | None:
         """Return a run's position in the queue and the queue's length; None if it is not queued."""
         ...
 
@@ -53,11 +53,11 @@ class Host(Protocol):
         """Wake a sleeping engine."""
         ...
 
-    def started(self, run: Run) -> None:
+    def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch; called once."""
         ...
 
-    def ended(self, run: Run) -> None:
+    def record_end(self, run: Run) -> None:
         """Record that a run has ended; called once."""
         ...
 
@@ -89,24 +89,24 @@ class Run:
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:
         self.id = secrets.token_urlsafe(12)
         self.user, self.method, self.lease_s = user, method, lease_s
-        self.created = self.followed = time.monotonic()
+        self.created = self.followed_at = time.monotonic()
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self.holds: set[tuple[str, str | None]] = set()
+        self.model_pairs: set[tuple[str, str | None]] = set()
         self.planned: Any = None
         self.request: Any = None
-        self.trace_bytes = self.charged = 0
-        self.alone, self.still_s = False, 0.0
+        self.trace_bytes = self.charged_tokens = 0
+        self.is_timed, self.held_s = False, 0.0
         self.explained: float | None = None
         self.pace, self.background = 0.0, False
         self._host = host
         self._progress: Progress | None = None
-        self._message = self._stopped = ""
+        self._message = self._stop_reason = ""
         self._state = LOADING
         self._problem: WorkbenchError | None = None
-        self._row: Sequence | None = None
-        self._stood_s = 0.0
-        self.left: FinishedState | None = None
+        self._sequence: Sequence | None = None
+        self._paused_s = 0.0
+        self.final_drafter_state: FinishedState | None = None
         self._trace: Trace | None = None
         self._pending: list[Callable[[Sequence], None]] = []
         self._news = threading.Condition()
@@ -116,7 +116,7 @@ class Run:
     @property
     def state(self) -> str:
         """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
-        row, state = self._row, self._state
+        row, state = self._sequence, self._state
         if row is None or state in ENDED:
             return state
         # if only the engine's sequence has ended, the run is still running until `end` is called
@@ -130,8 +130,8 @@ class Run:
     @property
     def message(self) -> str:
         """Status message for the user; usually empty."""
-        progress, row = self._progress, self._row
-        if row is not None and row.held:
+        progress, row = self._progress, self._sequence
+        if row is not None and row.is_suspended:
             return HELD_MESSAGE
         return str(self._problem or "") or (
             progress.text if progress is not None and self._state == LOADING else self._message
@@ -150,12 +150,12 @@ class Run:
             problem {"kind", "message", "remedy"} of a failed run; warnings; queue {"position", "of"} while the run is
             queued; loading {"stage", "done", "total"} in bytes while models load; pace (tokens per second, or 0).
         """
-        self.followed = time.monotonic()
+        self.followed_at = time.monotonic()
         state, trace = self.state, self.trace
         n = max(0, n)
         rounds = trace.rounds[n:] if trace is not None else []
         footer = self._footer(trace)
-        place = self._host.place(self) if state == QUEUED else None
+        place = self._host.queue_position(self) if state == QUEUED else None
         progress, problem = self._progress, self._problem
         return {
             "run": self.id,
@@ -177,19 +177,19 @@ class Run:
         """Return the trace's footer, or one with the reason why there is no trace."""
         if trace is not None:
             return trace.footer
-        reason = self.stopped if self._state == CANCELLED else self._state
+        reason = self.stop_reason if self._state == CANCELLED else self._state
         return Footer(reason=reason, error=str(self._problem or "")) if self._state in ENDED else Footer()
 
     @property
-    def stopped(self) -> str:
+    def stop_reason(self) -> str:
         """Reason for stopping the run, if it was stopped: one of `workbench.trace.events.STOPPED`."""
-        return self._stopped or CANCELLED
+        return self._stop_reason or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
         """Yield rounds as they are recorded, until the run ends."""
         n = 0
         while True:
-            self.followed = time.monotonic()
+            self.followed_at = time.monotonic()
             ended = self.ended
             rounds = self.trace.rounds[n:] if self.trace is not None else []
             yield from rounds
@@ -210,7 +210,7 @@ class Run:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._news:
             while not self.ended:
-                self.followed = time.monotonic()
+                self.followed_at = time.monotonic()
                 remaining_s = None if deadline is None else deadline - time.monotonic()
                 if remaining_s is not None and remaining_s <= 0:
                     raise TimeoutError(f"The run has not ended after {timeout:g} s.")
@@ -248,8 +248,8 @@ class Run:
                 continues unchanged.
         """
         if pace is not None:
-            self.pace = check_pace(0.0 if self.alone else pace)
-            self.tell(lambda row: row.pace.follow(self.pace))
+            self.pace = check_pace(0.0 if self.is_timed else pace)
+            self.apply_to_sequence(lambda row: row.pace.set_rate(self.pace))
         if pace is None or method or params or drafter or images:
             self._host.change(self, method, params, drafter, images, sees)
 
@@ -267,15 +267,15 @@ class Run:
 
     def pause(self) -> None:
         """Stop before the next round."""
-        self.tell(Sequence.pause)
+        self.apply_to_sequence(Sequence.pause)
 
     def resume(self) -> None:
         """Continue a paused run."""
-        self.tell(Sequence.resume)
+        self.apply_to_sequence(Sequence.resume)
 
     def step(self) -> None:
         """Run one round, then pause."""
-        self.tell(Sequence.step)
+        self.apply_to_sequence(Sequence.step)
 
     def cancel(self, message: str = "", reason: str = CANCELLED) -> None:
         """End the run and keep its trace. Does nothing if the run has ended.
@@ -288,49 +288,49 @@ class Run:
             if self.ended:
                 return
             self._message = message or self._message
-            self._stopped = self._stopped or reason
-            is_closed = self._row is None and self._close(CANCELLED, None)
+            self._stop_reason = self._stop_reason or reason
+            is_closed = self._sequence is None and self._close(CANCELLED, None)
         if is_closed:
-            self._host.ended(self)
+            self._host.record_end(self)
         else:
-            self.tell(Sequence.cancel)
+            self.apply_to_sequence(Sequence.cancel)
 
-    def tell(self, act: Callable[[Sequence], None]) -> None:
+    def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
         """Apply an action to the engine's sequence, now or when the run joins the batch."""
         with self._news:
             if self.ended:
                 return
-            if self._row is None:
+            if self._sequence is None:
                 self._pending.append(act)
             else:
-                act(self._row)
+                act(self._sequence)
         self._host.wake()
 
     # -- calls from the backend ----------------------------------------------------------------------------------
 
-    def loads(self, progress: Progress) -> None:
+    def set_loading(self, progress: Progress) -> None:
         """Set the progress of loading models for this run."""
         self._progress = progress
 
-    def queued(self) -> None:
+    def set_queued(self) -> None:
         """Set the state to queued."""
         with self._news:
             if not self.ended:
                 self._state, self._progress = QUEUED, None
 
-    def started(self, sequence: Sequence) -> None:
+    def attach_sequence(self, sequence: Sequence) -> None:
         """Set the engine's sequence and apply pending actions; cancel it if the run was cancelled meanwhile."""
         with self._news:
             if self.ended:
                 sequence.cancel()
                 return
-            self._row, self._trace, self._progress = sequence, sequence.trace, None
+            self._sequence, self._trace, self._progress = sequence, sequence.trace, None
             self.started_at = time.monotonic()
             for act in self._pending:
                 self._try(act, sequence)
             self._pending.clear()
             self._news.notify_all()
-        self._host.started(self)
+        self._host.record_start(self)
 
     def _try(self, act: Callable[[Sequence], None], row: Sequence) -> None:
         """Apply an action; on an error, set the message and continue."""
@@ -340,41 +340,41 @@ class Run:
             self._message = str(error)
 
     @property
-    def stood_s(self) -> float:
+    def paused_s(self) -> float:
         """Paused time of the run, including the delays of its pace, in seconds."""
-        return self._stood_s if self._row is None else self._row.pace.still_s
+        return self._paused_s if self._sequence is None else self._sequence.pace.paused_s
 
     @property
-    def row(self) -> Sequence | None:
+    def sequence(self) -> Sequence | None:
         """The engine's sequence, or None."""
-        return self._row
+        return self._sequence
 
     @property
-    def in_force(self) -> tuple[Any, tuple[str, str | None]]:
+    def active_settings(self) -> tuple[Any, tuple[str, str | None]]:
         """The method with its parameters, and the models, of the last round; the engine may have refused a change."""
-        row = self._row
+        row = self._sequence
         if row is not None:
-            return row.configured, (row.models.target_name, row.models.writer_name)
+            return row.configured_method, (row.models.target_name, row.models.draft_model_name)
         configured, _, pair = self.planned
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
         """End the run; it releases its sequence and its models."""
         if self._close(state, problem):
-            self._host.ended(self)
+            self._host.record_end(self)
 
     def _close(self, state: str, problem: WorkbenchError | None) -> bool:
         with self._news:
             if self.ended:
                 return False
-            self._stood_s = self.stood_s
-            if self._row is not None and (state_of_drafter := self._row.left) is not None:
-                self.left = state_of_drafter
+            self._paused_s = self.paused_s
+            if self._sequence is not None and (state_of_drafter := self._sequence.final_drafter_state) is not None:
+                self.final_drafter_state = state_of_drafter
                 self.trace_bytes += len(state_of_drafter.data or b"")
-            if self._row is not None and self.planned is not None:
-                configured, pair = self.in_force
+            if self._sequence is not None and self.planned is not None:
+                configured, pair = self.active_settings
                 self.planned = configured, self.planned[1], pair  # pending changes are void
-            self._state, self._problem, self._row = state, problem, None
+            self._state, self._problem, self._sequence = state, problem, None
             self.ended_at = time.monotonic()
             self._pending.clear()
             if self.request is not None:
@@ -383,7 +383,7 @@ class Run:
             self._news.notify_all()
             return True
 
-    def forget_pictures(self) -> None:
+    def release_images(self) -> None:
         """Release the images of a run that was dropped; a running explanation still holds them.
 
         Decoded, eight of the largest take 128 MiB. The trace and the log-probabilities stay.

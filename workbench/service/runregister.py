@@ -34,7 +34,7 @@ class RunRegister:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.meter = RateLimiter(limits)
+        self.rate_limiter = RateLimiter(limits)
         self._by_id: dict[str, Run] = {}
         self._lock = threading.Lock()
 
@@ -48,21 +48,21 @@ class RunRegister:
         """
         with self._lock:
             self._limits.check_room(run.user, [r.user for r in self._by_id.values() if not r.ended])
-            self.meter.let_in(run.user, n=0 if run.alone else 1)
+            self.rate_limiter.admit_request(run.user, n=0 if run.is_timed else 1)
             self._by_id[run.id] = run
         self.charge(run, max_new_tokens)
 
     def charge(self, run: Run, tokens: int) -> None:
         """Charge the tokens that a run requests."""
-        run.charged += tokens
-        self.meter.charge(run.user, tokens)
+        run.charged_tokens += tokens
+        self.rate_limiter.charge(run.user, tokens)
 
     def settle(self, run: Run) -> None:
         """Return the tokens that an ended run was charged for and did not use; a prompt counts after prefill."""
         trace = run.trace
         used = len(trace.header.prompt_tokens) + sum(len(r.emitted) for r in trace.rounds) if trace is not None else 0
-        unused, run.charged = max(0, run.charged - used), 0
-        self.meter.charge(run.user, -unused)
+        unused, run.charged_tokens = max(0, run.charged_tokens - used), 0
+        self.rate_limiter.charge(run.user, -unused)
 
     def remove(self, run: Run) -> None:
         """Remove a run."""
@@ -77,7 +77,7 @@ class RunRegister:
         """Release the images of removed runs, and return their memory to the system."""
         with_images = [run for run in removed if run.request is not None and run.request.pictures]
         for run in with_images:
-            run.forget_pictures()
+            run.release_images()
         if with_images:
             trim()
 
@@ -93,7 +93,7 @@ class RunRegister:
         """
         with self._lock:
             self._limits.check_room(user, [run.user for run in self._by_id.values() if not run.ended])
-            self.meter.let_in(user, n=0 if alone else 1, counted=False)
+            self.rate_limiter.admit_request(user, n=0 if alone else 1, counted=False)
 
     def get(self, run_id: str) -> Run:
         """Return a run by its id.

@@ -54,8 +54,8 @@ class RunController:
         wake: Callable[[], None],
     ) -> None:
         self._wake = wake
-        self._names, self._pool, self._load, self._let_in, self._turns = names, pool, load, admit_request, timing
-        self._turn = FairLock()
+        self._names, self._pool, self._load, self._let_in, self._timing = names, pool, load, admit_request, timing
+        self._explain_lock = FairLock()
 
     def change(
         self,
@@ -75,8 +75,8 @@ class RunController:
         pair: Pair = run.planned[2]
         other: Models | None = None
         if drafter:
-            pair = self._names.pair(pair[0], drafter)
-            run.holds.add(pair)
+            pair = self._names.resolve_pair(pair[0], drafter)
+            run.model_pairs.add(pair)
             other = self._pool.get(pair) or self._load(pair)
         elif chosen is not None:
             other = self._pool.get(pair)  # may have heads that were promoted since the run started
@@ -87,24 +87,24 @@ class RunController:
             new_method = chosen or configured.method
             method_params, sampling = split_params(new_method, params or {}, sampling)
             changed = (
-                configured.changed(**method_params)
+                configured.with_changes(**method_params)
                 if new_method is configured.method
                 else new_method.with_params(**method_params)
             )
-            reason = models.why_not if models is not None else choices.static_reasons(*pair)
+            reason = models.unsupported_reason if models is not None else choices.static_reasons(*pair)
             if problem := reason(changed.needs):
                 raise MethodUnavailableError(f"{new_method.title} cannot run: {problem}")
             swap = create_image_change(models, run.request, pictures, sees) if pictures and models is not None else None
-            run.trace_bytes += image_bytes((), None if swap is None else swap.images)
+            run.trace_bytes += image_bytes((), None if swap is None else swap.image_inputs)
             run.planned = changed, sampling, pair
             return {"method": chosen, "params": method_params, "sampling": sampling, "models": models, "swap": swap}
 
         def hand_over(row: Sequence) -> None:
-            settings = row.asked()
-            row.change(**checked(settings.configured, settings.sampling, other or settings.models))
+            settings = row.requested_settings()
+            row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
-        if run.row is None:
+        if run.sequence is None:
             checked(configured, sampling, models)
         if models is not None and (
             chosen is not None or other is not None
@@ -113,11 +113,11 @@ class RunController:
             changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
                 models
             )
-        run.tell(hand_over)
+        run.apply_to_sequence(hand_over)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
-        if run.row is None:
+        if run.sequence is None:
             return _kept_state(run, action)
         if action != "look":  # packing and unpacking delays the rounds of all runs
             self._let_in(run.user)
@@ -133,7 +133,7 @@ class RunController:
             assert loaded is not None, "the run holds its models"
             return state_actions.inspect_state(row, loaded.engine.token_text) | saved
 
-        future = run.row.errands.ask(do)
+        future = run.sequence.pending_actions.submit(do)
         self._wake()
         try:
             return future.result(ANSWER_S)
@@ -163,7 +163,7 @@ class RunController:
         """
         if run.trace is None or run.request.images is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
-        configured, pair = run.in_force
+        configured, pair = run.active_settings
         models = self._pool.get(pair) or self._load(pair)
 
         check_connected = make_disconnect_check()
@@ -175,7 +175,7 @@ class RunController:
 
         report(0.0)
         try:
-            with self._turn.hold(run.user, check_connected), self._turns.beside():
+            with self._explain_lock.hold(run.user, check_connected), self._timing.exclude_timed_runs():
                 run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
         finally:
             run.explained = None
@@ -190,10 +190,12 @@ def _kept_state(run: Run, action: str) -> dict[str, Any]:
     """
     if not run.ended:
         raise WorkbenchError("The run has not started yet.", "Try again in a moment.")
-    if run.left is None or action not in ("look", "save"):
+    if run.final_drafter_state is None or action not in ("look", "save"):
         raise WorkbenchError("The run has ended, and its drafter's state is gone.", "Load the file into the next run.")
     if action == "look":
-        return run.left.look
-    if run.left.data is None:
-        raise MethodUnavailableError(run.left.why or "The drafter has no state to save.", "Choose another drafter.")
-    return run.left.look | {"data": run.left.data}
+        return run.final_drafter_state.summary
+    if run.final_drafter_state.data is None:
+        raise MethodUnavailableError(
+            run.final_drafter_state.why or "The drafter has no state to save.", "Choose another drafter."
+        )
+    return run.final_drafter_state.summary | {"data": run.final_drafter_state.data}

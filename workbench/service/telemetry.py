@@ -103,7 +103,7 @@ class Telemetry(Collector):
         """Count a run that ended."""
         self._ended[run.method, run.state] += 1
         if run.ended_at is not None:
-            self._run_s.observe(run.ended_at - run.created - run.stood_s)
+            self._run_s.observe(run.ended_at - run.created - run.paused_s)
 
     def models(self, event: str, seconds: float) -> None:
         """Count a load ("load") or an eviction ("evict") of models."""

@@ -25,7 +25,7 @@ class TimingCoordinator:
         self._timed = False
 
     @contextlib.contextmanager
-    def beside(self) -> Iterator[None]:
+    def exclude_timed_runs(self) -> Iterator[None]:
         """Wait until no run is timed, then run the block's computation. Not for downloads; must not be nested."""
         with self._changed:
             self._waiting += 1
@@ -40,7 +40,7 @@ class TimingCoordinator:
                 self._changed.notify_all()
             self._wake()
 
-    def take(self) -> bool:
+    def request_device(self) -> bool:
         """Request the device for a timed run: blocks new work; return whether no work is running."""
         with self._changed:
             if not self._timed and self._waiting:
@@ -48,7 +48,7 @@ class TimingCoordinator:
             self._timed = True
             return self._working == 0
 
-    def let_go(self) -> None:
+    def release_device(self) -> None:
         """Allow work again: no timed run has the device or waits for it."""
         if self._timed:
             with self._changed:

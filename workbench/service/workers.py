@@ -73,9 +73,9 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
     """Return the conditions of a cell that a worker on this machine measures, from its backend's options."""
     names = Names(backend.get("target", DEFAULT_TARGET), backend.get("drafter", "auto"), None)
-    blind = cell.lane.configured.drafter.blind
+    blind = cell.lane.configured.drafter.ignores_images
     options = {name: backend[name] for name in ("device", "dtype", "drafter_dtype") if name in backend}
-    pair = names.pair(cell.plan.target, cell.lane.drafter, blind)
+    pair = names.resolve_pair(cell.plan.target, cell.lane.drafter, blind)
     return conditions(cell.lane, *pair, **options, at_once=workers)
 
 

@@ -70,31 +70,31 @@ class ZeroGpuBackend(BaseBackend):
     ) -> None:
         super().__init__(limits)
         self.costs = Costs()
-        self._lent = ZeroGpuModels(isolated, device, dtype)
-        self._turn = contextlib.nullcontext() if isolated else threading.Lock()
+        self._models = ZeroGpuModels(isolated, device, dtype)
+        self._call_lock = contextlib.nullcontext() if isolated else threading.Lock()
         names_to_load = [*(name for name, _, _ in known_targets()), *map(short_name, names)]
         for name in sorted(
             dict.fromkeys(names_to_load), key=lambda name: tokenizer_source_for(name) is not None
         ):  # models whose tokenizer other models use are loaded first
-            self._lent.load(name)
-        if not self._lent.loaded:
-            raise ModelError("No model could be loaded.", " ".join(self._lent.problems.values()))
-        self._gpu = gpu(duration=self._duration)(self._lent.generation)
+            self._models.load(name)
+        if not self._models.loaded:
+            raise ModelError("No model could be loaded.", " ".join(self._models.problems.values()))
+        self._gpu = gpu(duration=self._duration)(self._models.generation)
 
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def targets(self) -> list[dict[str, Any]]:
         """Return the targets: name, title, kind, detail."""
-        entries = choices.targets([name for name in self._lent.loaded if not is_drafter(name)])
-        return [entry for entry in entries if entry["name"] in self._lent.loaded]
+        entries = choices.targets([name for name in self._models.loaded if not is_drafter(name)])
+        return [entry for entry in entries if entry["name"] in self._models.loaded]
 
     def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
         """Return the draft models: name, title, available, reason, detail, pictures; the target's own first."""
-        return self._lent.drafters(self._pair(target, "none")[0])
+        return self._models.drafters(self._pair(target, "none")[0])
 
     def device_label(self, target: str | None = None) -> str:
         """Return a label with device and dtype, which are the same for all targets."""
-        return f"ZeroGPU · {self._lent.kind}"
+        return f"ZeroGPU · {self._models.kind}"
 
     def barred(self) -> dict[str, str]:
         """Return the run actions that are missing on ZeroGPU, with the reason."""
@@ -125,22 +125,22 @@ class ZeroGpuBackend(BaseBackend):
 
     def loaded(self) -> list[dict[str, Any]]:
         """Return the models in memory."""
-        return self._lent.sizes()
+        return self._models.sizes()
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         """Format a conversation with the target's chat template, and return its token ids."""
-        return chat_ids(self._lent.loaded[self._pair(target, "none")[0]][1], messages, self.limits)
+        return chat_ids(self._models.loaded[self._pair(target, "none")[0]][1], messages, self.limits)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        return self._lent.pair(target, drafter, blind)
+        return self._models.resolve_pair(target, drafter, blind)
 
-    def _kinds(self) -> dict[str, Any]:
-        return {"device": "cpu", "dtype": self._lent.kind, "drafter_dtype": self._lent.kind}
+    def _device_options(self) -> dict[str, Any]:
+        return {"device": "cpu", "dtype": self._models.kind, "drafter_dtype": self._models.kind}
 
-    def _reads_pictures(self, target: str) -> bool:
-        return self._lent.processors[target] is not None
+    def _accepts_images(self, target: str) -> bool:
+        return self._models.processors[target] is not None
 
     def _start(self, generation: GenerationRequest) -> ZeroRun:
         """Start a generation in a thread that follows its GPU process.
@@ -159,11 +159,11 @@ class ZeroGpuBackend(BaseBackend):
             )
         job = self._job(generation)
         run = ZeroRun(self, generation.user, job["method"], generation.lease_s)
-        run.alone = generation.alone
+        run.is_timed = generation.is_timed
         self._runs.add(run, generation.max_new_tokens)
-        if not generation.pictures:  # the length of a prompt with images is known from the run's header
+        if not generation.images:  # the length of a prompt with images is known from the run's header
             self._runs.charge(run, len(job["prompt"]))
-        run.waits("waiting for a GPU")
+        run.set_queued_for_gpu("waiting for a GPU")
         context = contextvars.copy_context()  # contains the visitor's request, whose GPU quota is used
         threading.Thread(target=context.run, args=(self._follow, run, job), daemon=True).start()
         return run
@@ -180,21 +180,21 @@ class ZeroGpuBackend(BaseBackend):
             raise MethodUnavailableError(
                 f"{chosen.title} cannot run: {reason}", "Choose an available method from the list."
             )
-        if isinstance(prompt, str) and not generation.pictures:
-            prompt = self._lent.loaded[target][1].encode(prompt)
+        if isinstance(prompt, str) and not generation.images:
+            prompt = self._models.loaded[target][1].encode(prompt)
         self.limits.check_prompt_tokens(len(prompt))
         self.costs.check(target, chosen.name, generation.max_new_tokens)
         return {"prompt": prompt, "method": chosen.name, "params": generation.params, "target": target,
                 "drafter": drafter,
                 "max_new_tokens": generation.max_new_tokens, "seed": generation.seed, "stop": generation.stop,
-                "pictures": generation.pictures}  # fmt: skip
+                "pictures": generation.images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
         """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation there."""
         try:
-            with self._turn, contextlib.closing(self._gpu(job)) as stream:
+            with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
-                    if run.lease_s is not None and time.monotonic() - run.followed > run.lease_s:
+                    if run.lease_s is not None and time.monotonic() - run.followed_at > run.lease_s:
                         run.cancel("No client followed this run any more.", "lease")
                     if run.ended:
                         return
@@ -220,7 +220,7 @@ class ZeroGpuBackend(BaseBackend):
         if "footer" in message:
             trace = run.trace
             assert trace is not None
-            self.costs.learn(job["target"], job["method"], len(trace.token_ids), message["busy_s"])
+            self.costs.record_run(job["target"], job["method"], len(trace.token_ids), message["busy_s"])
             failed = trace.footer.reason == "error"
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
@@ -273,7 +273,7 @@ class ZeroGpuBackend(BaseBackend):
         """Complete the footer of an ended run, and return unused tokens."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:
-            trace.footer.reason = run.stopped if run.state == CANCELLED else run.state
+            trace.footer.reason = run.stop_reason if run.state == CANCELLED else run.state
             trace.footer.text = "".join(e.text for r in trace.rounds for e in r.emitted)
             trace.footer.error = run.message if run.state == ERROR else ""
         self._telemetry.ended(run)
@@ -292,7 +292,7 @@ class ZeroGpuBackend(BaseBackend):
             "runs": {state: states[state] for state in (QUEUED, RUNNING)},
             "queue": states[QUEUED],
             "rows": states[RUNNING],
-            "models": len(self._lent.loaded),
+            "models": len(self._models.loaded),
             "loading": "",
             "memory": {"traces": self._runs.trace_bytes},
         }

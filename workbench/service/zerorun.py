@@ -51,6 +51,6 @@ class ZeroRun(Run):
             self._news.notify_all()
         return rounds
 
-    def waits(self, message: str) -> None:
+    def set_queued_for_gpu(self, message: str) -> None:
         """Set the state to queued, with a message: the run waits for a GPU."""
         self._state, self._message = QUEUED, message

@@ -53,7 +53,7 @@ def _overview(methods: Sequence[Method]) -> str:
     ]
     for method in methods:
         needs = ", ".join(method.needs) or "–"
-        cells = [f"[{method.title}]({method.name}.md)", method.teaches, method.promise.value, needs, _paper(method)]
+        cells = [f"[{method.title}]({method.name}.md)", method.summary, method.promise.value, needs, _paper(method)]
         lines.append(_row(cells))
     return "\n".join([*lines, ""])
 
@@ -65,7 +65,7 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"# {method.title}",
         "",
-        f"*{method.teaches}*",
+        f"*{method.summary}*",
         "",
         idea,
         "",
@@ -81,8 +81,8 @@ def _page(method: Method, evidence: Sequence[dict[str, Any]]) -> str:
         _row(["Verifier", "; or ".join(_verifier_link(method, verifier) for verifier in method.verifiers)]),
         "",
         *(
-            ["## Differences from the paper", "", *(f"- {difference}" for difference in method.differs), ""]
-            if method.differs
+            ["## Differences from the paper", "", *(f"- {difference}" for difference in method.differences), ""]
+            if method.differences
             else []
         ),
         "## Parameters",

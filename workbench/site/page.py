@@ -63,7 +63,7 @@ def code_block(source: str, language: str = "python") -> str:
 
 def _cell(cell: NotebookNode, renderer: _LessonRenderer) -> str:
     if cell.cell_type == "markdown":
-        return renderer.read(cell.source)
+        return renderer.render_markdown(cell.source)
     if cell.cell_type != "code" or not cell.source:
         return ""
     outputs = "".join(_output(output, renderer) for output in _drawable(_merge_streams(cell.outputs)))
@@ -139,7 +139,7 @@ class _LessonRenderer(IPythonRenderer):
         super().__init__(escape=False)
         self.headings: list[tuple[int, str, str]] = []
 
-    def read(self, markdown: str) -> str:
+    def render_markdown(self, markdown: str) -> str:
         """Return the HTML of a Markdown cell."""
         return str(MarkdownWithMath(renderer=self)(markdown))
 

@@ -124,7 +124,7 @@ def _leviathan(rounds: Sequence[Round], rules: Mapping[str, Rule]) -> Definition
     ]
     accept_probs = [accept for accept, rule in tested if rule is not None and rule.leviathan]
     others = [rule for _, rule in tested if rule is not None and not rule.leviathan]
-    is_later = [rule.leaves != ALL and "residual" in rule.reads for rule in others]
+    is_later = [rule.leaves != ALL and "residual" in rule.sources for rule in others]
     n_later = sum(is_later)
     other_rules = sorted(
         {rule.title.lower() for rule, is_later_sibling in zip(others, is_later, strict=True) if not is_later_sibling}

@@ -58,7 +58,7 @@ class ImportResult:
     """Result of an import: ids added, ids already in the store, skipped files with the reason, and notes by file."""
 
     added: list[str] = field(default_factory=list[str])
-    known: list[str] = field(default_factory=list[str])
+    duplicates: list[str] = field(default_factory=list[str])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     notes: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -255,7 +255,7 @@ class RunStore:
                 old_entry = entry_of(file) or {}
                 run = old_entry.get("id") if is_id(str(old_entry.get("id"))) else None
                 if run and self._file(run).exists():
-                    result.known.append(run)
+                    result.duplicates.append(run)
                     continue
                 entry = entry_of_trace(
                     trace, run or new_id(), {*old_entry.get("tags", ()), *tags}, str(old_entry.get("note", ""))
@@ -263,7 +263,7 @@ class RunStore:
                 data = export.to_parquet(trace, {ENTRY: json.dumps(entry)})
                 with self._lock():
                     if self._file(entry["id"]).exists():  # another import added it since
-                        result.known.append(entry["id"])
+                        result.duplicates.append(entry["id"])
                         continue
                     self._write(entry["id"], data)
                 result.added.append(entry["id"])

@@ -113,7 +113,7 @@ class Drafts:
     """
 
     states: Float[Tensor, "N D"]
-    kept: Float[Tensor, " N"]
+    accept_probs: Float[Tensor, " N"]
     answers: int
 
 
@@ -131,8 +131,8 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     net = _new_head(train_drafts, options)
     count = sum(p.numel() for p in net.parameters())
     report(
-        f"acceptance: {count:,} parameters, {len(train_drafts.kept):,} drafts to learn from, "
-        f"{len(held_drafts.kept):,} held out"
+        f"acceptance: {count:,} parameters, {len(train_drafts.accept_probs):,} drafts to learn from, "
+        f"{len(held_drafts.accept_probs):,} held out"
     )
     w = options.rejection_weight
 
@@ -147,9 +147,9 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     losses = _step_losses(net, train_drafts, w, options)
     result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
     facts: dict[str, Any] = {
-        "drafts": len(train_drafts.kept),
+        "drafts": len(train_drafts.accept_probs),
         "answers": train_drafts.answers,
-        "held_drafts": len(held_drafts.kept),
+        "held_drafts": len(held_drafts.accept_probs),
     }
     facts |= {"held_answers": held_drafts.answers, "reliability": reliability(net, held_drafts, w)}
     if options.swept:
@@ -183,8 +183,8 @@ def _step_losses(
 ) -> Callable[[int], tuple[int, dict[str, float]]]:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        sample = torch.randint(len(drafts.kept), (options.rows,), generator=generator)
-        loss = weighted_loss(net(drafts.states[sample]), drafts.kept[sample], weight)
+        sample = torch.randint(len(drafts.accept_probs), (options.rows,), generator=generator)
+        loss = weighted_loss(net(drafts.states[sample]), drafts.accept_probs[sample], weight)
         loss.backward()
         return options.rows, {"loss": float(loss.detach())}
 
@@ -284,7 +284,7 @@ def evaluate_head(net: AcceptanceHead, held: Drafts, weight: float) -> dict[str,
         the outcome, and that of a constant prediction; the mean divergence from the true probability, in nats; and the
         mean probability, predicted and true.
     """
-    odds, accept_probs = net(held.states), held.kept
+    odds, accept_probs = net(held.states), held.accept_probs
     probs = calibrated_probs(odds, weight)
     accuracy = torch.where(probs > 0.5, accept_probs, 1 - accept_probs).mean()
     divergence = F.kl_div(
@@ -308,7 +308,9 @@ def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[f
     probs = calibrated_probs(net(held.states), weight)
     bin_index = (probs * BINS).long().clamp_max(BINS - 1)
     bins = [bin_index == i for i in range(BINS) if (bin_index == i).any()]
-    return [[int(b.sum()), round(float(probs[b].mean()), 4), round(float(held.kept[b].mean()), 4)] for b in bins]
+    return [
+        [int(b.sum()), round(float(probs[b].mean()), 4), round(float(held.accept_probs[b].mean()), 4)] for b in bins
+    ]
 
 
 def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
@@ -329,7 +331,7 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
                 models, line["prompt"], line["answer"], line["temperature"], options.drawn, generator
             )
             states.append(drafts.states)
-            accept_probs.append(drafts.kept)
+            accept_probs.append(drafts.accept_probs)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
     if not states:
         raise ParameterError(

@@ -194,8 +194,8 @@ def _write(options: AnswersOptions, report: Report) -> dict[str, Any]:
             if clock.seconds - reported_at > REPORT_S:
                 reported_at = clock.seconds
                 report(f"answers: {old_tokens + new:,} tokens · {new / clock.seconds:,.0f}/s")
-                rate.now(new, clock.seconds)
-    rate.now(new, clock.seconds)
+                rate.save(new, clock.seconds)
+    rate.save(new, clock.seconds)
     packed = pack(options.out, tokenizer.eos_token_id, models.target.vocab_size)
     return {"new_tokens": new, "seconds": round(clock.seconds, 1)} | packed
 
@@ -244,7 +244,7 @@ class Rate:
         except (OSError, ValueError):
             self._before = {"tokens": 0, "seconds": 0.0}
 
-    def now(self, tokens: int, seconds: float) -> None:
+    def save(self, tokens: int, seconds: float) -> None:
         """Save the totals with this run's tokens and seconds so far."""
         totals = {"tokens": self._before["tokens"] + tokens, "seconds": round(self._before["seconds"] + seconds, 3)}
         write_atomically(self._path, (json.dumps(totals) + "\n").encode())

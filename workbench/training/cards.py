@@ -30,10 +30,10 @@ class TrainedModel:
     name: str
     config: Figures
     figures: Figures
-    measured: Figures
+    evaluation: Figures
 
     @classmethod
-    def at(cls, folder: Path) -> TrainedModel:
+    def load(cls, folder: Path) -> TrainedModel:
         """Read the model of a folder.
 
         Raises:
@@ -54,7 +54,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     Raises:
         OSError: see `Trained.at`.
     """
-    model = TrainedModel.at(folder)
+    model = TrainedModel.load(folder)
     write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
 
 

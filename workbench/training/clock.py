@@ -22,7 +22,7 @@ class RunClock:
 
     minutes: float | None = None
     steps: int | None = None
-    spent: float = 0.0
+    earlier_seconds: float = 0.0
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -32,10 +32,10 @@ class RunClock:
     @property
     def seconds(self) -> float:
         """Seconds spent on the run, resumed parts included."""
-        return self.spent + time.monotonic() - self._started
+        return self.earlier_seconds + time.monotonic() - self._started
 
     @contextmanager
-    def standing(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Exclude the time spent inside this block from the run's minutes."""
         start = time.monotonic()
         try:
@@ -54,7 +54,7 @@ class RunClock:
         progress = max(self.progress(step), 1e-6)
         return self.seconds / 60.0 * (1.0 - progress) / progress
 
-    def left(self, step: int) -> str:
+    def format_time_left(self, step: int) -> str:
         """Return the expected time to the end in words: "12 min", and below a minute "40 s"."""
         minutes = self.minutes_left(step)
         return f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"

@@ -148,7 +148,7 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     states = [
         torch.cat(
             [
-                compute_logits_and_states(runner, [*swap.before, swap.token])[1][-1]
+                compute_logits_and_states(runner, [*swap.prefix, swap.token])[1][-1]
                 for runner in (models.target, models.drafter)
             ]
         )
@@ -219,7 +219,7 @@ def fold_scaling(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor
     if net.draft_width:
         raw.both.copy_((net.both / spread).half().float())
         raw.both_bias.copy_((net.both_bias - (raw.both * mean).sum()).half().float())
-    return raw.settle()
+    return raw.prepare_for_drafting()
 
 
 @torch.no_grad()
@@ -238,7 +238,7 @@ def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHAR
             while float(below) > float(bias) - highest:
                 below = torch.nextafter(below, torch.tensor(-math.inf).half())
             bias.copy_(below.float())
-    return judge.settle()
+    return judge.prepare_for_drafting()
 
 
 def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = False) -> Float[Tensor, " N"]:

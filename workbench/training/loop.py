@@ -161,20 +161,20 @@ def run_loop(
             result.tokens += tokens
             for name, value in losses.items():
                 result.losses[name] = 0.95 * result.losses.get(name, value) + 0.05 * value
-            watch.trained(result.steps, losses)
+            watch.record_losses(result.steps, losses)
             if result.steps % options.log_every == 0 or result.steps == 1:
                 rate = (result.tokens - logged_tokens) / max(clock.seconds - logged_at, 1e-6)
                 logged_at, logged_tokens = clock.seconds, result.tokens
                 values = " ".join(f"{name} {value:.3f}" for name, value in result.losses.items())
                 report(
                     f"{options.name}: step {result.steps} {values} · {result.tokens / 1e6:.2f} M tokens · {rate:,.0f}/s"
-                    f" · {clock.left(result.steps)} left"
+                    f" · {clock.format_time_left(result.steps)} left"
                 )
             if options.checkpoint and clock.seconds - saved_at > options.every_seconds:
                 _save(options, module, optimizers, result)
                 if on_checkpoint:
                     report(on_checkpoint(result))
-                watch.measured(result.steps, result.held, report)
+                watch.record_evaluation(result.steps, result.held, report)
                 saved_at, measured_at = clock.seconds, result.steps
             if stop.is_set():
                 _save(options, module, optimizers, result)
@@ -187,7 +187,7 @@ def run_loop(
     if measured_at != result.steps:
         if on_checkpoint:
             report(on_checkpoint(result))
-        watch.measured(result.steps, result.held, report)
+        watch.record_evaluation(result.steps, result.held, report)
     return result
 
 
@@ -264,4 +264,4 @@ def _restore(
             "Start over with --set resume=false: the old checkpoint is put aside.",
         ) from error
     result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])
-    options.clock.spent = state["seconds"]
+    options.clock.earlier_seconds = state["seconds"]

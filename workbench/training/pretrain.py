@@ -85,7 +85,7 @@ class TargetObjective:
     def __init__(self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, options: PretrainOptions) -> None:
         self.model, self.options = model, options
         self.user, answer, end = (token_id(tokenizer, token) for token in (USER, ASSISTANT, END))
-        self.closers = (answer, end)
+        self.user_end_ids = (answer, end)
         if options.compile:  # Inductor's default is a predictable, shared path in /tmp
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(code_folder("inductor")))
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
@@ -103,7 +103,7 @@ class TargetObjective:
         """
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
-        inside = user_positions(ids, self.user, self.closers)
+        inside = user_positions(ids, self.user, self.user_end_ids)
         loss_mask = ~inside | (torch.rand(ids.shape, generator=generator) < options.user_share)
         if predictable is not None:
             loss_mask[-len(predictable) :] = predictable

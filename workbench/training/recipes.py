@@ -294,7 +294,7 @@ RECIPES: dict[str, Recipe] = {
 
 def _pipeline_options(head: Head) -> type:
     """Return the options class of the one command for a kind of head: the shared options, and the kind's own."""
-    kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.settle(ChatHeadOptions())
+    kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.apply_settings(ChatHeadOptions())
     shared = [f.name for f in dataclasses.fields(PipelineOptions) if f.name in head.settings and f.name != "loss"]
     fields = [
         (name, kinds[name], dataclasses.field(default=getattr(defaults, name))) for name in (*shared, *head.options)

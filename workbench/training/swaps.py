@@ -45,7 +45,7 @@ class Swap:
     """
 
     group: str
-    before: tuple[int, ...]
+    prefix: tuple[int, ...]
     token: int
     is_wrong: bool
 
@@ -64,7 +64,7 @@ class _Search:
     """
 
     instance: Instance
-    asked: list[int]
+    prompt_ids: list[int]
     answer: list[int] = field(default_factory=list[int])
     final: Hashable = None
     border: int = 0
@@ -131,7 +131,7 @@ def find_swaps(
         raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Name one: drafter=….")
     engine = Engine(models, max_sequences=rows, record=False)
     searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
-    answers = _generate_continuations(engine, [(search.asked, tokens) for search in searches])
+    answers = _generate_continuations(engine, [(search.prompt_ids, tokens) for search in searches])
     swaps = dict[int, list[Swap]]()
     for search, answer in zip(searches, answers, strict=True):
         search.answer, search.final = answer, final_answer(search.instance, _text(models, answer))
@@ -147,13 +147,13 @@ def find_swaps(
             text = [*search.answer[:i], search.best[i]]
             limit = 0 if is_text(search.instance) or text[-1] in models.eos else tokens - len(text)
             texts[id(search)] = text
-            requests.append(([*search.asked, *text], max(0, limit)))
+            requests.append(([*search.prompt_ids, *text], max(0, limit)))
         for (search, i), continuation in zip(mismatches, _generate_continuations(engine, requests), strict=True):
             text = [*texts[id(search)], *continuation]
             is_same = (
                 not is_text(search.instance) and final_answer(search.instance, _text(models, text)) == search.final
             )
-            prefix = (*search.asked, *search.answer[:i])
+            prefix = (*search.prompt_ids, *search.answer[:i])
             swaps[id(search)].append(Swap(search.instance.task, prefix, search.best[i], not is_same))
             search.border = i + 1
             if is_same:
@@ -167,8 +167,8 @@ def _mismatch(models: Models, search: _Search) -> int | None:
     """Return the first untested position at which the draft model would generate another token."""
     assert models.drafter is not None
     if not search.best:
-        logits = compute_logits_and_states(models.drafter, [*search.asked, *search.answer])[0][
-            len(search.asked) - 1 : -1
+        logits = compute_logits_and_states(models.drafter, [*search.prompt_ids, *search.answer])[0][
+            len(search.prompt_ids) - 1 : -1
         ]
         search.best = fit_vocabulary(logits, models.target.vocab_size).argmax(1).tolist()
     positions = range(search.border, len(search.answer))

@@ -31,7 +31,7 @@ class TrainingMonitor:
     clock: RunClock
     on_policy: OnPolicyEvaluation | None
     writer: CurveWriter | None
-    evaluating: float = 0.0
+    evaluation_seconds: float = 0.0
 
     @classmethod
     def of(
@@ -54,13 +54,13 @@ class TrainingMonitor:
                 "pip install tensorboardX, or leave curves out.",
             ) from None
 
-    def trained(self, step: int, losses: Mapping[str, float]) -> None:
+    def record_losses(self, step: int, losses: Mapping[str, float]) -> None:
         """Write the losses of a step, not smoothed."""
         if self.writer is not None:
             seconds = {TRAINING: self.clock.seconds}
             self.writer.add(step, {f"{LOSS}/{name}": value for name, value in losses.items()} | seconds)
 
-    def measured(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
+    def record_evaluation(self, step: int, held: Mapping[str, float], report: Callable[[str], None]) -> None:
         """Write figures on held-out text, and on-policy figures."""
         if self.writer is None:
             return
@@ -68,10 +68,10 @@ class TrainingMonitor:
         if self.on_policy is None:
             return
         start = time.monotonic()
-        with self.clock.standing():
+        with self.clock.pause():
             figures = self.on_policy()
-        self.evaluating += time.monotonic() - start
-        self.writer.add(step, figures | {EVALUATING: self.evaluating})
+        self.evaluation_seconds += time.monotonic() - start
+        self.writer.add(step, figures | {EVALUATING: self.evaluation_seconds})
         report(f"{self.name}: on policy: " + " ".join(f"{name} {value:.3f}" for name, value in figures.items()))
 
 

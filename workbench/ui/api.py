@@ -131,7 +131,7 @@ class Endpoints(EndpointBase):
     def load(self, target: str | None, drafter: str | None) -> Any:
         """Load models and wait for them. Runs load their models automatically."""
         self._client.load(target, drafter)
-        return self._client.loaded()
+        return self._client.loaded_models()
 
     @json_endpoint(LoadedTargetRequest, "loaded")
     def unload(self, target: str | None, request: gr.Request) -> Any:
@@ -142,12 +142,12 @@ class Endpoints(EndpointBase):
                 "Idle models are unloaded automatically.",
             )
         self._client.unload(target or "")
-        return self._client.loaded()
+        return self._client.loaded_models()
 
     @json_endpoint(Request)
     def loaded(self) -> Any:
         """List the models in memory: role, bytes, number format, device, runs, idle seconds."""
-        return self._client.loaded()
+        return self._client.loaded_models()
 
     @json_endpoint(Conditions)
     def conditions(self, lane: dict[str, Any], target: str | None) -> Any:
@@ -238,7 +238,9 @@ class Endpoints(EndpointBase):
         While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
         intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
-        async with contextlib.aclosing(self._told(self._client.comparing, options, request, _plain)) as steps:
+        async with contextlib.aclosing(
+            self._stream_steps(self._client.stream_comparison, options, request, _plain)
+        ) as steps:
             async for step in steps:
                 yield step
 
@@ -248,7 +250,7 @@ class Endpoints(EndpointBase):
         from workbench.bench.steps import StepEncoder  # brings PyTorch
 
         async with contextlib.aclosing(
-            self._told(self._client.comparing, options, request, StepEncoder().message)
+            self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
         ) as steps:
             async for step in steps:
                 yield step
@@ -259,11 +261,13 @@ class Endpoints(EndpointBase):
 
         Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
         """
-        async with contextlib.aclosing(self._told(self._client.recommending, options, request, _plain)) as steps:
+        async with contextlib.aclosing(
+            self._stream_steps(self._client.stream_recommendation, options, request, _plain)
+        ) as steps:
             async for step in steps:
                 yield step
 
-    async def _told(
+    async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
         """Yield the steps of a job, converted by `told`. When the caller disconnects, the job ends."""

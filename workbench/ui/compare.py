@@ -22,7 +22,7 @@ FILES = ("csv", "parquet")
 def add(client: Client) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     view = CompareView(client)
-    add_view("compare", view.answers(), decode=view.decode, tab="compare", elem_id="wb-compare")
+    add_view("compare", view.server_functions(), decode=view.decode, tab="compare", elem_id="wb-compare")
 
 
 class CompareView:
@@ -33,7 +33,7 @@ class CompareView:
         self._session = Session(client)
         self._jobs: Jobs[Any] = Jobs()
 
-    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.example]
 
@@ -77,7 +77,7 @@ class CompareView:
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
             options = ComparisonRequest.options(self.client, request)
-            steps = self.client.comparing(**options, user=user, stopped=stopped)
+            steps = self.client.stream_comparison(**options, user=user, stopped=stopped)
             return self._messages(job, steps)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))

@@ -40,7 +40,7 @@ class EndpointBase:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._bill, self._turns = CallCharges(make_charge_call(client)), CallLimiter()
+        self._bill, self._limiter = CallCharges(make_charge_call(client)), CallLimiter()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workbench-api")
 
     async def _do(self, work: Callable[[], Any]) -> Any:
@@ -69,7 +69,7 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
         async def endpoint(host: EndpointBase, asked: dict[str, Any], request: gr.Request | None) -> Answer:
             user, extra = user_key(request), {"request": request} if takes_request else {}
             try:
-                async with host._bill.charged(user), host._turns.hold(user):
+                async with host._bill.charge(user), host._limiter.hold(user):
                     result = await host._do(lambda: function(host, **extra, **kind.options(host._client, asked)))
             except Exception as problem:
                 return {"error": wire.error_to_wire(problem)}
@@ -105,7 +105,7 @@ def streaming_endpoint(
         ) -> AsyncGenerator[Any, None]:
             extra = {"request": request} if takes_request else {}
             try:
-                async with host._bill.charged(user_key(request)):
+                async with host._bill.charge(user_key(request)):
                     options = await host._do(lambda: kind.options(host._client, asked))
                 async with contextlib.aclosing(function(host, **extra, **options)) as messages:
                     async for message in messages:

@@ -26,7 +26,7 @@ class Jobs(Generic[T]):
     """Jobs of one kind, by unguessable ids."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._results: OrderedDict[str, T] = OrderedDict()
         self._stops: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
 
@@ -37,9 +37,9 @@ class Jobs(Generic[T]):
             UnknownNameError: there is no result under this id.
         """
         with self._lock:
-            if not isinstance(job, str) or job not in self._kept:
+            if not isinstance(job, str) or job not in self._results:
                 raise UnknownNameError("This result is no longer stored here.", "Measure it again.")
-            return self._kept[job]
+            return self._results[job]
 
     def add(self, what: T) -> str:
         """Store a result that no job of this process computed; return its id."""
@@ -50,10 +50,10 @@ class Jobs(Generic[T]):
     def keep(self, job: str, what: T) -> None:
         """Store the result of a job; remove the oldest if there are too many."""
         with self._lock:
-            self._kept[job] = what
-            self._kept.move_to_end(job)
-            while len(self._kept) > MAX_RESULTS:
-                self._kept.popitem(last=False)
+            self._results[job] = what
+            self._results.move_to_end(job)
+            while len(self._results) > MAX_RESULTS:
+                self._results.popitem(last=False)
 
     def stop(self, job: Any) -> None:
         """Signal a job to end; do nothing if it has ended."""

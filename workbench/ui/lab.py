@@ -39,7 +39,7 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
         kept: decides whether the current request may come from this machine's user.
     """
     view = LabView(client, saved_runs)
-    add_view("lab", view.answers(), tab="lab", elem_id="wb-lab")
+    add_view("lab", view.server_functions(), tab="lab", elem_id="wb-lab")
     threading.Thread(target=view.promote_again, daemon=True).start()
 
 
@@ -55,15 +55,15 @@ class LabView:
     """
 
     def __init__(self, client: Client, saved_runs: SavedRunsView, lab: Lab | None = None) -> None:
-        self.client, self._kept, self._lab = client, saved_runs, lab
+        self.client, self._saved_runs, self._lab = client, saved_runs, lab
 
-    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
         return [self.offer, self.runs, self.train, self.stop_training, self.resume, self.promote, self.forget]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the panel; `barred` says why training is off here (empty: it is on)."""
-        barred, fields = self.barred(), ("name", "title", "available", "reason", "detail")
+        barred, fields = self.unavailable_reason(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
             {key: target.get(key) for key in fields if key in target} | {"rate": rate(target["name"])}
@@ -78,13 +78,13 @@ class LabView:
             ],
             "targets": targets,
             "params": [spec.to_wire() for spec in params_of(Budget()).values()],
-            "swaps": "heads" in self.client.offers,
+            "swaps": "heads" in self.client.capabilities,
         }
 
-    def barred(self) -> str:
+    def unavailable_reason(self) -> str:
         """Return why the lab is off for the current request; empty if it is on."""
-        if not self._kept.allowed:
-            return NOT_YOURS if self._kept.offered else NOT_HERE
+        if not self._saved_runs.is_allowed:
+            return NOT_YOURS if self._saved_runs.is_enabled else NOT_HERE
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class LabView:
         summaries, opened_run, curves = [], None, {}
         for run in lab.runs():
             if run.id == opened:
-                opened_run = run.whole()
+                opened_run = run.details()
             if run.id in compared:
                 curves[run.id] = run.curves()
             summaries.append({key: value for key, value in run.summary().items() if key != "curves"})
@@ -124,21 +124,21 @@ class LabView:
     def promote(self, request: dict[str, Any]) -> dict[str, Any]:
         """Use a run's head for drafting in this app, also in running generations; with `on` False, stop using it."""
         lab = self._open()
-        if "heads" not in self.client.offers:
+        if "heads" not in self.client.capabilities:
             raise MethodUnavailableError("This backend cannot load new heads.", "Start it with --head FOLDER.")
         run = lab.run(request.get("id"))
         result = lab.promote(run.id, self.client.prefer_heads, request.get("on") is not False)
-        return result | {"method": next(iter(methods_of(run.asked["head"])), None), "target": run.asked["target"]}
+        return result | {"method": next(iter(methods_of(run.record["head"])), None), "target": run.record["target"]}
 
     def promote_again(self) -> None:
         """Load the heads again that were promoted when the app last ended."""
-        if self._kept.offered and "heads" in self.client.offers:
-            (self._lab or Lab()).promote_again(self.client.prefer_heads)
+        if self._saved_runs.is_enabled and "heads" in self.client.capabilities:
+            (self._lab or Lab()).restore_promotions(self.client.prefer_heads)
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete a run; if its head was promoted, the app stops drafting with it."""
-        options = {"takes": self.client.prefer_heads} if "heads" in self.client.offers else {}
-        self._open().forget(request.get("id"), **options)
+        options = {"takes": self.client.prefer_heads} if "heads" in self.client.capabilities else {}
+        self._open().delete(request.get("id"), **options)
         return {}
 
     def _open(self) -> Lab:
@@ -147,7 +147,7 @@ class LabView:
         Raises:
             MethodUnavailableError: the lab is off for this caller.
         """
-        if reason := self.barred():
+        if reason := self.unavailable_reason():
             message, _, remedy = reason.partition(": ")
             raise MethodUnavailableError(f"{message}.", remedy)
         if self._lab is None:

@@ -16,14 +16,14 @@ class LazyClient:
     """
 
     def __init__(self) -> None:
-        self._made: Any = None
+        self._client: Any = None
         self._failed: BaseException | None = None
         self._done = threading.Event()
 
     def make(self, factory: Callable[[], Any]) -> None:
         """Run `factory` in this thread, then release waiting calls. Raises the exceptions of `factory`."""
         try:
-            self._made = factory()
+            self._client = factory()
         except BaseException as problem:  # waiting calls must raise any error, whatever it was
             self._failed = problem
             raise
@@ -44,4 +44,4 @@ class LazyClient:
         self._done.wait()
         if self._failed is not None:
             raise RuntimeError(f"The backend could not be started: {self._failed}") from self._failed
-        return getattr(self._made, name)
+        return getattr(self._client, name)

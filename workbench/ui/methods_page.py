@@ -51,7 +51,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
         return kept_boards.get(key, all_boards)
 
     view = RecommendationView(client, saved_runs or SavedRunsView())
-    answers = [methods, matrix, recording, boards, *view.answers()]
+    answers = [methods, matrix, recording, boards, *view.server_functions()]
     add_page(demo, "Methods", "methodcards", answers, view.decode)
 
 

@@ -46,4 +46,4 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
 
 def live_view(session: Session) -> None:
     """Add the Live view. Call inside the app's one `gr.Blocks`."""
-    add_view("live", session.answers(), decode=session.decode, tab="live", elem_id="wb-page")
+    add_view("live", session.server_functions(), decode=session.decode, tab="live", elem_id="wb-page")

@@ -45,12 +45,12 @@ class SavedRunsView:
         self._allowed = allowed
 
     @property
-    def allowed(self) -> bool:
+    def is_allowed(self) -> bool:
         """Whether the current request may use the store."""
         return self._allowed and is_user()
 
     @property
-    def offered(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether this machine's user may use the store, no matter where the current request comes from."""
         return self._allowed
 
@@ -69,7 +69,7 @@ class SavedRunsView:
 
         The answer: whether runs are saved here at all, the number of matches, one page of them, and unreadable files.
         """
-        if not self.allowed:
+        if not self.is_allowed:
             return {"allowed": False}
         words, tags, conditions = parse(_text(request, "search"))
         first = wire.check_integer("first", request.get("first") or 0)
@@ -129,7 +129,7 @@ class SavedRunsView:
         return recorded.load(name)
 
     def _store(self) -> RunStore:
-        if not self.allowed:
+        if not self.is_allowed:
             if self._allowed:
                 raise WorkbenchError(
                     "This app keeps runs only for the user of this machine.",

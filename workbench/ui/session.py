@@ -47,10 +47,10 @@ class Session:
     def __init__(self, client: Client, saved_runs: SavedRunsView | None = None, grace_s: float = GRACE_S) -> None:
         self.client = client
         self.grace_s = grace_s
-        self.kept = saved_runs or SavedRunsView()
+        self.saved_runs = saved_runs or SavedRunsView()
         self._pairs: Jobs[Any] = Jobs()
 
-    def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """Return the functions that a view may call by name; see `workbench.ui.hosting.add_view`."""
         return [
             self.catalogue,
@@ -59,7 +59,7 @@ class Session:
             self.memory,
             self.fetch_trace,
             self.recorded,
-            self.kept.keep,
+            self.saved_runs.keep,
             self.export_parquet,
             self.whatif,
             self.stop_pairs,
@@ -77,7 +77,7 @@ class Session:
         targets = self._targets()
         target, problem = str(request.get("target") or "") or _first(targets), None
         if target is not None and not any(t["name"] == target and t.get("available", True) for t in targets):
-            problem = _no_target(target, targets, self.kept.allowed)
+            problem = _no_target(target, targets, self.saved_runs.is_allowed)
             target = _first(targets)
         drafters = self.client.drafters(target)
         drafter, translates = str(request.get("drafter") or ""), _translates(request.get("method"))
@@ -98,10 +98,10 @@ class Session:
             "definitions": {name: list(pair) for name, pair in DEFINITIONS.items()},
             "baseline": BASELINE,
             "schema": SCHEMA_VERSION,
-            "barred": self.client.barred(),
-            "keeps": self.kept.allowed,
-            "estimates": "estimate" in self.client.offers,
-            "pairs": "pairing" in self.client.offers,
+            "barred": self.client.unavailable_actions(),
+            "keeps": self.saved_runs.is_allowed,
+            "estimates": "estimate" in self.client.capabilities,
+            "pairs": "pairing" in self.client.capabilities,
             "problem": problem,
             "chosen": {
                 "target": target,
@@ -137,7 +137,7 @@ class Session:
 
     def recorded(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded trace by its name, shown before any model is loaded, or a saved run by its id."""
-        return self.kept.recording(str(request.get("name")))
+        return self.saved_runs.recording(str(request.get("name")))
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""
@@ -214,7 +214,7 @@ class Session:
             name: value for name, value in options.items() if name not in ("paused", "pace", "memory", "keeps")
         }
         last_pairs = None
-        for pairs in self.client.pairing(**measured_options, user=user, stopped=stopped):
+        for pairs in self.client.stream_pairs(**measured_options, user=user, stopped=stopped):
             yield {} if pairs == last_pairs else {"pairs": pairs.to_wire()}
             last_pairs = pairs
 
@@ -230,7 +230,7 @@ class Session:
 
     def _keeping(self) -> dict[str, Any]:
         """Return options that save the drafter's state when a run ends, if possible, so that the page can export it."""
-        return {} if "memory" in self.client.barred() else {"keeps": True}
+        return {} if "memory" in self.client.unavailable_actions() else {"keeps": True}
 
     def _options(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.start`."""

@@ -197,7 +197,7 @@ def launch_options(client: Client, access_control: AccessControl | None = None, 
         """Gradio's app inside the access control."""
 
         def build_middleware_stack(self) -> Any:
-            return access.before(super().build_middleware_stack())
+            return access.wrap(super().build_middleware_stack())
 
     async def no_uploads(_: Any) -> JSONResponse:
         return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)

@@ -40,7 +40,7 @@ FOLDERS = 64
 def add(client: Client) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     view = SweepView(client)
-    add_view("sweep", view.answers(), decode=view.decode, tab="sweep", elem_id="wb-sweep")
+    add_view("sweep", view.server_functions(), decode=view.decode, tab="sweep", elem_id="wb-sweep")
 
 
 @cache
@@ -77,7 +77,7 @@ class Job:
     """Sweep that was started here."""
 
     update: Any
-    kept: Any
+    folder: Any
 
 
 class SweepView:
@@ -88,7 +88,7 @@ class SweepView:
         self._session = Session(client)
         self._jobs: Jobs[Job] = Jobs()
 
-    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
         return [self.catalogue, self.stop, self.trace, self.table, self.kept, self.open, self.example]
 
@@ -133,7 +133,7 @@ class SweepView:
         """Return the trace of a cell, for the Live view."""
         job = self._jobs.get(request.get("job"))
         result = job.update.results.get(request.get("cell"))
-        trace = None if result is None else job.kept.trace(result)
+        trace = None if result is None else job.folder.trace(result)
         if trace is None:
             raise UnknownNameError("There is no trace of this cell.", "Choose a measured cell.")
         return trace.to_wire()
@@ -158,7 +158,7 @@ class SweepView:
         lines = []
         for path in folder().glob("*/sweep.json") if is_user() else ():
             saved = SweepFolder(path.parent)
-            writing = saved.is_written
+            writing = saved.is_locked
             lines += [{**line, "writing": writing} for line in lines_of(saved)]
         return {"kept": sorted(lines, key=lambda line: line["date"], reverse=True)}
 
@@ -193,12 +193,12 @@ class SweepView:
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
-            sweep = self._asked(request)
+            sweep = self._parse_sweep(request)
             return self._messages(job, sweep, request.get("anew") is True, is_from_user, user, stopped)
 
         return self._jobs.follow(begin, str(request.get("channel", "")))
 
-    def _asked(self, request: dict[str, Any]) -> Any:
+    def _parse_sweep(self, request: dict[str, Any]) -> Any:
         """Return the sweep of a request, checked like all input from the wire."""
         from workbench.bench.grid import Sweep
 
@@ -290,7 +290,7 @@ def lines_of(place: Any) -> list[dict[str, Any]]:
         axes = [axis.name for axis in update.sweep.axes]
         fixed = {name: "" if name in axes else getattr(update.sweep, name) for name in ("method", "target")}
         line = {"id": f"{place.folder.name}/{i}", "title": " × ".join(axes), "done": update.done, "total": update.total}
-        lines.append(line | fixed | update.where)
+        lines.append(line | fixed | update.latest_measurement)
     return lines
 
 

@@ -18,15 +18,15 @@ DEFAULT_METHODS = ("specvlm", "vlm-draft", "draft-model")
 def add(client: Client, saved_runs: SavedRunsView) -> None:
     """Add the tab's content. Call inside its `gr.Tab`."""
     session = VisionSession(client, saved_runs)
-    add_view("vision", session.answers(), decode=session.decode, tab="vision", elem_id="wb-vision")
+    add_view("vision", session.server_functions(), decode=session.decode, tab="vision", elem_id="wb-vision")
 
 
 class VisionSession(Session):
     """Calls of the Vision tab: those of Live, for targets that accept images, and its own."""
 
-    def answers(self) -> list[Any]:
+    def server_functions(self) -> list[Any]:
         """Return the functions that the view may call by name."""
-        return [*super().answers(), self.gallery, self.repicture, self.explain, self.explaining]
+        return [*super().server_functions(), self.gallery, self.repicture, self.explain, self.explaining]
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the side panel, for targets that take images; an empty target list if there are none."""
@@ -67,4 +67,4 @@ class VisionSession(Session):
 
     def explaining(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the progress of the attribution as a share, or None if unknown."""
-        return {"done": self._run(request).explained}
+        return {"done": self._run(request).explain_progress}

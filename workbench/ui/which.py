@@ -26,10 +26,10 @@ class RecommendationView:
     """
 
     def __init__(self, client: Client, saved_runs: SavedRunsView) -> None:
-        self.client, self._kept = client, saved_runs
+        self.client, self._saved_runs = client, saved_runs
         self._jobs: Jobs[Any] = Jobs()
 
-    def answers(self) -> list[Callable[[dict[str, Any]], Any]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], Any]]:
         """Return the functions that the view may call by name."""
         return [self.asking, self.stop]
 
@@ -38,8 +38,8 @@ class RecommendationView:
         return {
             "targets": self.client.targets(),
             "numbers": RecommendationRequest.numbers(),
-            "offered": "recommending" in self.client.offers,
-            "keeps": self._kept.allowed,
+            "offered": "recommending" in self.client.capabilities,
+            "keeps": self._saved_runs.is_allowed,
             "last": LAST,
             "chars": MAX_CHARS,
         }
@@ -73,7 +73,7 @@ class RecommendationView:
         target = options["target"] or self.client.targets()[0]["name"]
         options |= {"prompts": self._prompts(request, target, is_from_user), "target": target}
         last_advice = None
-        for advice in self.client.recommending(**options, user=user, stopped=stopped):
+        for advice in self.client.stream_recommendation(**options, user=user, stopped=stopped):
             if advice != last_advice:
                 result = advice.found and advice.found | {
                     "failed": {name: wire.scrub(reason) for name, reason in advice.found["failed"].items()}
@@ -87,7 +87,7 @@ class RecommendationView:
         from workbench.bench.prompts import read_prompts
 
         if request.get("last"):
-            return self._kept.prompts(target, wire.check_integer("last", request["last"], 1, 32), is_from_user)
+            return self._saved_runs.prompts(target, wire.check_integer("last", request["last"], 1, 32), is_from_user)
         text = request.get("text") or ""
         if not isinstance(text, str) or "\0" in text:
             raise PromptError(

@@ -35,11 +35,11 @@ class Live(View):
     def __init__(self, run: RunHandle, client: Client) -> None:
         self.run = run
         self._calls = WidgetSession(client, {run.id: run})
-        self._answers = {answer.__name__: answer for answer in self._calls.answers()}
-        self._met = threading.Event()
+        self._answers = {answer.__name__: answer for answer in self._calls.server_functions()}
+        self._is_ready = threading.Event()
         catalogue = self._calls.catalogue({})
         super().__init__("live", {}, _snapshot_html, run_id=run.id, _catalogue=catalogue)
-        self.on_msg(self._hear)
+        self.on_msg(self._on_message)
         self._follow(run, {})
 
     @property
@@ -55,31 +55,31 @@ class Live(View):
 
     def _follow(self, run: RunHandle, channel: dict[str, str]) -> None:
         name = f"workbench-widget-{run.id[:6]}"
-        threading.Thread(target=lambda: asyncio.run(self._tell(run, channel)), name=name, daemon=True).start()
+        threading.Thread(target=lambda: asyncio.run(self._send_updates(run, channel)), name=name, daemon=True).start()
 
-    async def _tell(self, run: RunHandle, channel: dict[str, str]) -> None:
+    async def _send_updates(self, run: RunHandle, channel: dict[str, str]) -> None:
         async for update in follow(run):
             if self.comm is None:
                 return  # the widget is closed
             # Until the view reports that it is ready, send all rounds each time: messages before that are lost.
-            message = update if self._met.is_set() or not update else wire.scrub_update(run.since(0))
+            message = update if self._is_ready.is_set() or not update else wire.scrub_update(run.since(0))
             if message:
                 self.send({"news": channel | message})
 
     # -- from the browser ----------------------------------------------------------------------------------------
 
-    def _hear(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        self._met.set()
+    def _on_message(self, _: Any, content: dict[str, Any], __: Any) -> None:
+        self._is_ready.set()
         if "decode" in content:
-            self._inform(lambda: self._decode(content["decode"]))
+            self._run_in_thread(lambda: self._decode(content["decode"]))
         elif content.get("call") in self._answers:
             answer = self._answers[content["call"]]
             if content["call"] in SLOW:
-                self._inform(lambda: self._answer(content, answer))
+                self._run_in_thread(lambda: self._answer(content, answer))
             else:
                 self._answer(content, answer)
 
-    def _inform(self, work: Callable[[], None]) -> None:
+    def _run_in_thread(self, work: Callable[[], None]) -> None:
         threading.Thread(target=work, name="workbench-widget-call", daemon=True).start()
 
     def _answer(self, content: dict[str, Any], answer: Callable[[dict[str, Any]], Any]) -> None:
@@ -102,7 +102,7 @@ class WidgetSession(Session):
         super().__init__(client)
         self.runs = runs
 
-    def answers(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
+    def server_functions(self) -> list[Callable[[dict[str, Any]], dict[str, Any]]]:
         """Return the functions that a view may call by name."""
         return [
             self.catalogue,

@@ -41,7 +41,7 @@ class Panel(Widget):
         """Values as keyword arguments of `Workbench.start`: `wb.start(prompt, **panel.settings)`."""
         return {"method": self.values["method"], "params": {n: v for n, v in self.values.items() if n != "method"}}
 
-    def steer(self, run: Any) -> Panel:
+    def control(self, run: Any) -> Panel:
         """Apply every change to a run, from its next round on.
 
         Args:

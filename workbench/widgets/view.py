@@ -57,20 +57,20 @@ class View(Widget):
     _given = traitlets.Dict().tag(sync=True)
 
     def __init__(self, kind: str, trace_data: dict[str, Any], draw: Callable[[View], str], **traits: Any) -> None:
-        self._held, self._draw = trace_data, draw
+        self._trace_data, self._draw = trace_data, draw
         sources = get_sources("vision" if kind in ("vision", "live") else "live")
         super().__init__(kind=kind, _given=_to_wire(trace_data), _sources=sources, **traits)
 
     @property
     def trace(self) -> Any:
         """Trace that is shown; set it to show another one."""
-        return self._held.get("trace")
+        return self._trace_data.get("trace")
 
     @trace.setter
     def trace(self, trace: Trace) -> None:
-        self._held = self._held | {"trace": trace, "beside": None}
+        self._trace_data = self._trace_data | {"trace": trace, "beside": None}
         with self.hold_sync():
-            self._given, self.selection = _to_wire(self._held), {}
+            self._given, self.selection = _to_wire(self._trace_data), {}
 
     def snapshot(self) -> str:
         return snapshot.wrap(self._draw(self))
@@ -144,7 +144,7 @@ def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
 
 def stage(trace: Trace, other: Trace | None = None) -> View:
     """Show the whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
-    return View("stage", {"trace": trace, "beside": other}, lambda v: snapshot.stage(v.trace, v._held["beside"]))
+    return View("stage", {"trace": trace, "beside": other}, lambda v: snapshot.stage(v.trace, v._trace_data["beside"]))
 
 
 def ribbon(trace: Trace) -> View:
@@ -199,7 +199,9 @@ def _times(round: Any) -> dict[str, Any]:
 
 def vision(trace: Trace, other: Trace | None = None) -> View:
     """Show the image data that target and drafter get, and the text; `beside`: a trace with another drafter."""
-    return View("vision", {"trace": trace, "beside": other}, lambda v: snapshot.vision(v.trace, v._held["beside"]))
+    return View(
+        "vision", {"trace": trace, "beside": other}, lambda v: snapshot.vision(v.trace, v._trace_data["beside"])
+    )
 
 
 def link(*views: Any) -> list[Any]:

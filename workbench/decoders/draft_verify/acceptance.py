@@ -61,8 +61,8 @@ class Acceptance:
 
     tokens: Any
     parents: Any
-    stop: Any
-    p_stop: Any
+    bonus: Any
+    p_bonus: Any
     entropy: Any
     p_node: Any
     accept: Any
@@ -72,16 +72,16 @@ class Acceptance:
     top_q: Any
     score: Any
     inputs: Any
-    rule_of: Any
-    q_of: Any
-    paid: Any
+    rule_index: Any
+    child_q_rows: Any
+    distribution_error: Any
     probes: Any
     columns: Any
     exact: Any
     uniform: list[float] | None
     reason: Reason | None
-    at_most: bool
-    raw: Tensor | None
+    is_upper_bound: bool
+    raw_logits: Tensor | None
 
     @staticmethod
     def to_host(results: abc.Sequence[Acceptance]) -> list[Acceptance]:
@@ -139,22 +139,22 @@ def accept(
     greedy, target = sequence.sampling.greedy, summarise_logits(logits, sequence.sampling)
     position = len(sequence.committed)
     needs_uniform = sequence.verifier.draws(sequence.sampling) and n > 0
-    uniform = sequence.draw.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
+    uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_stop = None
     if not greedy:
-        u_stop = torch.from_numpy(sequence.draw.uniform(position, Purpose.STOP, n + 1)).to(
+        u_stop = torch.from_numpy(sequence.random_stream.uniform(position, Purpose.BONUS, n + 1)).to(
             logits.device, non_blocking=True
         )
     v = Verification(
         tree, target.logits, target.probs, sequence.sampling, u_stop, hidden, layer_states, sequence.committed, sequence.state.verifier,
-        probe_output, raw, histories, target.entropy, late=on_host(logits.device), best=target.best,
+        probe_output, raw, histories, target.entropy, lazy=on_host(logits.device), best=target.best,
     )  # fmt: skip
     decision = sequence.verifier.rule(v)
     reason, stop = decision.reason, decision.stop
     if isinstance(stop, LazySequence):
-        p_stop = LazySequence[float](n + 1, lambda at: target.chances(torch.tensor(stop.some(at.tolist())), at))
+        p_stop = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(stop.take(at.tolist())), at))
     else:
-        p_stop = target.chances(stop)
+        p_stop = target.token_probs(stop)
     like = target.p_top
     empty = like.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
@@ -162,17 +162,17 @@ def accept(
     is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = empty
-    if record and tree.q is not None and tree.q_of is not None:
+    if record and tree.q is not None and tree.child_q_rows is not None:
         top_q_probs, top_ids = largest(tree.q, TOP)
-        top_q, q_of = torch.stack([top_ids.to(like.dtype), top_q_probs.to(like.dtype)]), tree.q_of
-    columns = tree.grown.columns if record and tree.grown is not None else []
+        top_q, q_of = torch.stack([top_ids.to(like.dtype), top_q_probs.to(like.dtype)]), tree.child_q_rows
+    columns = tree.explanation.columns if record and tree.explanation is not None else []
     return Acceptance(
         tokens=tree.tokens,
         parents=tree.parents,
-        stop=stop,
-        p_stop=p_stop,
+        bonus=stop,
+        p_bonus=p_stop,
         entropy=target.entropy,
-        p_node=target.chances(tree.tokens, at) if n else empty,
+        p_node=target.token_probs(tree.tokens, at) if n else empty,
         accept=decision.accept,
         q=_draft_probs(tree, reason, like),
         top_tokens=target.top,
@@ -180,16 +180,16 @@ def accept(
         top_q=top_q,
         score=empty if decision.score is None else decision.score,
         inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
-        rule_of=empty if reason is None or reason.of is None else reason.of,
-        q_of=q_of,
-        paid=empty if decision.paid is None else decision.paid,
-        probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.places]),
+        rule_index=empty if reason is None or reason.of is None else reason.of,
+        child_q_rows=q_of,
+        distribution_error=empty if decision.paid is None else decision.paid,
+        probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
         columns=_stacked(columns, like),
         exact=verify_lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
-        at_most=decision.at_most,
-        raw=raw if sequence.request.extras.logprobs is not None else None,
+        is_upper_bound=decision.at_most,
+        raw_logits=raw if sequence.request.options.logprobs is not None else None,
     )
 
 

@@ -20,9 +20,9 @@ def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, f
     processes the tokens again and writes the same keys and values into its KV cache. If no features are requested, it
     stops after the last requested layer.
     """
-    target, slot, end = models.target, sequence.place, len(sequence.committed) - 1
-    if slot.prefill_states.wanted == selection and slot.prefill_states.n == end:
-        return slot.prefill_states.behind(first)
+    target, slot, end = models.target, sequence.cache_slot, len(sequence.committed) - 1
+    if slot.prefill_states.selection == selection and slot.prefill_states.n == end:
+        return slot.prefill_states.from_position(first)
     target.rewind(slot, first)
     states = PrefillHiddenStates(selection)
     layers = None if selection.features else range(max(selection.layers) + 1)
@@ -40,4 +40,4 @@ def states_of(sequence: Sequence, models: Models, selection: CaptureSelection, f
             )
             states.take(out, len(chunk))
             target.commit(slot, range(len(chunk)))
-    return states.behind(0)
+    return states.from_position(0)

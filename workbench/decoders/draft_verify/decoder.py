@@ -50,11 +50,11 @@ class DraftVerify(Decoder):
         row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         try:
             row.state.policy, row.state.verifier = row.policy.start(), row.verifier.prime(row, row.models)
-            grower = row.configured.grower
+            grower = row.configured_method.tree_builder
             row.state.tree_builder = None if grower is None else grower.prime(row.drafter, row.models)
-            row.state.captured_layers = row.configured.taps(row.models)
-            if row.request.memory is not None and not row.primed:
-                state_actions.load(row, row.request.memory)
+            row.state.captured_layers = row.configured_method.captured_layers(row.models)
+            if row.request.drafter_state is not None and not row.is_open:
+                state_actions.load(row, row.request.drafter_state)
         except BaseException:  # any error: nothing else would release the drafter's resources
             release_drafter(row)
             raise
@@ -82,9 +82,9 @@ class DraftVerify(Decoder):
         if not states:
             return False
         t_start = time.perf_counter()
-        spans_of(state.row for state in states)  # discard forwards between rounds
+        spans_of(state.sequence for state in states)  # discard forwards between rounds
         marks = [self.clock.mark()]
-        for phase in (self.draft, self.verify, self.judge):
+        for phase in (self.draft, self.verify, self.accept):
             states = phase(states)
             marks.append(self.clock.mark())
             if not states:  # all sequences ended with an error
@@ -95,7 +95,9 @@ class DraftVerify(Decoder):
     def plan(self, sequences: abc.Sequence[Sequence]) -> list[RoundState]:
         """Decide how much to draft."""
         return [
-            state for state in map(RoundState, sequences) if self._guard(state.row, lambda t=state: t.plan(sequences))
+            state
+            for state in map(RoundState, sequences)
+            if self._guard(state.sequence, lambda t=state: t.plan(sequences))
         ]
 
     def draft(self, states: list[RoundState]) -> list[RoundState]:
@@ -103,15 +105,15 @@ class DraftVerify(Decoder):
         groups: dict[object, list[RoundState]] = {}
         mark = self.clock.mark()
         for state in states:
-            drafter = state.row.drafter
-            if state.row.state.plan.depth > 0:
+            drafter = state.sequence.drafter
+            if state.sequence.state.plan.depth > 0:
                 group_key = None if drafter.batches() else id(state)
-                groups.setdefault((type(drafter), id(state.row.models), group_key), []).append(state)
+                groups.setdefault((type(drafter), id(state.sequence.models), group_key), []).append(state)
             else:
                 state.tree = DraftTree.empty(device=self.models.target.device)
-                state.drafting = Drafting(mark, mark, (id(state.row),))
+                state.drafting = Drafting(mark, mark, (id(state.sequence),))
         for group in groups.values():
-            start, rows = self.clock.mark(), [state.row for state in group]
+            start, rows = self.clock.mark(), [state.sequence for state in group]
             self._propose(group)
             drafting = Drafting(start, self.clock.mark(), tuple(map(id, rows)), spans_of(rows))
             for state in group:
@@ -120,7 +122,7 @@ class DraftVerify(Decoder):
 
     def _propose(self, group: list[RoundState]) -> None:
         """Draft for a group of sequences; a sequence whose drafter fails ends, and gets no tree."""
-        rows = [state.row for state in group]
+        rows = [state.sequence for state in group]
         drafter = rows[0].drafter
 
         def together() -> None:
@@ -136,16 +138,16 @@ class DraftVerify(Decoder):
                 together()
         except Exception:  # find the sequence that fails; keep the others
             for state in group:
-                self._guard(state.row, state.draft_again)
+                self._guard(state.sequence, state.draft_again)
 
     def verify(self, states: list[RoundState]) -> list[RoundState]:
         """Compute the target's logits and hidden states, in one forward for all that start at the same layer."""
         groups: dict[tuple[int, int], list[RoundState]] = {}
         for state in states:
-            if self._guard(state.row, lambda t=state: t.lay_out(self.models)):
-                assert state.block is not None
-                begin = 0 if state.block.exits is None else state.block.exits.layer
-                groups.setdefault((begin, state.block.enters), []).append(state)
+            if self._guard(state.sequence, lambda t=state: t.build_input(self.models)):
+                assert state.verification_input is not None
+                begin = 0 if state.verification_input.exits is None else state.verification_input.exits.layer
+                groups.setdefault((begin, state.verification_input.probe_entry_layer), []).append(state)
         for begin, enters in sorted(groups):
             self._verify(groups[begin, enters], begin, enters)
         return [state for state in states if state.logits is not None]
@@ -160,41 +162,45 @@ class DraftVerify(Decoder):
         """
         entries: list[tuple[RoundState, Segment]] = []
         for state in states:
-            self._guard(state.row, lambda t=state: entries.append((t, t.segment(self.models))))
+            self._guard(state.sequence, lambda t=state: entries.append((t, t.segment(self.models))))
         if not entries:
             return
         entries.sort(key=lambda pair: pair[1].slot.index)
-        taps = {layer for state, _ in entries for layer in state.row.state.captured_layers}
+        taps = {layer for state, _ in entries for layer in state.sequence.state.captured_layers}
         try:
             target, segments = self.models.target, [segment for _, segment in entries]
             if enters:
-                blocks = [(state.row, state.block) for state, _ in entries if state.block is not None]
+                blocks = [
+                    (state.sequence, state.verification_input)
+                    for state, _ in entries
+                    if state.verification_input is not None
+                ]
                 out = forward_entering(self.models, blocks, enters, taps)
             else:
                 out = (
-                    target.forward_behind(segments, begin, taps)
+                    target.forward_from(segments, begin, taps)
                     if begin
                     else target.forward(segments, capture_layers=taps)
                 )
         except Exception as error:
             if len(entries) == 1:
-                self._guard(entries[0][0].row, lambda e=error: _raise(e))
+                self._guard(entries[0][0].sequence, lambda e=error: _raise(e))
                 return
             for state, _ in entries:
                 self._verify([state], begin, enters)
             return
         for index, (state, _) in enumerate(entries):
-            state.read(out, index)
+            state.take_output(out, index)
 
-    def judge(self, states: list[RoundState]) -> list[RoundState]:
+    def accept(self, states: list[RoundState]) -> list[RoundState]:
         """Apply the acceptance rules on the device, copy the results to the host at once, and find accepted paths."""
         acceptances: list[Acceptance] = []
         full = self.context.record
         judged = [
-            state for state in states if self._guard(state.row, lambda t=state: acceptances.append(t.accept(full)))
+            state for state in states if self._guard(state.sequence, lambda t=state: acceptances.append(t.accept(full)))
         ]
         for state, acceptance in zip(judged, Acceptance.to_host(acceptances), strict=True):
-            self._guard(state.row, lambda t=state, a=acceptance: t.walk(a))
+            self._guard(state.sequence, lambda t=state, a=acceptance: t.walk(a))
         return [state for state in judged if state.verified_tree is not None]
 
     def commit(
@@ -209,16 +215,16 @@ class DraftVerify(Decoder):
             begun: start of the round, in seconds of the host's clock.
         """
         start, verify, judge, commit = marks
-        spans = spans_of(state.row for state in states)
+        spans = spans_of(state.sequence for state in states)
         drafted = {id(d): d for state in planned if (d := state.drafting) is not None}
-        shares = {row: work for d in drafted.values() for row, work in share_forwards(d.spans, d.rows).items()}
-        verified = share_forwards(spans, [id(state.row) for state in states])
+        shares = {row: work for d in drafted.values() for row, work in share_forwards(d.spans, d.sequence_ids).items()}
+        verified = share_forwards(spans, [id(state.sequence) for state in states])
         forwards_s = sum(work.part_s for work in shares.values()) + sum(span.seconds for span in spans)
         for state in states:
-            key, drafting = id(state.row), state.drafting
+            key, drafting = id(state.sequence), state.drafting
             assert drafting is not None
             timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(states))
-            self._guard(state.row, lambda t=state, s=timing: t.commit(s, t_round, self.context))
+            self._guard(state.sequence, lambda t=state, s=timing: t.commit(s, t_round, self.context))
 
 
 def spans_of(sequences: Iterable[Sequence]) -> list[Span]:

@@ -14,7 +14,7 @@ class TreeBuilderProtocol(Protocol):
 
     siblings: ClassVar[Sampling]
 
-    def grow(self, tree: Any, plan: Plan) -> DraftTree:
+    def build(self, tree: Any, plan: Plan) -> DraftTree:
         """Build a tree within the plan."""
         ...
 
@@ -32,10 +32,10 @@ class Plan:
 
     depth: int
     _: KW_ONLY
-    stops: bool = False
-    grower: TreeBuilderProtocol | None = None
+    can_stop_early: bool = False
+    tree_builder: TreeBuilderProtocol | None = None
     nodes: int | None = None
 
-    def within(self, nodes: int) -> int:
+    def limit_nodes(self, nodes: int) -> int:
         """Limit a number of nodes, or levels of a chain, to the budget."""
         return nodes if self.nodes is None else min(nodes, self.nodes)

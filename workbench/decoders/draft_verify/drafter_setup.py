@@ -14,7 +14,7 @@ def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> 
     """Return the drafter's state for the committed tokens; None if they exceed its context (reason in `no_drafts`)."""
     sequence.state.no_drafts = ""
     try:
-        return drafter.prime(sequence, models)
+        return drafter.init_state(sequence, models)
     except ContextError:
         sequence.state.no_drafts = _too_short(models)
         return None
@@ -26,16 +26,16 @@ def levels_left(sequence: Sequence) -> int:
     if depth is not None and depth < 1:
         sequence.state.no_drafts = _too_short(sequence.models)
     if sequence.state.no_drafts:
-        if not sequence.has_said(sequence.state.no_drafts):
-            sequence.say(sequence.state.no_drafts)
+        if not sequence.has_warning(sequence.state.no_drafts):
+            sequence.add_warning(sequence.state.no_drafts)
         return 0
     return sequence.remaining if depth is None else depth
 
 
 def _too_short(models: Models) -> str:
-    assert models.writer is not None
+    assert models.draft_model is not None
     return (
-        f"{models.writer_name} has {models.writer.context} positions, and the text has filled them: nothing more "
+        f"{models.draft_model_name} has {models.draft_model.context} positions, and the text has filled them: nothing more "
         "is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
         "method without one."
     )

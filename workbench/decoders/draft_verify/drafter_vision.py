@@ -20,7 +20,7 @@ def report_vision(sequence: Sequence, **fields: Any) -> None:
 
 def changed_vision(sequence: Sequence) -> dict[str, Any]:
     """Return the image information of target and drafter, for `Round.vision`; {} if unchanged since the last report."""
-    target, pictured = sequence.models.target, sequence.place.pictured
+    target, pictured = sequence.models.target, sequence.cache_slot.image_prefill
     if pictured is None:
         return {}
     n_vision, swaps = pictured.n_vision, sequence.report.image_changes
@@ -36,11 +36,13 @@ def changed_vision(sequence: Sequence) -> dict[str, Any]:
     if not swaps:
         return dict(fields)
     *targets, last = (
-        [dataclasses.asdict(p) for p in record_images(sequence.models, s.images, s.pictures)] for s in swaps
+        [dataclasses.asdict(p) for p in record_images(sequence.models, s.image_inputs, s.pil_images)] for s in swaps
     )
-    return fields | {"pictures": last, "sees": swaps[-1].sees} | ({"target_pictures": targets[0]} if targets else {})
+    return (
+        fields | {"pictures": last, "sees": swaps[-1].receiver} | ({"target_pictures": targets[0]} if targets else {})
+    )
 
 
 def _drafter_name(sequence: Sequence) -> str | None:
     heads = [sequence.models.heads[need].name for need in sequence.drafter.needs if need in sequence.models.heads]
-    return heads[0] if heads else sequence.models.writer_name if DRAFTERS & set(sequence.drafter.needs) else None
+    return heads[0] if heads else sequence.models.draft_model_name if DRAFTERS & set(sequence.drafter.needs) else None

@@ -37,20 +37,20 @@ class RoundFeedback:
 
     tokens: list[int]
     parents: list[int]
-    verdict: VerificationResult
+    result: VerificationResult
     emitted: list[int]
     root: int
-    top: list[list[int]]
-    planned: Plan
+    top_tokens: list[list[int]]
+    plan: Plan
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
-    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
-    probed: ProbeOutput | None = None
-    chances: list[list[float]] = field(default_factory=list[list[float]])
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    probe_output: ProbeOutput | None = None
+    top_probs: list[list[float]] = field(default_factory=list[list[float]])
 
     @property
-    def places(self) -> list[int]:
+    def path_indices(self) -> list[int]:
         """Indices into `hidden` and `taps` of positions that predict the emitted tokens: root, then accepted nodes."""
-        return [0, *(node + 1 for node in self.verdict.path)][: len(self.emitted)]
+        return [0, *(node + 1 for node in self.result.path)][: len(self.emitted)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +81,25 @@ class Verification:
     """
 
     tree: DraftTree
-    said: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
+    processed_logits: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
     probs: Float[Tensor, "N_plus_1 V"] | Callable[[], Tensor]
     sampling: SamplingParams
-    u_stop: Float[Tensor, " N_plus_1"] | None
+    u_bonus: Float[Tensor, " N_plus_1"] | None
     hidden: Float[Tensor, "N_plus_1 D"] | None = None
-    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
     committed: Sequence[int] = ()
     state: Any = None
-    probed: ProbeOutput | None = None
-    raw: Float[Tensor, "N_plus_1 V"] | None = None
+    probe_output: ProbeOutput | None = None
+    raw_logits: Float[Tensor, "N_plus_1 V"] | None = None
     histories: Sequence[Tensor] = ()
     entropy: Float[Tensor, " N_plus_1"] | None = None
-    late: bool = False
+    lazy: bool = False
     best: Int[Tensor, " N_plus_1"] | None = None
 
     @property
     def logits(self) -> Float[Tensor, "N_plus_1 V"]:
         """Target logits after penalties and processors."""
-        return self.said if isinstance(self.said, Tensor) else self.said()
+        return self.processed_logits if isinstance(self.processed_logits, Tensor) else self.processed_logits()
 
     @property
     def p(self) -> Float[Tensor, "N_plus_1 V"]:
@@ -135,7 +135,7 @@ class EarlyExitStates:
 
     layer: int
     states: Float[Tensor, "N_plus_1 D"]
-    taps: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
+    layer_states: Mapping[int, Float[Tensor, "N_plus_1 D"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,5 +147,5 @@ class TentativeDecision:
         back: number of newest tokens that are taken back.
     """
 
-    final: int = 0
-    back: int = 0
+    n_final: int = 0
+    n_revoked: int = 0

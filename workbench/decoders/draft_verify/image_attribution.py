@@ -56,12 +56,12 @@ def explain(
     """
     rounds = list(trace.rounds)
     tokens = [e.token for r in rounds for e in r.emitted]
-    if request.images is None or not tokens:
+    if request.image_inputs is None or not tokens:
         raise PromptError(
-            "There is nothing to explain: the run has no images." if request.images is None else "No token yet.",
-            "Start a run with an image." if request.images is None else "Try again in a moment.",
+            "There is nothing to explain: the run has no images." if request.image_inputs is None else "No token yet.",
+            "Start a run with an image." if request.image_inputs is None else "Try again in a moment.",
         )
-    if request.images["input_ids"].shape[1] + len(tokens) > LONGEST:
+    if request.image_inputs["input_ids"].shape[1] + len(tokens) > LONGEST:
         raise CapacityError(
             f"The text is too long for attribution maps; at most {LONGEST} positions.", "Use a shorter run."
         )
@@ -85,11 +85,11 @@ def explain_draft_model(
 ) -> dict[str, Any] | None:
     """Return the attribution maps of a draft model that reads images itself; None for any other."""
     processor = models.drafter_processor
-    if models.drafter is None or processor is None or not request.pictures:
+    if models.drafter is None or processor is None or not request.pil_images:
         return None
     prompt = translate_placeholders(models.processor, processor, request.prompt)
-    first = process(processor, prompt, request.pictures)
-    changes = [(n, process(processor, prompt, swap.pictures)) for n, swap in request.swaps]
+    first = process(processor, prompt, request.pil_images)
+    changes = [(n, process(processor, prompt, swap.pil_images)) for n, swap in request.image_changes]
     return _maps(models.drafter.model, _stretches(first, changes, len(tokens)), tokens, on_progress)
 
 
@@ -111,9 +111,9 @@ def stretches(request: Request, n: int, drafter: bool = False) -> Iterator[tuple
         n: number of tokens that the run has emitted.
         drafter: use the images shown to the drafter, which may differ from the target's.
     """
-    assert request.images is not None
-    changed = [(at, swap.images) for at, swap in request.swaps if drafter or swap.sees == BOTH]
-    return _stretches(request.images, changed, n)
+    assert request.image_inputs is not None
+    changed = [(at, swap.image_inputs) for at, swap in request.image_changes if drafter or swap.receiver == BOTH]
+    return _stretches(request.image_inputs, changed, n)
 
 
 def _stretches(first: Inputs, changed: list[tuple[int, Inputs]], n: int) -> Iterator[tuple[int, int, Inputs]]:

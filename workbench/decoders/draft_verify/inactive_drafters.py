@@ -47,7 +47,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
         drafter: new drafter, which does not draft yet; nothing is changed.
         models: models that it will run with.
     """
-    name = drafter.memory()
+    name = drafter.state_key()
     if name is None:
         return None
     if name == sequence.drafter.memory() and not sequence.state.no_drafts:
@@ -65,7 +65,7 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
         drafter: new drafter.
         taken: state that the new drafter took over (`remembered`), if any.
     """
-    name, new_name = sequence.drafter.memory(), drafter.memory()
+    name, new_name = sequence.drafter.memory(), drafter.state_key()
     if reused is not None and reused.state is sequence.state.drafter:  # the same memory with other parameters
         return
     if (

@@ -53,7 +53,7 @@ class StateSummary:
     bound: int
     n_bytes: int
     most_bytes: int
-    counted: str
+    count_meaning: str
     top: Sequence[StateEntry] = ()
 
 
@@ -61,7 +61,7 @@ class StateSummary:
 class FinishedState:
     """Drafter state of a finished sequence: its summary, and its file or the reason why there is none."""
 
-    look: dict[str, Any]
+    summary: dict[str, Any]
     data: bytes | None
     why: str = ""
 
@@ -81,9 +81,9 @@ class InspectableState(ABC):
 
     title: str
     unit: ClassVar[str]
-    asked: int = 0
+    n_queries: int = 0
     hits: int = 0
-    kept: int = 0
+    n_accepted: int = 0
     shared: bool = False
     sources: Collection[str] = ()
 
@@ -94,16 +94,16 @@ class InspectableState(ABC):
             source: source of each node of the draft.
             path: accepted nodes.
         """
-        self.asked += 1
-        self.hits += any(map(self.made, source))
-        self.kept += sum(self.made(source[node]) for node in path)
+        self.n_queries += 1
+        self.hits += any(map(self.is_own_source, source))
+        self.n_accepted += sum(self.is_own_source(source[node]) for node in path)
 
-    def made(self, source: str) -> bool:
+    def is_own_source(self, source: str) -> bool:
         """Whether a node with this source comes from this state."""
         return not self.sources or source in self.sources
 
     @abstractmethod
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         """Return size, limit, and the `n` top entries."""
 
     def pack(self) -> Arrays:
@@ -114,7 +114,7 @@ class InspectableState(ABC):
         """
         raise MethodUnavailableError(f"The {self.title.lower()} cannot be saved.", "It is on disk already.")
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         """Merge the arrays of `pack` into the state.
 
         Args:

@@ -40,7 +40,7 @@ class TrainableLayers(OnlineTrainer):
         loss: loss of the last step, in nats per position.
     """
 
-    called = "draft model"
+    label = "draft model"
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -50,10 +50,10 @@ class TrainableLayers(OnlineTrainer):
                 layer.requires_grad_(True)
             self._layers = nn.ModuleList(layers)
             self._model = with_layers(runner.model, layers)
-        self._steps = self._beginning()
-        self.shared_copy = self._as_it_is()
+        self._steps = self._create_optimiser()
+        self.shared_copy = self._create_copy()
 
-    def learn(
+    def distil_step(
         self,
         tokens: Sequence[int],
         start: int,
@@ -105,12 +105,12 @@ class TrainableLayers(OnlineTrainer):
             self._steps.zero_grad()
         self.n_steps += 1
         self.loss = float(loss.item())
-        self.settle()
+        self.use_weights()
         return self.loss
 
     def log_probs(self, tokens: Sequence[int], start: int = 0) -> Float[Tensor, "n V"]:
         """Return log q after each token of a text, without a cache; −∞ for tokens outside the draft vocabulary."""
-        ids = self.runner.known(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
+        ids = self.runner.replace_unknown(to_device(list(tokens), self.runner.device, torch.long)).unsqueeze(0)
         positions = torch.arange(start, start + len(tokens), device=ids.device).unsqueeze(0)
         head = self.runner.lm_head
         if not isinstance(head, TrimmedLinear):
@@ -120,14 +120,16 @@ class TrainableLayers(OnlineTrainer):
         decoder = self._model.get_decoder()
         assert isinstance(decoder, nn.Module)
         hidden = decoder(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
-        log_probs = F.linear(hidden, head.weight[head.kept]).float().log_softmax(1)
-        return log_probs.new_full((len(log_probs), head.out_features), -torch.inf).index_copy(1, head.kept, log_probs)
+        log_probs = F.linear(hidden, head.weight[head.token_ids]).float().log_softmax(1)
+        return log_probs.new_full((len(log_probs), head.out_features), -torch.inf).index_copy(
+            1, head.token_ids, log_probs
+        )
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset to the model's original weights."""
-        self.begin_again()
-        self._steps = self._beginning()
-        self.settle()
+        self.reset_weights()
+        self._steps = self._create_optimiser()
+        self.use_weights()
 
     @property
     def n_bytes(self) -> int:
@@ -136,13 +138,13 @@ class TrainableLayers(OnlineTrainer):
         return layer_bytes * (3 if self.shared_copy.lean is None else 4)
 
     @property
-    def whose(self) -> str:
+    def fingerprint(self) -> str:
         """Fingerprint of the model."""
         return fingerprint(self.runner.model)
 
-    def began_as(self, whose: str) -> bool:
+    def matches(self, whose: str) -> bool:
         """Whether a fingerprint belongs to these weights, quantised or not."""
-        return not fingerprints_differ(whose, self.whose)
+        return not fingerprints_differ(whose, self.fingerprint)
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, trained value and original value of each weight."""
@@ -150,14 +152,14 @@ class TrainableLayers(OnlineTrainer):
         for (name, weight), origin in zip(self._layers.named_parameters(), origins, strict=True):
             yield name, weight.detach(), origin.detach()
 
-    def settle(self) -> None:
+    def use_weights(self) -> None:
         """Rebuild the weight-sharing copy from the current layers."""
-        self.shared_copy = self._as_it_is()
+        self.shared_copy = self._create_copy()
 
-    def _beginning(self) -> torch.optim.AdamW:
+    def _create_optimiser(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._layers.parameters(), weight_decay=0.0, betas=(0.9, 0.99), fused=True)
 
-    def _as_it_is(self) -> WeightSharingCopy:
+    def _create_copy(self) -> WeightSharingCopy:
         """Return a weight-sharing copy with the current layers, as a lean decoder if the model has one."""
         runner_lean = self.runner.lean
         if runner_lean is None:

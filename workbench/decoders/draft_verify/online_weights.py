@@ -39,29 +39,29 @@ class OnlineTrainer(ABC):
         loss: loss of the last step; NaN before the first.
     """
 
-    called: ClassVar[str]
+    label: ClassVar[str]
     n_steps: int = 0
     loss: float = float("nan")
 
     @property
     @abstractmethod
-    def whose(self) -> str:
+    def fingerprint(self) -> str:
         """Hexadecimal fingerprint of the original weights."""
 
-    def began_as(self, fingerprint: str) -> bool:
+    def matches(self, fingerprint: str) -> bool:
         """Whether a fingerprint belongs to the original weights."""
-        return fingerprint == self.whose
+        return fingerprint == self.fingerprint
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield name, current value (may be written to) and original value of each weight."""
 
     @abstractmethod
-    def settle(self) -> None:
+    def use_weights(self) -> None:
         """Use the current weights for drafting from now on."""
 
     @abstractmethod
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset to the original weights, with a new optimiser."""
 
     @property
@@ -74,14 +74,14 @@ class OnlineTrainer(ABC):
         """Largest memory that it may take, in bytes."""
         return self.n_bytes
 
-    def begin_again(self) -> None:
+    def reset_weights(self) -> None:
         """Reset every weight to its original value, and the number of steps to 0."""
         with torch.inference_mode(False), torch.no_grad():
             for _, weight, origin in self.pairs():
                 weight.copy_(origin)
         self.n_steps, self.loss = 0, float("nan")
 
-    def moved(self) -> dict[str, float]:
+    def relative_changes(self) -> dict[str, float]:
         """Return the change of each weight, as a share of its original norm."""
         return {
             name: float((change.square().sum() / origin.to(change).square().sum().clamp_min(_NORMED)).sqrt())
@@ -101,7 +101,7 @@ class OnlineTrainer(ABC):
             for name, weight, _ in self.pairs():
                 weight.add_(from_numpy(moves[name]).to(weight))
         self.n_steps += n_steps
-        self.settle()
+        self.use_weights()
 
     def _changes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield each weight's name, its change, in float32 or wider, and its original value."""
@@ -126,12 +126,12 @@ class TrainedState(InspectableState, Generic[_L]):
 
     def __init__(self, trainable: _L, shared: bool) -> None:
         self.trainable, self.shared = trainable, shared
-        self.title = f"Changes of the {trainable.called} by online training"
+        self.title = f"Changes of the {trainable.label} by online training"
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         """Return the weights that changed most."""
         weights = self.trainable
-        changes = sorted(weights.moved().items(), key=lambda item: -item[1])[:n]
+        changes = sorted(weights.relative_changes().items(), key=lambda item: -item[1])[:n]
         top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]
         return StateSummary(
             weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "moved, in percent of its length", top
@@ -139,20 +139,20 @@ class TrainedState(InspectableState, Generic[_L]):
 
     def pack(self) -> Arrays:
         """Return the change of each weight, the number of steps, and the fingerprint of the original weights."""
-        digits = np.array([int(digit, 16) for digit in self.trainable.whose])
+        digits = np.array([int(digit, 16) for digit in self.trainable.fingerprint])
         return self.trainable.differences() | {FINGERPRINT_KEY: digits, STEPS_KEY: np.array([self.trainable.n_steps])}
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         """Add the weight changes of a file to the current weights."""
         weights = self.trainable
         digits = "".join(
             f"{digit:x}"
             for digit in check_array(arrays, FINGERPRINT_KEY, (None,), 0, 16, whole=True).astype(int).tolist()
         )
-        if not weights.began_as(digits):
+        if not weights.matches(digits):
             raise ModelError(
-                f"The file is broken, or is of another {weights.called}.",
-                f"Take the {weights.called} that it was saved with, or start without the file.",
+                f"The file is broken, or is of another {weights.label}.",
+                f"Take the {weights.label} that it was saved with, or start without the file.",
             )
         n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}
@@ -162,4 +162,4 @@ class TrainedState(InspectableState, Generic[_L]):
 
     def clear(self) -> None:
         """Reset to the original weights."""
-        self.trainable.forget()
+        self.trainable.reset()

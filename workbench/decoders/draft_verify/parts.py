@@ -44,7 +44,7 @@ class Part:
     def make_ready(self, models: Models) -> None:
         """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
 
-    def taps(self, models: Models) -> Collection[int]:
+    def captured_layers(self, models: Models) -> Collection[int]:
         """Return the indices of target layers whose hidden states the part needs from a verification; default: none."""
         return ()
 
@@ -64,7 +64,7 @@ class Drafter(Part):
     drafter during a run. The result is `row.state.drafter` until `release`.
     """
 
-    blind: ClassVar[bool] = False
+    ignores_images: ClassVar[bool] = False
     """Whether the drafter ignores images, so that a draft model trained without them suits it better."""
     reads_target: ClassVar[bool] = False
     """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
@@ -85,7 +85,7 @@ class Drafter(Part):
         """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
         return CaptureSelection()
 
-    def prime(self, sequence: Sequence, models: Models) -> Any:
+    def init_state(self, sequence: Sequence, models: Models) -> Any:
         """Return the state for one sequence; None if it needs none."""
         return None
 
@@ -94,7 +94,7 @@ class Drafter(Part):
         """Whether the drafter handles several sequences per call. Others are called for one sequence at a time."""
         return cls.propose is not Drafter.propose
 
-    def reach(self, sequence: Sequence) -> int | None:
+    def max_levels(self, sequence: Sequence) -> int | None:
         """Return the number of levels that fit into its own model's context; None if it has no shorter context.
 
         Below 1, the engine requests no more drafts and reports the reason.
@@ -108,11 +108,11 @@ class Drafter(Part):
         """
         return [row.drafter.propose_row(row, row.state.plan) for row in sequences]
 
-    def propose_row(self, sequence: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return a tree for one sequence, of at most `plan.depth` levels."""
         raise NotImplementedError
 
-    def exits(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
+    def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         """Return the target's hidden states at the root and this draft, if drafting computed them; else None.
 
         The sequence's KV entries of those layers are then stored after its committed part, and verification continues
@@ -143,7 +143,7 @@ class Drafter(Part):
         """
         return None
 
-    def memory(self) -> Hashable | None:
+    def state_key(self) -> Hashable | None:
         """Return the name of the drafter's memory: a state that is learned from the text and the target's outputs.
 
         A drafter with a memory keeps receiving feedback (`observe`) while another one drafts. A drafter whose memory
@@ -164,11 +164,11 @@ class TreeBuilder(Part):
     superposes: ClassVar[bool] = False
     """Whether the tree builder feeds several tokens as one. It then needs a drafter with `superposes`."""
 
-    def prime(self, drafter: Drafter, models: Models) -> Any:
+    def init_state(self, drafter: Drafter, models: Models) -> Any:
         """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
         return None
 
-    def grow(self, tree: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
         raise NotImplementedError
 
@@ -190,20 +190,20 @@ class DistributionDrafter(Drafter):
 
     superposes: ClassVar[bool] = False
     """Whether the drafter can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
-    usual: ClassVar[TreeBuilder | None] = None
+    default_tree_builder: ClassVar[TreeBuilder | None] = None
     """Default tree builder if neither plan nor method names one."""
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
         """Return a tree without nodes; None if nothing can be drafted yet."""
         raise NotImplementedError
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Return the tree that the plan's tree builder builds from this drafter's distributions.
 
         Raises:
             WorkbenchError: neither the plan nor the method names a tree builder, and there is no default.
         """
-        grower = plan.grower or self.usual
+        grower = plan.tree_builder or self.default_tree_builder
         if grower is None:
             raise WorkbenchError(
                 f"{type(self).__name__} yields distributions, but its method names no tree builder.",
@@ -211,7 +211,7 @@ class DistributionDrafter(Drafter):
             )
         if (growth := self.begin(row)) is None:
             return DraftTree.empty(device=row.models.target.device)
-        return grower.grow(growth, plan)
+        return grower.build(growth, plan)
 
 
 class Verifier(Part):
@@ -225,7 +225,7 @@ class Verifier(Part):
     """Ways of drawing siblings for which the output follows the target's distribution; empty: approximate."""
     keeps_greedy: ClassVar[bool] = True
     """Whether output at temperature 0 equals the target's own, whatever was drafted."""
-    reads_laws: ClassVar[bool] = False
+    reads_draft_probs: ClassVar[bool] = False
     """Whether the verifier reads draft distributions of chains also at temperature 0; providing them costs time."""
 
     def reads_draft_states(self, models: Models) -> bool:
@@ -235,7 +235,7 @@ class Verifier(Part):
         """
         return False
 
-    def prime(self, sequence: Sequence, models: Models) -> Any:
+    def init_state(self, sequence: Sequence, models: Models) -> Any:
         """Return the state for one sequence; None if it needs none."""
         return None
 
@@ -254,21 +254,23 @@ class Verifier(Part):
         """Find the accepted path on the host. `score`: `AcceptanceDecision.score`, for choosing among paths."""
         return walk(parents, accept, bonus, uniform)
 
-    def draws(self, sampling: SamplingParams) -> bool:
+    def needs_uniform(self, sampling: SamplingParams) -> bool:
         """Whether acceptance needs uniform random numbers."""
         return not sampling.greedy
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
 
-    def holds(self) -> int:
+    def max_tentative(self) -> int:
         """Return the largest number of tentative tokens that the verifier may take back; 0: all tokens are final.
 
         Tentative tokens are emitted and streamed only when `settle` or this limit makes them final.
         """
         return 0
 
-    def settle(self, sequence: Sequence, tentative: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
+    def decide_tentative(
+        self, sequence: Sequence, tentative: abc.Sequence[EmittedToken], ends: bool
+    ) -> TentativeDecision:
         """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
 
         Args:
@@ -286,10 +288,10 @@ class Policy(Part):
     """Whether the policy uses information that no real policy has; the run is then a simulation."""
     timed: ClassVar[bool] = False
     """Whether the policy depends on measured times; two runs of one request may then draft differently."""
-    grows: ClassVar[type[TreeBuilder] | None] = None
+    tree_builder: ClassVar[type[TreeBuilder] | None] = None
     """Tree builder that the policy's plans name, in place of the method's; None: the plans name none."""
 
-    def start(self) -> Any:
+    def init_state(self) -> Any:
         """Return the policy's state for one sequence."""
         return None
 
@@ -303,7 +305,7 @@ class Policy(Part):
         """
         raise NotImplementedError
 
-    def go_on(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
+    def should_continue(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
         """Return whether to draft another level; called if the plan `stops`.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping

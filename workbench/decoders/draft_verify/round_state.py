@@ -50,82 +50,87 @@ class RoundState:
         verified_tree: verification result.
     """
 
-    row: Sequence
+    sequence: Sequence
     tree: DraftTree | None = None
     drafting: Drafting | None = None
-    block: VerificationInput | None = None
+    verification_input: VerificationInput | None = None
     logits: Tensor | None = None
     hidden: Tensor | None = None
-    taps: dict[int, Tensor] = field(default_factory=dict)
-    probed: dict[str, ProbeOutput] = field(default_factory=dict)
-    strange: Tensor | None = None
+    layer_states: dict[int, Tensor] = field(default_factory=dict)
+    probe_outputs: dict[str, ProbeOutput] = field(default_factory=dict)
+    has_invalid_token: Tensor | None = None
     verified_tree: VerifiedTree | None = None
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
-        row = self.row
+        row = self.sequence
         planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
-        row.state.plan = replace(planned, depth=depth, grower=planned.grower or row.configured.grower)
+        row.state.plan = replace(planned, depth=depth, grower=planned.grower or row.configured_method.tree_builder)
 
     def draft_again(self) -> None:
         """Draft for this sequence alone from a new state: after a failed batch the old one may be inconsistent."""
-        row = self.row
-        row.place.scratch = 0
+        row = self.sequence
+        row.cache_slot.scratch = 0
         release_drafter(row)
         row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         self.tree = row.drafter.propose([row])[0]
 
-    def lay_out(self, models: Models) -> None:
+    def build_input(self, models: Models) -> None:
         """Assemble the input of the target's forward."""
         assert self.tree is not None
         size, guarded = models.target.vocab_size, not on_host(models.target.device)
-        self.strange = _clamp_token_ids(self.tree.tokens, size) if guarded and len(self.tree) else None
-        self.block = build_input(self.row, self.tree, models)
-        for probes in self.block.asked.values() if guarded else ():
+        self.has_invalid_token = _clamp_token_ids(self.tree.tokens, size) if guarded and len(self.tree) else None
+        self.verification_input = build_input(self.sequence, self.tree, models)
+        for probes in self.verification_input.probes_by_part.values() if guarded else ():
             if probes.states is None:
                 invalid = _clamp_token_ids(probes.tokens, size)
-                self.strange = invalid if self.strange is None else self.strange | invalid
+                self.has_invalid_token = invalid if self.has_invalid_token is None else self.has_invalid_token | invalid
 
     def segment(self, models: Models) -> Segment:
         """Return the segment of the last committed token, the draft after it, and the probe positions."""
-        assert self.block is not None
-        return self.block.segment(self.row, models)
+        assert self.verification_input is not None
+        return self.verification_input.segment(self.sequence, models)
 
-    def read(self, out: Output, b: int) -> None:
+    def take_output(self, out: Output, b: int) -> None:
         """Take the sequence's results, at batch index `b`, from the output of the target's forward."""
-        assert self.block is not None
-        n = 1 + len(self.block.tree)
+        assert self.verification_input is not None
+        n = 1 + len(self.verification_input.tree)
         self.logits, self.hidden = out.logits[b, :n], out.hidden[b, :n]
-        if self.strange is not None:
-            self.logits = self.logits.masked_fill(self.strange, torch.nan)
-        self.probed = self.block.probed(out.logits[b], out.hidden[b])
-        exit_taps = {} if self.block.exits is None else self.block.exits.taps
-        self.taps = {i: out.taps[i][b, :n] if i in out.taps else exit_taps[i] for i in self.row.state.captured_layers}
+        if self.has_invalid_token is not None:
+            self.logits = self.logits.masked_fill(self.has_invalid_token, torch.nan)
+        self.probe_outputs = self.verification_input.probe_outputs(out.logits[b], out.hidden[b])
+        exit_taps = {} if self.verification_input.exits is None else self.verification_input.exits.layer_states
+        self.layer_states = {
+            i: out.layer_states[i][b, :n] if i in out.layer_states else exit_taps[i]
+            for i in self.sequence.state.captured_layers
+        }
 
     def accept(self, record: bool) -> Acceptance:
         """Return the results of the sequence's acceptance rule, on the device."""
         assert self.tree is not None
         assert self.logits is not None
         assert self.hidden is not None
-        assert self.block is not None
-        probes, probed = self.block.probes, self.probed.get("verifier")
-        return accept(self.row, self.tree, self.logits, self.hidden, self.taps, record, probes, probed)
+        assert self.verification_input is not None
+        probes, probed = self.verification_input.probes, self.probe_outputs.get("verifier")
+        return accept(self.sequence, self.tree, self.logits, self.hidden, self.layer_states, record, probes, probed)
 
     def walk(self, acceptance: Acceptance) -> None:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         assert self.tree is not None
-        assert self.block is not None
-        sources = [probes.source for probes in self.block.asked.values() for _ in range(len(probes))]
-        self.verified_tree = VerifiedTree.of(self.tree, acceptance, self.row.verifier, sources)
+        assert self.verification_input is not None
+        sources = [
+            probes.source for probes in self.verification_input.probes_by_part.values() for _ in range(len(probes))
+        ]
+        self.verified_tree = VerifiedTree.of(self.tree, acceptance, self.sequence.verifier, sources)
 
     def commit(self, timing: Timing, t_round: float, context: EngineContext) -> None:
         """Commit the accepted path to the cache, emit its tokens, pass feedback to the parts, record the round."""
-        row, verified_tree, hidden = self.row, self.verified_tree, self.hidden
+        row, verified_tree, hidden = self.sequence, self.verified_tree, self.hidden
         assert verified_tree is not None
         assert hidden is not None
         if verified_tree.is_nan:
-            if self.strange is not None and bool(self.strange):
+            if self.has_invalid_token is not None and bool(self.has_invalid_token):
                 raise WorkbenchError(
                     f"{type(row.drafter).__name__} drafted or probed a token id that the target does not have.",
                     f"Use numbers from 0 to {context.models.target.vocab_size - 1}.",
@@ -134,7 +139,7 @@ class RoundState:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, n_before = verified_tree.verdict, len(row.committed)
+        verdict, n_before = verified_tree.result, len(row.committed)
         tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
         is_tentative = bool(row.state.tentative) or row.verifier.holds() > 0
         if is_tentative:
@@ -142,26 +147,26 @@ class RoundState:
             spans = [("", 0, 0)] * n_emitted
         else:
             n_emitted, reason, spans = apply_stop_conditions(row, tokens, context.models)
-        root, previous_hidden = row.committed[-1], row.place.last_hidden
+        root, previous_hidden = row.committed[-1], row.cache_slot.last_hidden
         path = verdict.path[:n_emitted]
-        context.models.target.commit(row.place, [0, *(node + 1 for node in path)])
-        row.place.last_hidden = hidden[path[-1] + 1 if path else 0]
+        context.models.target.commit(row.cache_slot, [0, *(node + 1 for node in path)])
+        row.cache_slot.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:n_emitted])
         scores = list[TokenLogprob]()
-        if (raw := verified_tree.acceptance.raw) is not None:
+        if (raw := verified_tree.acceptance.raw_logits) is not None:
             positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
-            n_top = row.request.extras.logprobs or 0
+            n_top = row.request.options.logprobs or 0
             scores = token_logprobs(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
-            self._tell(root, tokens[:n_emitted])
+            self._send_feedback(root, tokens[:n_emitted])
         new_tokens = emitted_tokens(verified_tree, n_before, spans)
         if is_tentative:
             results = decide(
-                row, self._held(new_tokens, previous_hidden, scores, context), bool(reason), context.models
+                row, self._tentative_tokens(new_tokens, previous_hidden, scores, context), bool(reason), context.models
             )
         else:
             results = TentativeResults(new_tokens, [], reason)
-            row.request.scores.extend(scores)
+            row.request.logprobs.extend(scores)
         record = record_round(
             row, verified_tree, new_tokens, results, timing, context.token_text, context.record, t_round
         )
@@ -169,13 +174,13 @@ class RoundState:
         if results.reason:
             context.end(row, FINISHED, results.reason)
 
-    def _held(
+    def _tentative_tokens(
         self, new: list[EmittedToken], before: Tensor | None, scores: list[TokenLogprob], context: EngineContext
     ) -> list[TentativeToken]:
         """Return the round's tokens as tentative ones. `before`: LM head input from which its root was drawn."""
         assert self.verified_tree is not None
         assert self.hidden is not None
-        places = [0, *(node + 1 for node in self.verified_tree.verdict.path)]
+        places = [0, *(node + 1 for node in self.verified_tree.result.path)]
         inputs_before = [before, *(self.hidden[place] for place in places)]
         texts = [context.token_text(token.token) for token in new]
         return [
@@ -183,23 +188,26 @@ class RoundState:
             for values in zip(new, inputs_before, texts, scores or [None] * len(new), strict=False)
         ]
 
-    def _tell(self, root: int, emitted: list[int]) -> None:
+    def _send_feedback(self, root: int, emitted: list[int]) -> None:
         """Pass the round's feedback to all parts. `root`: last committed token before the round."""
-        row, verified_tree = self.row, self.verified_tree
+        row, verified_tree = self.sequence, self.verified_tree
         assert verified_tree is not None
         outcome = RoundFeedback(
-            verified_tree.acceptance.tokens, verified_tree.acceptance.parents, verified_tree.verdict, emitted, root,
-            verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.taps, self.probed.get("drafter"),
+            verified_tree.acceptance.tokens, verified_tree.acceptance.parents, verified_tree.result, emitted, root,
+            verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.layer_states, self.probe_outputs.get("drafter"),
             verified_tree.acceptance.top_probs,
         )  # fmt: skip
         if row.state.plan.depth > 0 and (owned := inspectable_state_of(row.state.drafter)) is not None:
-            owned.count(verified_tree.sources, verified_tree.verdict.path)
+            owned.count(verified_tree.sources, verified_tree.result.path)
         if not row.state.no_drafts:
             row.drafter.observe(row, outcome)
         send_feedback(row, outcome)
         row.verifier.observe(row, outcome)
-        if row.configured.grower is not None and row.state.plan.grower == row.configured.grower:
-            row.configured.grower.observe(row, outcome)
+        if (
+            row.configured_method.tree_builder is not None
+            and row.state.plan.grower == row.configured_method.tree_builder
+        ):
+            row.configured_method.tree_builder.observe(row, outcome)
         row.policy.observe(row, row.state.policy, outcome)
 
 

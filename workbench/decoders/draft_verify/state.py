@@ -40,7 +40,7 @@ class DraftState:
     policy: Any = None
     plan: Plan = field(default_factory=lambda: Plan(0))
     captured_layers: set[int] = field(default_factory=set[int])
-    no_drafts: str = ""
+    no_draft_reason: str = ""
     inactive: dict[Hashable, ObservingDrafter] = field(default_factory=dict)
     vision: dict[str, Any] = field(default_factory=dict)
     vision_recorded: dict[str, Any] = field(default_factory=dict)

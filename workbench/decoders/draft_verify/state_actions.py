@@ -35,7 +35,7 @@ MATCHED = "matched tokens"
 def _state(sequence: Sequence) -> InspectableState:
     state = inspectable_state_of(drafter_state(sequence))
     if state is None:
-        raise MethodUnavailableError(f"{sequence.configured.method.title} has no state of this kind.", AFTER)
+        raise MethodUnavailableError(f"{sequence.configured_method.method.title} has no state of this kind.", AFTER)
     return state
 
 
@@ -49,26 +49,26 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     """
     state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
     if state is None:
-        return {"kind": "", "why": f"{sequence.configured.method.title} has no state to show."}
-    summary, memory = state.look(SHOWN), sequence.drafter.memory()
+        return {"kind": "", "why": f"{sequence.configured_method.method.title} has no state to show."}
+    summary, memory = state.summarise(SHOWN), sequence.drafter.memory()
 
     def text(tokens: abc.Sequence[int]) -> str:
         return "".join(token_text(token) for token in tokens)
 
     return {
-        "kind": sequence.configured.name if memory is None else kind_of(memory),
+        "kind": sequence.configured_method.name if memory is None else kind_of(memory),
         "title": state.title,
         "unit": state.unit,
         "entries": summary.entries,
         "bound": summary.bound,
         "n_bytes": summary.n_bytes,
         "most_bytes": summary.most_bytes,
-        "asked": state.asked,
+        "asked": state.n_queries,
         "hits": state.hits,
-        "kept": state.kept,
+        "kept": state.n_accepted,
         "shared": state.shared,
         "saves": memory is not None,
-        "counted": summary.counted,
+        "counted": summary.count_meaning,
         "top": [
             {"before": top.words or text(top.before), "after": text(top.after), "count": round(float(top.count), 3)}
             for top in summary.top
@@ -89,7 +89,7 @@ def latest_entry(
     path, tip = list[int](), -1
     nodes = zip(last.nodes.tokens, last.nodes.parents, last.nodes.source, strict=True)
     for node, (token, parent, source) in enumerate(nodes):
-        if parent == tip and state.made(source):
+        if parent == tip and state.is_own_source(source):
             path.append(token)
             tip = node
     if not path:
@@ -116,9 +116,9 @@ def load(sequence: Sequence, data: bytes) -> None:
     """
     state, file = _state(sequence), from_bytes(data)
     if (memory := sequence.drafter.memory()) is None:
-        state.take({}, 0)
+        state.merge({}, 0)
     file.check(kind_of(memory), sequence.models)
-    state.take(file.arrays, sequence.models.target.vocab_size)
+    state.merge(file.arrays, sequence.models.target.vocab_size)
 
 
 def reset(sequence: Sequence) -> None:
@@ -138,14 +138,14 @@ def reset(sequence: Sequence) -> None:
 
 def save_final_state(sequence: Sequence, token_text: TokenText) -> None:
     """Save the drafter's state of an ending sequence if its request keeps it. Errors are only logged."""
-    if not sequence.request.keeps:
+    if not sequence.request.keep_drafter_state:
         return
     try:
         with convert_panics():
             summary = inspect_state(sequence, token_text)
             try:
-                sequence.left = FinishedState(summary, save(sequence))
+                sequence.final_drafter_state = FinishedState(summary, save(sequence))
             except WorkbenchError as error:
-                sequence.left = FinishedState(summary, None, str(error))
+                sequence.final_drafter_state = FinishedState(summary, None, str(error))
     except Exception:
         log.exception("a drafter's state could not be stored")

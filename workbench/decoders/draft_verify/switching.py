@@ -27,25 +27,25 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
     Raises:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
-    configured, models, current = settings.configured, settings.models, sequence.configured
+    configured, models, current = settings.configured_method, settings.models, sequence.configured_method
     policy_state = configured.policy.start() if configured.policy != current.policy else sequence.state.policy
-    verifier, verifier_state, taps = configured.verifier, sequence.state.verifier, configured.taps(models)
+    verifier, verifier_state, taps = configured.verifier, sequence.state.verifier, configured.captured_layers(models)
     is_judged_anew = (
-        settings.swaps or verifier != current.verifier or (verifier.needs and models is not sequence.models)
+        settings.image_changes or verifier != current.verifier or (verifier.needs and models is not sequence.models)
     )
     if is_judged_anew:
         verifier_state = verifier.prime(sequence, models)
-    grower, grower_state = configured.grower, sequence.state.tree_builder
-    is_new_drafter = configured.drafter != current.drafter or models.writer is not sequence.models.writer
+    grower, grower_state = configured.tree_builder, sequence.state.tree_builder
+    is_new_drafter = configured.drafter != current.drafter or models.draft_model is not sequence.models.draft_model
     is_new_drafter = is_new_drafter or any(
         models.heads.get(need) != sequence.models.heads.get(need) for need in configured.needs
     )
-    if grower != current.grower or is_new_drafter:
+    if grower != current.tree_builder or is_new_drafter:
         grower_state = None if grower is None else grower.prime(configured.drafter, models)
-    if settings.swaps or is_new_drafter:
-        _change_drafter(sequence, target, configured.drafter, models, settings.swaps)
+    if settings.image_changes or is_new_drafter:
+        _change_drafter(sequence, target, configured.drafter, models, settings.image_changes)
     sequence.state.tree_builder = grower_state
-    sequence.configured, sequence.models, sequence.sampling = configured, models, settings.sampling
+    sequence.configured_method, sequence.models, sequence.sampling = configured, models, settings.sampling
     sequence.state.policy, sequence.state.verifier, sequence.state.captured_layers = policy_state, verifier_state, taps
     if is_judged_anew:  # the old verifier's tentative tokens become final in the next round
         sequence.state.n_final = len(sequence.state.tentative)
@@ -55,9 +55,9 @@ def _change_drafter(
     sequence: Sequence, target: Runner, drafter: Drafter, models: Models, swaps: abc.Sequence[ImageChange]
 ) -> None:
     """Process the images that changed, prime the new drafter, release the old one."""
-    slot = sequence.place
-    length, pictured, images, pictures = slot.length, slot.pictured, sequence.images, sequence.pictures
-    vision, no_drafts, old_swaps = sequence.state.vision, sequence.state.no_drafts, [*sequence.request.swaps]
+    slot = sequence.cache_slot
+    length, pictured, images, pictures = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
+    vision, no_drafts, old_swaps = sequence.state.vision, sequence.state.no_drafts, [*sequence.request.image_changes]
     observer = None if swaps else find_reusable_state(sequence, drafter, models)
     try:
         with convert_panics():  # a Rust panic, too, must reach the restoration below
@@ -66,15 +66,15 @@ def _change_drafter(
             sequence.state.vision = {}
             state = init_drafter_state(sequence, drafter, models) if observer is None else observer.state
     except Exception:
-        sequence.pictures, sequence.state.vision, sequence.state.no_drafts, sequence.request.swaps[:] = (
+        sequence.pil_images, sequence.state.vision, sequence.state.no_drafts, sequence.request.image_changes[:] = (
             pictures,
             vision,
             no_drafts,
             old_swaps,
         )
-        if images is not None and any(swap.sees == BOTH for swap in swaps):
+        if images is not None and any(swap.receiver == BOTH for swap in swaps):
             _prefill_again(sequence, target, images, pictures)
-        slot.length, slot.scratch, slot.pictured = length, 0, pictured
+        slot.length, slot.scratch, slot.image_prefill = length, 0, pictured
         raise
     new_no_drafts, sequence.state.no_drafts = (
         sequence.state.no_drafts,
@@ -91,26 +91,30 @@ def _apply_image_change(sequence: Sequence, target: Runner, swap: ImageChange) -
     Raises:
         PromptError: the prompt has no images. Nothing is changed.
     """
-    if sequence.images is None:
+    if sequence.image_inputs is None:
         raise PromptError("This run has no images to change.", "Start a run with images.")
-    sequence.pictures = swap.pictures
-    swaps = sequence.request.swaps
-    swaps[:] = [(n, old) for n, old in swaps if n < sequence.n_new or old.sees != swap.sees] + [(sequence.n_new, swap)]
-    if swap.sees == BOTH:
-        _prefill_again(sequence, target, swap.images, swap.pictures)
+    sequence.pil_images = swap.pil_images
+    swaps = sequence.request.image_changes
+    swaps[:] = [(n, old) for n, old in swaps if n < sequence.n_new or old.receiver != swap.receiver] + [
+        (sequence.n_new, swap)
+    ]
+    if swap.receiver == BOTH:
+        _prefill_again(sequence, target, swap.image_inputs, swap.pil_images)
         return
     spare = target.open()
     try:
-        prefill_images(target, spare, swap.images, image_token_counts(sequence.models, swap.images, swap.pictures))
-        sequence.place.pictured = spare.pictured
+        prefill_images(
+            target, spare, swap.image_inputs, image_token_counts(sequence.models, swap.image_inputs, swap.pil_images)
+        )
+        sequence.cache_slot.image_prefill = spare.image_prefill
     finally:
         target.close(spare)
 
 
 def _prefill_again(sequence: Sequence, target: Runner, images: dict[str, Any], pictures: abc.Sequence[Any]) -> None:
     """Prefill the target again with images and the committed text after them."""
-    sequence.images = images
-    target.rewind(sequence.place, 0)
-    prefill_images(target, sequence.place, images, image_token_counts(sequence.models, images, pictures))
+    sequence.image_inputs = images
+    target.rewind(sequence.cache_slot, 0)
+    prefill_images(target, sequence.cache_slot, images, image_token_counts(sequence.models, images, pictures))
     if sequence.n_new:
-        target.prefill(sequence.place, sequence.committed[sequence.place.length : -1])
+        target.prefill(sequence.cache_slot, sequence.committed[sequence.cache_slot.length : -1])

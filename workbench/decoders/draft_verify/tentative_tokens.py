@@ -40,8 +40,8 @@ class TentativeToken:
     token: EmittedToken
     before: Tensor | None
     text: str
-    scored: TokenLogprob | None = None
-    is_told: bool = False
+    logprob: TokenLogprob | None = None
+    is_in_trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def decide(
     finals, sequence.state.n_final = tokens[:n_final], 0
     n_emitted, reason, spans = apply_stop_conditions(sequence, [t.token.token for t in finals], models, n_before)
     emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
-    sequence.request.scores.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
+    sequence.request.logprobs.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
     del tokens[:n_emitted]
     sequence.state.retractions = 0 if n_emitted else sequence.state.retractions
     if reason:
@@ -100,7 +100,7 @@ def decide(
 
 def _final(held: TentativeToken, span: tuple[str, int, int]) -> EmittedToken:
     text, start, end = span
-    node = None if held.is_told else held.token.node  # nodes are numbered within the round of the token
+    node = None if held.is_in_trace else held.token.node  # nodes are numbered within the round of the token
     return dataclasses.replace(held.token, text=text, start=start, end=end, node=node)
 
 
@@ -113,9 +113,9 @@ def revoke_tokens(sequence: Sequence, n: int) -> None:
     if n == 0:
         return
     revoked = _remove_last(sequence, n)
-    sequence.models.target.rewind(sequence.place, len(sequence.committed) - 1)
-    sequence.place.last_hidden = revoked[0].before
-    sequence.draw.attempt += 1
+    sequence.models.target.rewind(sequence.cache_slot, len(sequence.committed) - 1)
+    sequence.cache_slot.last_hidden = revoked[0].before
+    sequence.random_stream.attempt += 1
     release_inactive(sequence)
     release_drafter(sequence)
     sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)

@@ -29,7 +29,7 @@ def emitted_tokens(
     verified_tree: VerifiedTree, base: int, spans: abc.Sequence[tuple[str, int, int]]
 ) -> list[EmittedToken]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
-    verdict, tokens = verified_tree.verdict, []
+    verdict, tokens = verified_tree.result, []
     for i, (text, start, end) in enumerate(spans):
         if i < len(verdict.path):
             node = verdict.path[i]
@@ -37,7 +37,7 @@ def emitted_tokens(
             tokens.append(EmittedToken(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
             kind = CORRECTED if verdict.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
-            p = verified_tree.acceptance.p_stop[verdict.path[-1] + 1 if verdict.path else 0]
+            p = verified_tree.acceptance.p_bonus[verdict.path[-1] + 1 if verdict.path else 0]
             tokens.append(EmittedToken(verdict.bonus, text, start, end, kind, None, base + i, p))
     return tokens
 
@@ -65,7 +65,7 @@ def record_round(
         t_round: start of the round, in seconds of the host's clock.
     """
     assert sequence.trace is not None
-    verdict, acceptance = verified_tree.verdict, verified_tree.acceptance
+    verdict, acceptance = verified_tree.result, verified_tree.acceptance
     n, n_new = len(acceptance.tokens), len(new)
     path = list(verdict.path[:n_new])
     bonus_emitted = n_new > len(verdict.path)
@@ -80,12 +80,12 @@ def record_round(
             accept[node] = acceptance.accept[node]
             uniform[node] = verdict.uniform.get(node)
     rule, inputs = _why(acceptance, sequence.trace.header.rules, [a is not None for a in accept])
-    if acceptance.paid:
-        name = DISTRIBUTION_ERROR_BOUND if acceptance.at_most else DISTRIBUTION_ERROR
+    if acceptance.distribution_error:
+        name = DISTRIBUTION_ERROR_BOUND if acceptance.is_upper_bound else DISTRIBUTION_ERROR
         tested_nodes = [node for node, a in enumerate(accept) if a is not None]
-        sequence.report.signals[name] = sum(take(acceptance.paid, tested_nodes))
+        sequence.report.signals[name] = sum(take(acceptance.distribution_error, tested_nodes))
     if acceptance.exact:
-        sequence.report.signals[ACCEPTANCE_GAIN] = verified_tree.kept - expected_accepted(
+        sequence.report.signals[ACCEPTANCE_GAIN] = verified_tree.n_accepted - expected_accepted(
             acceptance.parents, acceptance.exact
         )
     base = new[0].position
@@ -109,7 +109,7 @@ def record_round(
     bonus_token = last if last is not None and bonus_emitted and last.position == new[-1].position else None
     record = Round(
         **common_round_fields(sequence, timing, t_round),
-        vision={} if sequence.images is None else changed_vision(sequence),
+        vision={} if sequence.image_inputs is None else changed_vision(sequence),
         nodes=nodes,
         path=path,
         bonus=bonus_token.token if bonus_token else None,
@@ -124,8 +124,8 @@ def record_round(
             TopTokens(ids, [token_text(t) for t in ids], probs)
             for ids, probs in zip(acceptance.top_tokens, acceptance.top_probs, strict=True)
         ]
-        if (growth := verified_tree.tree.grown) is not None and n:
-            grown_rule_of, builder_before, builder_after = growth.on_host(acceptance.columns, acceptance.parents)
+        if (growth := verified_tree.tree.explanation) is not None and n:
+            grown_rule_of, builder_before, builder_after = growth.to_lists(acceptance.columns, acceptance.parents)
             record.grown = TreeExplanationRecord(
                 [rule.to_wire() for rule in growth.rules], grown_rule_of, builder_before, builder_after
             )
@@ -141,15 +141,15 @@ def _why(
     if reason is None:
         return [None] * n, {}
     rules = reason.rules
-    rule_of = found.rule_of or [0] * n
-    if not found.rule_of and len(rules) > 1:
+    rule_of = found.rule_index or [0] * n
+    if not found.rule_index and len(rules) > 1:
         for siblings in children_of(found.parents):
             for rank, node in enumerate(siblings):
                 rule_of[node] = min(rank, len(rules) - 1)
     node_rules = [rules[rule_of[i]] if tested[i] else None for i in range(n)]
     new_rules = {rule.name: rule for rule in node_rules if rule is not None}
     known.update({name: rule for name, rule in new_rules.items() if name not in known})
-    input_names = [frozenset[str]() if rule is None else rule.reads for rule in node_rules]
+    input_names = [frozenset[str]() if rule is None else rule.sources for rule in node_rules]
     inputs = {
         name: [value if name in names else None for names, value in zip(input_names, column, strict=True)]
         for name, column in zip(reason.inputs, found.inputs, strict=True)
@@ -170,4 +170,4 @@ def _top_q(found: Acceptance, token_text: TokenText) -> list[TopTokens | None]:
         return []
     ids, probs = found.top_q
     tops = [TopTokens([int(t) for t in i], [token_text(int(t)) for t in i], p) for i, p in zip(ids, probs, strict=True)]
-    return [tops[m] if m >= 0 else None for m in found.q_of]
+    return [tops[m] if m >= 0 else None for m in found.child_q_rows]

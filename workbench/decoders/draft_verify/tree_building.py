@@ -41,13 +41,13 @@ class NodeDistributions:
 
     hidden: Float[Tensor, "w D"] | None = None
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         """Return the distributions over the target's vocabulary, with the target's temperature and filters."""
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most probable tokens, in descending order; fewer if unknown."""
-        p = self.whole()
+        p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
 
@@ -80,7 +80,7 @@ class FullDistributions(NodeDistributions):
         """Distributions, float [w, V]."""
         return self.probs if isinstance(self.probs, Tensor) else self.probs()
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         return self.p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
@@ -134,15 +134,15 @@ class PartialTree:
     """
 
     root: NodeDistributions
-    chances: abc.Sequence[abc.Sequence[float]] = ()
+    rank_probs: abc.Sequence[abc.Sequence[float]] = ()
 
     def __init__(self, sequence: Sequence, source: str, device: torch.device) -> None:
-        self.row, self.source, self.device = sequence, source, device
+        self.sequence, self.source, self.device = sequence, source, device
         self.tokens: list[Int[Tensor, " w"]] = []
         self.parents: list[Int[Tensor, " w"]] = []
-        self.read: list[Int[Tensor, " w"]] = []
+        self.expanded: list[Int[Tensor, " w"]] = []
         self.n = 0
-        self.sees: Bool[Tensor, "w n_read"] = torch.zeros(0, 0, dtype=torch.bool, device=device)
+        self.attention_mask: Bool[Tensor, "w n_read"] = torch.zeros(0, 0, dtype=torch.bool, device=device)
         self._below: Int[Tensor, " w"] | None = None
 
     def add(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None = None) -> None:
@@ -153,7 +153,7 @@ class PartialTree:
             below: for each, the index of its parent among the nodes expanded last; None for children of the root.
         """
         w = tokens.shape[0]
-        self.parents.append(torch.full((w,), -1, device=self.device) if below is None else self.read[-1][below])
+        self.parents.append(torch.full((w,), -1, device=self.device) if below is None else self.expanded[-1][below])
         self.tokens.append(tokens)
         self._below = below
         self.n += w
@@ -185,8 +185,8 @@ class PartialTree:
             tokens, nodes = tokens[chosen], nodes[chosen]
             below = None if below is None else below[chosen]
         self_mask = _own(tokens.shape[0], self.device)
-        self.sees = self_mask if below is None else torch.cat([self.sees[below], self_mask], 1)
-        self.read.append(nodes)
+        self.attention_mask = self_mask if below is None else torch.cat([self.attention_mask[below], self_mask], 1)
+        self.expanded.append(nodes)
         return tokens, below
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> NodeDistributions:
@@ -205,18 +205,19 @@ class PartialTree:
             "Choose another tree builder, or a method with a draft model.",
         )
 
-    def goes_on(self, distributions: NodeDistributions) -> bool:
+    def should_continue(self, distributions: NodeDistributions) -> bool:
         """Whether the policy allows another level, by the distributions after the nodes expanded last."""
-        return should_continue(self.row, len(self.tokens), distributions.whole, distributions.hidden)
+        return should_continue(self.sequence, len(self.tokens), distributions.full_probs, distributions.hidden)
 
     def paths(self) -> list[list[int]]:
         """Return the tokens from the root to each node expanded last (needs a synchronisation)."""
-        tokens = torch.cat(self.tokens)[torch.cat(self.read)].tolist()
+        tokens = torch.cat(self.tokens)[torch.cat(self.expanded)].tolist()
         return [
-            [token for token, is_ancestor in zip(tokens, row, strict=True) if is_ancestor] for row in self.sees.tolist()
+            [token for token, is_ancestor in zip(tokens, row, strict=True) if is_ancestor]
+            for row in self.attention_mask.tolist()
         ]
 
-    def chosen(self, fanout: int, score: Float[Tensor, " N"], grown: TreeExplanation) -> DraftTree:
+    def to_tree(self, fanout: int, score: Float[Tensor, " N"], grown: TreeExplanation) -> DraftTree:
         """Return the tree of all added nodes, at least one, for nodes that were chosen, not drawn.
 
         Args:
@@ -233,7 +234,7 @@ class PartialTree:
             fanout=fanout,
             source=self.source,
             score=score,
-            grown=grown,
+            explanation=grown,
         )
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:

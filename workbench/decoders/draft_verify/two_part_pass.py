@@ -44,7 +44,7 @@ def forward_entering(
     lower_taps = {tap for tap in capture_layers if tap < layer}
     lower_out, streams = _below(target, lower_segments, layer, lower_taps)
     full_segments = [
-        replace(block.segment(row, models), states=block.entered(stream[: len(segment.tokens)]))
+        replace(block.segment(row, models), states=block.entry_states(stream[: len(segment.tokens)]))
         for (row, block), segment, stream in zip(batch, lower_segments, streams, strict=True)
     ]
     out = target.forward(
@@ -52,7 +52,7 @@ def forward_entering(
         layers=range(layer, target.n_layers),
         capture_layers={tap for tap in capture_layers if tap >= layer},
     )
-    out.taps |= {tap: lower_out.taps[tap] for tap in lower_taps}
+    out.layer_states |= {tap: lower_out.layer_states[tap] for tap in lower_taps}
     return out
 
 
@@ -61,7 +61,7 @@ def _below(
 ) -> tuple[Output, Float[Tensor, "B n D"]]:
     """Run the first layers over a batch; return the output and the residual stream (float32 from compiled layers)."""
     out = target.forward(batch, layers=range(layer), head=False, capture_layers={*taps, layer - 1})
-    return out, out.taps[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
+    return out, out.layer_states[layer - 1] if out.hidden.dtype == target.dtype else out.hidden
 
 
 def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
@@ -75,6 +75,6 @@ def may_enter(sequence: Sequence, models: Models, layer: int) -> bool:
         with torch.inference_mode():
             one_pass = target.forward([block.segment(sequence, models)]).logits[0, :1]
             two_parts = forward_entering(models, [(sequence, block)], layer).logits[0, :1]
-        sequence.place.scratch = 0
+        sequence.cache_slot.scratch = 0
         models.shared[key] = logits_error(two_parts, one_pass) <= ROUNDING[target.dtype]
     return models.shared[key]

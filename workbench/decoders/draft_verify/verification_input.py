@@ -40,13 +40,13 @@ class VerificationInput:
     """
 
     tree: DraftTree
-    asked: Mapping[str, Probes] = field(default_factory=dict)
+    probes_by_part: Mapping[str, Probes] = field(default_factory=dict)
     exits: EarlyExitStates | None = None
 
     @property
     def probes(self) -> Probes | None:
         """All probes, in the order of the block."""
-        return concat_probes(self.tree, list(self.asked.values())) if self.asked else None
+        return concat_probes(self.tree, list(self.probes_by_part.values())) if self.probes_by_part else None
 
     def segment(self, sequence: Sequence, models: Models) -> Segment:
         """Return tokens, positions and mask; a chain without probes needs no explicit mask.
@@ -55,62 +55,62 @@ class VerificationInput:
             CapacityError: the draft alone exceeds the cache's scratch positions.
         """
         tree, probes = self.tree, self.probes
-        sequence.place.scratch = 0
+        sequence.cache_slot.scratch = 0
         root = to_device(sequence.committed[-1:], models.target.device)
         if len(tree) == 0 and probes is None:
-            return Segment(sequence.place, root)
+            return Segment(sequence.cache_slot, root)
         if len(tree) >= SCRATCH:
             raise CapacityError(f"A draft of {len(tree)} nodes is too large.", f"Draft at most {SCRATCH - 1}.")
         tokens = torch.cat([root, tree.tokens])
         states = None if self.exits is None else self.exits.states
         if probes is None and tree.fanout <= 1:
-            return Segment(sequence.place, tokens, states=states)
+            return Segment(sequence.cache_slot, tokens, states=states)
         parents = torch.cat([tree.parents.new_full((1,), -1), tree.parents + 1])
         sees = tree_attention_mask(parents, tree.depth + 1)
         positions = sees.sum(1) - 1
         if probes is None:
-            return Segment(sequence.place, tokens, sees, positions, states)
+            return Segment(sequence.cache_slot, tokens, sees, positions, states)
         n, p = len(tree), len(probes)
         mask = sees.new_zeros(1 + n + p, 1 + n + p)
         mask[: 1 + n, : 1 + n] = sees
         mask[1 + n :, 0] = True
-        mask[1 + n :, 1:] = probes.sees
-        positions, embeddings = torch.cat([positions, probes.places]), self._given(tokens, models)
-        return Segment(sequence.place, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
+        mask[1 + n :, 1:] = probes.attention_mask
+        positions, embeddings = torch.cat([positions, probes.depths]), self._input_embeddings(tokens, models)
+        return Segment(sequence.cache_slot, torch.cat([tokens, probes.tokens]), mask, positions, embeddings)
 
     @property
-    def enters(self) -> int:
+    def probe_entry_layer(self) -> int:
         """Number of layers after which some probes enter; 0 if all probes enter at the first layer."""
-        return max((p.entering.layer for p in self.asked.values() if p.entering is not None), default=0)
+        return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def below(self) -> VerificationInput:
         """Return the part of the block that the layers before `enters` process."""
-        return replace(self, asked={part: p for part, p in self.asked.items() if p.entering is None})
+        return replace(self, asked={part: p for part, p in self.probes_by_part.items() if p.layer_input is None})
 
-    def entered(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
+    def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
         """Return the residual streams of the whole block at that layer. `stream`: those of `below`."""
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
-        for probes in self.asked.values():
-            if probes.entering is not None:
-                parts.append(probes.entering.made(draft_stream).to(stream.dtype))
+        for probes in self.probes_by_part.values():
+            if probes.layer_input is not None:
+                parts.append(probes.layer_input.make_states(draft_stream).to(stream.dtype))
             else:
                 parts.append(stream[at : at + len(probes)])
                 at += len(probes)
         return torch.cat(parts)
 
-    def _given(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
+    def _input_embeddings(self, drafted: Int[Tensor, " n"], models: Models) -> Float[Tensor, "n_plus_P D"] | None:
         """Return input embeddings of root, draft and probes if some probe has no token; None: all have tokens."""
-        all_probes, embed = self.asked.values(), models.target.embed
+        all_probes, embed = self.probes_by_part.values(), models.target.embed
         if all(probes.states is None for probes in all_probes):
             return None
         return torch.cat([embed(drafted), *(embed(p.tokens) if p.states is None else p.states for p in all_probes)])
 
-    def probed(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
+    def probe_outputs(self, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> dict[str, ProbeOutput]:
         """Return the results of the probes by requesting part. Arguments: those of the whole block, root first."""
         results: dict[str, ProbeOutput] = {}
         at = 1 + len(self.tree)
-        for part, probes in self.asked.items():
+        for part, probes in self.probes_by_part.items():
             results[part] = ProbeOutput(probes, logits[at : at + len(probes)], hidden[at : at + len(probes)])
             at += len(probes)
         return results
@@ -125,7 +125,7 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
         WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
     """
     accepted: dict[str, Probes] = {}
-    room, farthest = ROOM - len(tree), models.target.context - sequence.place.length - 1
+    room, farthest = ROOM - len(tree), models.target.context - sequence.cache_slot.length - 1
     for part in PROBING_PARTS:
         probes = (
             getattr(sequence, part).probes(sequence, tree)
@@ -141,7 +141,7 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
                 "Give a mask over nodes and probes: bool [P, N + P].",
             )
         if len(probes) > room or probes.farthest > farthest:
-            sequence.say(
+            sequence.add_warning(
                 f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
             )
             continue

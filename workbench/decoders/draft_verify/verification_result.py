@@ -25,8 +25,8 @@ class VerifiedTree:
 
     tree: DraftTree
     acceptance: Acceptance
-    verdict: VerificationResult
-    kept: float
+    result: VerificationResult
+    n_accepted: float
     probe_sources: list[str]
 
     @classmethod
@@ -34,7 +34,7 @@ class VerifiedTree:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         scores = [acceptance.score] if acceptance.score else []
         parents, accept = acceptance.parents, acceptance.accept
-        verdict = verifier.walk(parents, accept, acceptance.stop, acceptance.uniform, *scores)
+        verdict = verifier.walk(parents, accept, acceptance.bonus, acceptance.uniform, *scores)
         is_shared = bool(acceptance.exact) and type(verifier).walk is Verifier.walk
         n_accepted = expected_accepted(parents, accept) if is_shared else float(len(verdict.path))
         return cls(tree, acceptance, verdict, n_accepted, probe_sources)

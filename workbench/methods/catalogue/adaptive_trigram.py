@@ -26,14 +26,14 @@ METHOD = Method(
         2024,
         "https://arxiv.org/abs/2407.12021",
     ),
-    teaches="A table updated at each verification drafts more like the target than a table that is only read.",
+    summary="A table updated at each verification drafts more like the target than a table that is only read.",
     idea=(
         "A table holds one weight per tri-gram. A weight grows when its tri-gram is written, and moves towards the "
         "target's distribution at every verified node. A tree search in the table tries continuations of the newest "
         "two tokens; the nodes that it visits most often are the draft."
     ),
     formula="w(x | u, v) ← (1 − η) · w + η · p(x | … u, v), and + 0.04 where u v x is written; draft = most visited",
-    differs=(
+    differences=(
         "The table begins with the prompt instead of a corpus, because no corpus at hand suits every target: early "
         "drafts have fewer tokens. It is empty at the start of every run, so that a seeded run does not depend on "
         "earlier ones; the paper keeps it across requests (warm=True does).",
@@ -45,8 +45,8 @@ METHOD = Method(
         "of the search: the tree with the largest products of weights.",
         "Verification draws one token at each node, however many sentences share it.",
     ),
-    place=58,
-    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_alarm="It drafts without a model."),
+    order=58,
+    testing=Testing(short={"depth": 2}, real={"depth": 3}, no_perfect_reason="It drafts without a model."),
     drafter=AdaptiveTrigram(),
     verifier=Lossless(),
     policies=(Fixed(depth=4), Planned(depth=4), Bandit(depth=4)),
@@ -64,7 +64,7 @@ METHOD = Method(
             "τ / τ of best-first search in the same table, 12 nodes", "Vicuna-7B and others", None, None,
             "Liu et al. 2024, arXiv:2407.12021 (direction: exploration raises acceptance; recalled)",
             lambda lab: lab.tau_over("adaptive-trigram", {}, {"search": "best-first"}, 0.0), key="search",
-            why=("2026-11-24 11:33 UTC", BEST_FIRST), why_on={"smollm2": ("2026-11-24 14:13 UTC", BEST_FIRST)},
+            explanation=("2026-11-24 11:33 UTC", BEST_FIRST), explanation_by_column={"smollm2": ("2026-11-24 14:13 UTC", BEST_FIRST)},
         ),
     ),
     recording=Recording(("story", "chat")),

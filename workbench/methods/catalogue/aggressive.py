@@ -24,14 +24,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2205.10350",
         "§3.1",
     ),
-    teaches="In an edit the draft is known before the first token: copy the input, and align again after each change.",
+    summary="In an edit the draft is known before the first token: copy the input, and align again after each change.",
     idea=(
         "The output is expected to follow the input, so the draft is the input from a pointer on, beginning at its "
         "first token. When the target writes something else, the newest output tokens are looked up in the rest of "
         "the input, and copying continues after the match."
     ),
     formula="draft = s(j) … s(j+K−1); after a change j is where the shortest unique suffix of the output ends in s",
-    differs=(
+    differences=(
         "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
         "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
         "pointer.",
@@ -40,8 +40,8 @@ METHOD = Method(
         "A suffix that does not occur in the rest of the input is looked for in all of the input, so that a passage "
         "may be copied twice.",
     ),
-    place=42,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
+    order=42,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=Aggressive(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
@@ -51,7 +51,7 @@ METHOD = Method(
             "speed-up over plain decoding on text that repeats its input",
             "grammatical error correction, 6-layer Transformers", 7.0, 9.0,
             "Ge et al. 2022, arXiv:2205.10350, abstract", lambda lab: lab.on_copied().speed(), timed=True,
-            why=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),
+            explanation=("2026-11-24 17:45 UTC", TINY_COPIER.format("7.2 to 8.7")),
         ),
     ),
     recording=Recording(("copy ×3",)),

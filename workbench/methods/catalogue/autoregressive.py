@@ -16,14 +16,14 @@ METHOD = Method(
     source=Source(
         "Plain decoding, the baseline", "—", 0, "https://huggingface.co/docs/transformers/generation_strategies"
     ),
-    teaches="One target pass per token: the baseline that every other method is compared with.",
+    summary="One target pass per token: the baseline that every other method is compared with.",
     idea=(
         "The target reads the text so far and draws one token, then reads that token and draws the next. Every token "
         "costs one whole pass of the target; in a large model most of that time goes into reading its weights."
     ),
     formula="x(t+1) ~ p( · | x(1) … x(t) ),  τ = 1",
-    place=0,
-    testing=Testing(no_alarm="It drafts without a model."),
+    order=0,
+    testing=Testing(no_perfect_reason="It drafts without a model."),
     drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),

@@ -36,7 +36,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2602.06036",
         "§3",
     ),
-    teaches="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
+    summary="A drafter can fill in a block of masked positions in one pass if it reads the target's hidden states.",
     idea=(
         "After DFlash: masks follow the newest token. A small drafter reads the target's hidden states of a low, a "
         "middle and a high layer as keys and values, and predicts a distribution for all masked positions in one "
@@ -47,7 +47,7 @@ METHOD = Method(
         "c(s) = norm W [ h(low); h(mid); h(high) ] at s < t,  block = e(x(t)), m, …, m,  "
         "each layer: attention( Q block, K [ c; block ], V [ c; block ] ),  q(i) = softmax( LM head norm block(i) )"
     ),
-    differs=(
+    differences=(
         "Two small layers and a low-rank fusion, trained for minutes; the released drafters have several layers of "
         "the target's own shape and a full-rank fusion, and were trained for much longer: τ is lower.",
         "Blocks of 8 positions, where the released ones have 16 or 10, and by default 5 of them are drafted; τ may be "
@@ -60,7 +60,7 @@ METHOD = Method(
         "rule; the released code takes the likeliest ones, and accepts them as long as the target draws the same.",
         TRIMMED,
     ),
-    place=109,
+    order=109,
     testing=Testing(perfect={}),
     drafter=BlockDiffusion(),
     verifier=Lossless(),
@@ -71,7 +71,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Qwen3-8B", 6.0, 6.0,
             "Chen et al. 2026, arXiv:2602.06036, abstract: over 6×", lambda lab: lab.speed(), timed=True,
-            why=("2026-11-26 17:10 UTC", SMALL),
+            explanation=("2026-11-26 17:10 UTC", SMALL),
         ),
         Claim(
             "τ / τ of PARD, both chains of 5",
@@ -79,20 +79,20 @@ METHOD = Method(
             None, None,
             "ours: engines offer both as parallel drafting; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("pard", {"depth": 5}, {"depth": 5}, 0.0), key="beside-pard",
-            why=("2026-11-27 23:06 UTC", UNDECIDED),
+            explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
             "τ / τ of Medusa, both chains of 3",
             "keys and values from several layers, against heads on the last hidden state",
             None, None, "ours: Medusa also drafts in one pass; the paper compares with EAGLE-3",
             lambda lab: lab.tau_over("medusa", {"depth": 3}, {"grower": "chain", "depth": 3}, 0.0),
-            key="beside-medusa", why=("2026-11-27 23:06 UTC", UNDECIDED),
+            key="beside-medusa", explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
         Claim(
             "τ with three steps / τ with one", "tokens filled in earlier improve the remaining positions", None, None,
             "Chang et al. 2022, MaskGIT, arXiv:2202.04200, §4 (direction): more steps are better, up to a number",
             lambda lab: lab.tau_over("block-diffusion", {"unmaskings": 3, "depth": 7}, {"depth": 7}, 0.0), key="steps",
-            why=("2026-11-27 23:06 UTC", UNDECIDED),
+            explanation=("2026-11-27 23:06 UTC", UNDECIDED),
         ),
     ),
     head=Head(

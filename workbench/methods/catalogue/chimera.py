@@ -34,7 +34,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.15758",
         "§3",
     ),
-    teaches="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
+    summary="The last three tokens predict much of what follows; the target's own hidden states add the rest.",
     idea=(
         "A small trigram encoder reads each new token and the two before it. One decoder layer then attends to the "
         "target's hidden states of the whole text; its output replaces the hidden state that the target has not "
@@ -45,7 +45,7 @@ METHOD = Method(
         "c(s) = E( e(x(s−2)), e(x(s−1)), e(x(s)) ),  g(t+k) = layer( c(t+k); f(≤ t), g(t+1 … t+k−1) ),  "
         "q = softmax( LM head ( f(t) + H(k) [ f(t); g(t+k) ] ) )"
     ),
-    differs=(
+    differences=(
         "Every matrix product has rank 64: at the paper's width the trigram encoder alone would be a twelfth of the "
         "bundled target. Each level may be less accurate.",
         "The head of a level adds a difference to the true hidden state, and the target's own LM head reads the sum; "
@@ -56,8 +56,8 @@ METHOD = Method(
         "steps.",
         "By default 12 nodes in 4 levels, because a small target pays more for each node; τ may be lower.",
     ),
-    place=91,
-    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_chimera.py."),
+    order=91,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),
     drafter=Chimera(),
     verifier=Lossless(),
     other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
@@ -67,7 +67,7 @@ METHOD = Method(
         Claim(
             "tokens per second / those of plain decoding", "Vicuna and LLaMA-2 of 7B and 13B: 2.7 on average", 2.7,
             2.7, "Zeng et al. 2024, arXiv:2402.15758, abstract",
-            lambda lab: lab.speed(), timed=True, why=("2026-11-26 18:13 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 18:13 UTC", SMALL),
         ),
         Claim(
             "τ / τ of Medusa with a tree of the same size",

@@ -34,7 +34,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.00263",
         "§3; Clover-2: arXiv 2408.00264",
     ),
-    teaches="One recurrent step serves all levels: it knows the drafted path, and its cost does not depend on depth.",
+    summary="One recurrent step serves all levels: it knows the drafted path, and its cost does not depend on depth.",
     idea=(
         "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
         "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "
@@ -44,7 +44,7 @@ METHOD = Method(
         "u(s) = A₁(h(s), e(x(s+1))),  s₀ = norm block( u(≤ t) ),  s ← A₂(s, e(x̂)),  q = softmax( LM head g(s, e(x̂)) "
         "),  A(s, e) = s + cos( Q norm s, K e ) · V e"
     ),
-    differs=(
+    differences=(
         "Every matrix product has rank 64: at the paper's width the step and its block would be an eighth of the "
         "bundled target, with Clover-2's two layers a fifth. Each level may be less accurate.",
         "One layer in the augmenting block, as in Clover, where Clover-2 has two (augmenting=2 in training); the "
@@ -54,8 +54,8 @@ METHOD = Method(
         "By default 12 nodes in 4 levels instead of 25 in 5, because a small target pays more for each node; τ may be "
         "lower.",
     ),
-    place=89,
-    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_clover.py."),
+    order=89,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_clover.py."),
     drafter=Clover(),
     verifier=Lossless(),
     other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
@@ -65,7 +65,7 @@ METHOD = Method(
         Claim(
             "tokens per second / those of plain decoding", "Baichuan-Small and -Large: up to 91 and 146 % more", 1.91,
             2.46, "Xiao et al. 2024, arXiv:2405.00263, abstract",
-            lambda lab: lab.speed(), timed=True, why=("2026-11-26 17:01 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-26 17:01 UTC", SMALL),
         ),
         Claim(
             "τ / τ of Medusa with a tree of the same size",

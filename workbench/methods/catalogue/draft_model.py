@@ -36,14 +36,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2211.17192",
         "Algorithm 1",
     ),
-    teaches="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
+    summary="A small model drafts; accepting with min(1, p/q) and the residual keep the output exactly the target's.",
     idea=(
         "A small model drafts K tokens, one after the other. The target reads all of them in one pass and accepts a "
         "prefix. A rejected token is replaced by a draw from the residual distribution, which makes the output follow "
         "exactly the target's distribution."
     ),
     formula="accept x with probability min(1, p(x) / q(x)); after a rejection draw from (p − q)₊ / Σ (p − q)₊",
-    differs=(
+    differences=(
         "With policy=confidence a draft stops by the drafter's distribution before a token is drawn from it; Hugging "
         "Face's rule looks at the drawn token. A stop that depends on the drawn token would bias sampled text. "
         "Unlikely tokens stay in the draft, and it may be shorter or longer than theirs.",
@@ -52,7 +52,7 @@ METHOD = Method(
         "policy=planned uses the seconds that this run's own rounds took instead of the paper's one cost ratio, and "
         "acceptance per level. It may draft nothing, and its draft length may differ from the formula's.",
     ),
-    place=10,
+    order=10,
     testing=Testing(short={"depth": 2, "threshold": 0.5}, perfect={}),
     drafter=DraftModel(),
     verifier=Lossless(),

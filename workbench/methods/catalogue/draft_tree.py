@@ -33,20 +33,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4, with a separate draft model",
     ),
-    teaches="Several candidates at one position cost little to verify: watch a second sibling save a round.",
+    summary="Several candidates at one position cost little to verify: watch a second sibling save a round.",
     idea=(
         "The draft model proposes its likeliest continuations at the nodes with the highest scores, and the best "
         "nodes of that tree are verified in one pass. The target draws its own token at each position and follows the "
         "branch that contains it, so a second candidate can save the round."
     ),
     formula="score(node) = product of q along its path; the nodes with the largest scores are verified",
-    differs=(
+    differences=(
         "The tree comes from a separate draft model instead of an EAGLE head, so that it works with any pair of "
         "models; every level costs a whole pass of that model.",
         "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because a small target "
         "pays more for each node than a large one; τ may be lower.",
     ),
-    place=20,
+    order=20,
     testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),
     drafter=TopKTree(),
     verifier=Lossless(),
@@ -63,8 +63,8 @@ METHOD = Method(
             "speed / speed of a static tree with the same drafter", "EAGLE-2 against EAGLE-1", 1.2, 1.4,
             "Li et al. 2024, arXiv:2406.16858, abstract",
             lambda lab: lab.speed_over({"nodes": 25, "depth": 5}, [{"grower": "template", "shape": "eagle-25"}]),
-            key="over-static", timed=True, why=("2026-11-24 17:45 UTC", PAID),
-            why_on={"smollm2": ("2026-11-26 16:55 UTC", PAID)},
+            key="over-static", timed=True, explanation=("2026-11-24 17:45 UTC", PAID),
+            explanation_by_column={"smollm2": ("2026-11-26 16:55 UTC", PAID)},
         ),
     ),
     suites={

@@ -25,7 +25,7 @@ METHOD = Method(
     title="Draft tree, sampled (RSD-S)",
     promise=Promise.EXACT,
     source=Source("Recursive speculative decoding", "Jeon et al.", 2024, "https://arxiv.org/abs/2402.14160", "RSD-S"),
-    teaches=(
+    summary=(
         "Siblings drawn without replacement never repeat a token; recursive rejection keeps the distribution exact."
     ),
     idea=(
@@ -34,12 +34,12 @@ METHOD = Method(
         "residual distribution that its earlier siblings left."
     ),
     formula="accept sibling i with probability min(1, pᵢ(x) / qᵢ(x)); else pᵢ₊₁ ∝ (pᵢ − qᵢ)₊, qᵢ₊₁ ∝ qᵢ without x",
-    differs=(
+    differences=(
         "At temperature 0 only the likeliest token of each distribution remains, so the tree is a chain: greedy text "
         "is exact, and siblings, which could save a round, are not tried.",
         "RSD-S, the stochastic beam, is the default; grower=rsd-c is the paper's tree of constant branching.",
     ),
-    place=30,
+    order=30,
     testing=Testing(short={"depth": 2, "width": 3}, real={"depth": 3, "width": 2}, perfect={}),
     drafter=SampledTree(),
     verifier=Lossless(),
@@ -54,12 +54,12 @@ METHOD = Method(
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
             None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
-            why=(
+            explanation=(
                 "2026-11-28 13:50 UTC",
                 f"{WRONG_SETTING}: the paper says “in most cases”; here one budget and one shape (4 "
                 "levels of 3), against a chain three times as deep.",
             ),
-            why_on={
+            explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
                     f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the "
@@ -72,7 +72,7 @@ METHOD = Method(
             None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
-            why_on={
+            explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:28 UTC",
                     f"{WRONG_SCALE}: 14 prompts, sampled twice: the interval is ±11 %, and the gain "

@@ -26,13 +26,13 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.10846",
         "§3",
     ),
-    teaches="Most MLP units are inactive at most tokens: the units that a prompt activates can draft for all of them.",
+    summary="Most MLP units are inactive at most tokens: the units that a prompt activates can draft for all of them.",
     idea=(
         "Every layer has a small MLP beside its big one, and one attention for both. The path through all small MLPs "
         "drafts over the target's own KV cache; the path through all big ones, which is the target, verifies."
     ),
     formula="small = the k columns j of the big one with the largest mean |a(j)| · ‖w(j)‖ over the end of the prompt",
-    differs=(
+    differences=(
         "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
         "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
         "over the prompt, and was never trained to work alone.",
@@ -41,7 +41,7 @@ METHOD = Method(
         STILL_READ,
         "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
     ),
-    place=75,
+    order=75,
     testing=Testing(short={"depth": 2, "share": 0.05}, perfect={"share": 1.0}),
     drafter=Duo(),
     verifier=Lossless(),

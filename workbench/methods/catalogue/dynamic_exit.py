@@ -30,14 +30,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2504.05598",
         "§3",
     ),
-    teaches="The best exit layer and the best draft length depend on each other and on the text.",
+    summary="The best exit layer and the best draft length depend on each other and on the text.",
     idea=(
         "Verification yields the hidden states of all layers at every accepted position. The target's LM head "
         "computes what each exit would have drafted there, and so how often each exit is right. The next draft uses "
         "the exit and length with the most expected tokens per layer computed."
     ),
     formula="TPL(E, d) = (1 − α^(d+1)) / (1 − α) / (d · (E + h) + L + h);  d = 0 is plain decoding",
-    differs=(
+    differences=(
         "The LM head counts as h layers, by its weights, in drafts and in verification: a small model with a large "
         "vocabulary spends as much on it as on many layers. The paper counts layers alone.",
         "Only a few exits are tried, spread evenly, because the LM head reads every one of them at every accepted "
@@ -47,10 +47,10 @@ METHOD = Method(
         "of wrong shadow tokens; the authors' code was not read.",
         "The bundled target was trained with an early-exit loss, but without the paper's layer dropout.",
     ),
-    place=71,
+    order=71,
     testing=Testing(
         short={"policy": "fixed", "depth": 2},
-        no_alarm="It exits before the last layer: see test_dynamic_exit.py.",
+        no_perfect_reason="It exits before the last layer: see test_dynamic_exit.py.",
     ),
     drafter=DynamicExit(),
     verifier=Lossless(),
@@ -62,7 +62,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "LayerSkip models (LLaMA-2, LLaMA-3, CodeLLaMA), seven tasks",
             2.16, 2.62, "Zarch et al. 2025, arXiv:2504.05598v2, abstract", lambda lab: lab.speed(), timed=True,
-            why_on={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
+            explanation_by_column={"smollm2": ("2026-11-24 17:34 UTC", NO_EXIT)},
         ),
         Claim(
             "tokens per layer computed / the same with a fixed exit after a quarter of the layers, 4 drafts",

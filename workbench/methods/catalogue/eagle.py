@@ -29,7 +29,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2401.15077",
         "§4",
     ),
-    teaches=(
+    summary=(
         "A feature does not contain the token drawn from it; with that token as input, the next one is easy to "
         "predict."
     ),
@@ -39,7 +39,7 @@ METHOD = Method(
         "prediction is fed back. The tree's shape is fixed beforehand by the ranks of the candidates."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
-    differs=(
+    differences=(
         NORMS,
         LOSSES,
         "Siblings are the likeliest tokens, and a branch is followed if the target draws its token; the paper draws "
@@ -49,7 +49,7 @@ METHOD = Method(
         "more for each node (shape=eagle-25 is the published one); τ may be lower.",
         TRIMMED,
     ),
-    place=95,
+    order=95,
     testing=Testing(perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),

@@ -53,7 +53,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4",
     ),
-    teaches=(
+    summary=(
         "The target's next hidden state is easier to predict than its next token; confident predictions deserve "
         "branches."
     ),
@@ -66,14 +66,14 @@ METHOD = Method(
         "f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) ),  score of a node = "
         "Π q along its path"
     ),
-    differs=(
+    differences=(
         NORMS,
         LOSSES,
         "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because a small target pays "
         "more for each node; τ may be lower.",
         TRIMMED,
     ),
-    place=100,
+    order=100,
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, real={"depth": 3, "width": 2, "nodes": 6}, perfect={}),
     drafter=Eagle(),
     verifier=Lossless(),

@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.01840",
         "§3",
     ),
-    teaches="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
+    summary="Do not train a drafter to imitate features: let it read early layers too, and train it on its own drafts.",
     idea=(
         "The target's hidden states after a low, a middle and a high layer are fused into one. One decoder layer "
         "reads it with the next token's embedding, and a small LM head predicts the next token; deeper in a draft the "
@@ -39,7 +39,7 @@ METHOD = Method(
         "g(t) = W [ h(low); h(mid); h(high) ],  s(t+1) = layer( [ norm e(x(t+1)) ; norm g(t) ], g(t) ),  "
         "q = softmax( U norm s(t+1) ),  then g(t+1) = s(t+1)"
     ),
-    differs=(
+    differences=(
         "Three draft steps in training instead of seven, some minutes of it, and the loss is the mean over the "
         "supervised positions, where the released code divides by all: τ is lower than after a long training.",
         "Unless it is trained with head_learns=true it has no LM head of its own and uses the target's: in minutes of "
@@ -53,8 +53,8 @@ METHOD = Method(
         "small target pays more for each node; τ may be lower.",
         "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
-    place=105,
-    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
+    order=105,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
     drafter=Eagle3(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -65,12 +65,12 @@ METHOD = Method(
             "τ / τ of EAGLE-2 with the same tree", "Vicuna-13B, MT-Bench, greedy: 6.65 against 4.83",
             1.38, 1.38, "Li et al. 2025, arXiv:2503.01840, table 1 (recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
-            why=(
+            explanation=(
                 "2026-11-27 23:07 UTC",
                 f"{WRONG_SCALE}: both heads had 600 steps of 32 answers each; the paper's gain comes "
                 "with eight times the data.",
             ),
-            why_on={
+            explanation_by_column={
                 "smollm2": (
                     "2026-11-27 23:01 UTC",
                     f"{WRONG_SCALE}: trained on 28,306 tokens of the target's answers; EAGLE-2's layer"

@@ -35,7 +35,7 @@ METHOD = Method(
     title="EagleVLM",
     promise=Promise.EXACT,
     source=PAPER,
-    teaches=(
+    summary=(
         "One decoder layer on the target's hidden states drafts well, but its cost grows with every image patch it "
         "reads."
     ),
@@ -45,7 +45,7 @@ METHOD = Method(
         "image patches are treated alike."
     ),
     formula="f̂(t+1) = layer( W [ norm e(x(t+1)) ; norm f(t) ], … ),  q = softmax( LM head f̂(t+1) )",
-    differs=(
+    differences=(
         "The feature and the embedding are each normalised before they are fused, where the paper describes one norm "
         "on the drafter's input. The layer normalises its input once more, and its output goes through a norm that is "
         "initialised as the target's final norm; EAGLE has neither. This keeps a short training stable, and "
@@ -54,7 +54,7 @@ METHOD = Method(
         "pays more for each node; τ may be lower.",
         LOSSES,
     ),
-    place=150,
+    order=150,
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={}),
     drafter=EagleVLM(),
     verifier=Lossless(),
@@ -75,7 +75,7 @@ METHOD = Method(
         "EagleVLM (Huang et al. 2025, arXiv 2509.11815): reads the target's feature and the next embedding at every "
         "position, word or patch.",
         recipe="vision-heads",
-        called="eagle",
+        folder_suffix="eagle",
     ),
     recording=Recording(scene="four-shapes"),
 )  # fmt: skip

@@ -31,7 +31,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.16710",
         "§3.3",
     ),
-    teaches=(
+    summary=(
         "The target's own first layers can draft, without a second model or cache; the exit depth is the trade-off."
     ),
     idea=(
@@ -42,7 +42,7 @@ METHOD = Method(
     formula=(
         "q = softmax( head( norm( h(E) ) ) ), with h(E) the state after layer E; accept with probability min(1, p / q)"
     ),
-    differs=(
+    differences=(
         "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
         "the draft: compiled passes give a token the same bits whatever else is in the batch, which reused hidden "
         "states would not.",
@@ -50,7 +50,7 @@ METHOD = Method(
         "layer dropout and curriculum, which may make early layers better drafters. Any other target is used as it is.",
         STILL_READ,
     ),
-    place=70,
+    order=70,
     testing=Testing(
         short={"depth": 2, "exit_layer": 1},
         real={"depth": 2, "exit_layer": 24},
@@ -68,7 +68,7 @@ METHOD = Method(
             "speed-up over plain decoding",
             "Llama models trained with layer dropout and early-exit loss; summaries 2.16, coding 1.82, parsing 2.0",
             1.82, 2.16, "Elhoushi et al. 2024, arXiv:2404.16710, abstract (recalled)", lambda lab: lab.speed(),
-            timed=True, why_on={"smollm2": ("2026-11-24 17:33 UTC", UNTRAINED)},
+            timed=True, explanation_by_column={"smollm2": ("2026-11-24 17:33 UTC", UNTRAINED)},
         ),
     ),
     suites={"gpu": (Setting("Early exit"),)},

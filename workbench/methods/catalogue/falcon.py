@@ -32,7 +32,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2412.12639",
         "§3",
     ),
-    teaches=(
+    summary=(
         "A drafter that writes two tokens per pass needs half the passes, but the second does not depend on the first."
     ),
     idea=(
@@ -46,7 +46,7 @@ METHOD = Method(
         "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
         "+ R LSTM( block up to s ),  q(x(t+1+i)) = softmax( LM head f̂(t+i) )"
     ),
-    differs=(
+    differences=(
         "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
         "beside it; otherwise the whole feature would have to pass through 96 numbers.",
         "The LSTM runs over the positions of a block and restarts with each block. In the released code two and "
@@ -66,7 +66,7 @@ METHOD = Method(
         "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),
-    place=104,
+    order=104,
     testing=Testing(perfect={}),
     drafter=Falcon(),
     verifier=Lossless(),
@@ -77,7 +77,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Vicuna and LLaMA-2-chat, MT-Bench, HumanEval and GSM8K", 2.91, 3.51,
             "Gao et al. 2024, arXiv:2412.12639, abstract", lambda lab: lab.speed(), timed=True,
-            why=(
+            explanation=(
                 "2026-11-27 09:27 UTC",
                 f"{WRONG_SCALE}: a round of 16 nodes takes 3.1 times as long as one plain token, and "
                 "writes 2.5 tokens.",
@@ -88,7 +88,7 @@ METHOD = Method(
             "Vicuna and LLaMA-2-chat: faster than EAGLE, with a fixed tree each", None, None,
             "Gao et al. 2024, arXiv:2412.12639, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle", CHAIN, CHAIN, 0.0), key="eagle",
-            why=(
+            explanation=(
                 "2026-11-27 23:07 UTC",
                 f"{WRONG_SETTING}: after training on 19,200 answers each, Falcon predicts the target's "
                 "token at 0.81 of held-out positions, EAGLE at 0.85.",

@@ -36,14 +36,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.12728",
         "§3",
     ),
-    teaches="One forward can draft a block: cheaper than one token per forward, and best for formulaic text.",
+    summary="One forward can draft a block: cheaper than one token per forward, and best for formulaic text.",
     idea=(
         "Learned queries combine the image's features into a few latent vectors. From one hidden state of the layer "
         "an MLP predicts several future features at once; the LM head turns them into a block of tokens that do not "
         "depend on each other."
     ),
     formula="image: softmax(A Fᵀ) F;  f̂(t+1) = s(t),  f̂(t+1+i) = s(t) + MLPᵢ(s(t)), i < k",
-    differs=(
+    differences=(
         "One network serves all offsets, an MLP of width 256 whose output is added to the hidden state, where the "
         "paper's goes from D to 4·D and predicts all k features directly. This has fewer weights, and k = 1 is "
         "exactly EAGLE; later offsets may be predicted worse.",
@@ -59,7 +59,7 @@ METHOD = Method(
         "groups.",
         LOSSES,
     ),
-    place=180,
+    order=180,
     testing=Testing(short={"depth": 2, "width": 2, "nodes": 6}, perfect={"nodes": 24}),
     drafter=Flash(),
     verifier=Lossless(),

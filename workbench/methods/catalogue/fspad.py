@@ -31,7 +31,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.15562",
         "§3",
     ),
-    teaches="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
+    summary="A feature contains every token that may follow; the drawn token's embedding selects the relevant part.",
     idea=(
         "The embedding of the drawn token gates the target's feature in a wider space, where EAGLE adds the two by "
         "one projection. EAGLE's layer predicts the next feature from that. The target's LM head reads a learned "
@@ -41,7 +41,7 @@ METHOD = Method(
         "g(t) = W ( silu( S norm e(x(t+1)) ) ⊙ ( O norm f(t) ) ),  f̂(t+1) = layer( g(t), … ),  "
         "q = softmax( LM head ( f̂(t+1) + V f̂(t+1) ) )"
     ),
-    differs=(
+    differences=(
         "No code was released, and the abstract names two ideas; their wiring is ours. The feature loss applies to "
         "the layer's output, which is also fed back; the LM head reads a projection of it.",
         "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
@@ -50,7 +50,7 @@ METHOD = Method(
         "node; τ may be lower.",
         TRIMMED,
     ),
-    place=102,
+    order=102,
     testing=Testing(perfect={}),
     drafter=FSPAD(),
     verifier=Lossless(),
@@ -63,7 +63,7 @@ METHOD = Method(
             "Vicuna and LLaMA-3-instruct targets, all tasks, greedy and sampled: above EAGLE-2",
             None, None, "Gui et al. 2024, arXiv:2408.15562, abstract (direction; no figure recalled)",
             lambda lab: lab.tau_over("eagle-2", {}, {}, 0.0),
-            why=("2026-11-27 23:08 UTC", UNDECIDED),
+            explanation=("2026-11-27 23:08 UTC", UNDECIDED),
         ),
     ),
     head=Head(

@@ -26,7 +26,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.12022",
         "§3",
     ),
-    teaches=(
+    summary=(
         "Hidden states of a middle layer contain enough about the next tokens for the upper layers to predict them."
     ),
     idea=(
@@ -36,14 +36,14 @@ METHOD = Method(
         "states attend to the text and to each other."
     ),
     formula="prediction of x(t + 1 + k): LM head( layers l + 1 … L( P(k) · h(t) ) ), at position t + k",
-    differs=(
+    differences=(
         "All pseudo states enter after one layer; the paper may use a different layer for each step.",
         "The number of pseudo states after each node is planned together with the tree, by the measured cost of "
         "passes on this machine, as for parallel prompt decoding's prompt tokens. Each counts as a token of a whole "
         "pass, although it goes through the upper layers alone. In our measurements this was no slower.",
     ),
-    place=92,
-    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
+    order=92,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_hidden_transfer.py."),
     drafter=HiddenTransfer(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

@@ -29,14 +29,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§3",
     ),
-    teaches="A head that reads the tokens drafted before its own position predicts better than one that does not.",
+    summary="A head that reads the tokens drafted before its own position predicts better than one that does not.",
     idea=(
         "Like Medusa's heads, these read the target's last hidden state, and head k predicts the k-th token after the "
         "newest one. But each also reads the tokens between: the newest one, which the hidden state does not contain "
         "yet, and the path drafted so far. So each node of the tree gets its own predictions."
     ),
     formula="head k: softmax( LM head( h + A(k) u + SiLU(W(k) h + B(k) u + b(k)) ) ),  u = e(x(t+1)), …, e(x(t+k))",
-    differs=(
+    differences=(
         "All heads share the target's LM head, embeddings enter through one shared low-rank projection, and the "
         "hidden state is passed on as it is. The paper's first block is (k+1)·D wide and each head has its own LM "
         "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
@@ -45,8 +45,8 @@ METHOD = Method(
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
     ),
-    place=85,
-    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
+    order=85,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
     drafter=Hydra(),
     verifier=Lossless(),
     other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),

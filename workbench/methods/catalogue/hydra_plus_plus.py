@@ -29,7 +29,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.05109",
         "§4",
     ),
-    teaches="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
+    summary="A head predicts better from the whole text than from the newest state alone: one attention is enough.",
     idea=(
         "Hydra's heads with three changes: a decoder layer of their own, the prefix layer, reads the target's last "
         "hidden states of the whole text and gives each head its newest state; the heads are four layers deep; and "
@@ -40,7 +40,7 @@ METHOD = Method(
         "g(t) = layer( h(≤ t) ),  u = g(t), e(x(t+1)), …, e(x(t+k)),  y = R(k) u + SiLU(W(k) u),  "
         "y ← y + SiLU(V(k,j) y) for j = 2 … n,  head k: softmax( LM head( a(k) · h(t) + O y ) )"
     ),
-    differs=(
+    differences=(
         "All inner states are 64 numbers wide, and the projection back to a hidden state is shared by all heads, as "
         "the target's LM head is: at the paper's width, with LM heads of their own, they would be two thirds as large "
         "as the bundled target. The hidden state itself is added to the result with a learned weight per dimension, "
@@ -50,8 +50,8 @@ METHOD = Method(
         "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
         "lower.",
     ),
-    place=87,
-    testing=Testing(no_alarm="It also reads tokens of the path: see test_drafts.py."),
+    order=87,
+    testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),
     drafter=HydraPlusPlus(),
     verifier=Lossless(),
     other_verifiers=(*verifiers_for_builders(TREE_BUILDERS), TypicalAcceptance()),
@@ -63,7 +63,7 @@ METHOD = Method(
             "Ankner et al. 2024, arXiv:2402.05109, §5 (direction)",
             lambda lab: lab.tau_over("hydra", {}, {}, 0.0),
             needs=("hydra",),
-            why=(
+            explanation=(
                 "2026-11-27 23:03 UTC",
                 f"{WRONG_SCALE}: 275,328 parameters to Hydra's 526,752, both after 600 steps; with 25 "
                 "prompts a gain of 3 % is not significant.",

@@ -28,14 +28,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "§3.2",
     ),
-    teaches="All tokens can be solved for at once, but one wrong token makes the guesses after it wrong.",
+    summary="All tokens can be solved for at once, but one wrong token makes the guesses after it wrong.",
     idea=(
         "The next K tokens are guessed, and one pass computes the target's token at each of their positions. The "
         "guesses that agree from the start are accepted; the target's tokens at the other positions are the next "
         "guess, until nothing changes any more."
     ),
     formula="y(i) ← argmax p( · | text, y(1) … y(i−1)), for all i at once; a fixed point is the greedy text",
-    differs=(
+    differences=(
         "Plain Jacobi decoding gains little, because a guess helps only if it is right after a wrong one, and a model "
         "trained on correct text alone seldom predicts that; the claim measures it. CLLMs (Kou et al. 2024, "
         "arXiv:2403.00835) train the target to be consistent: to predict the right token from any state of the block. "
@@ -48,8 +48,8 @@ METHOD = Method(
         "The paper decodes greedily; at other temperatures the guesses are the likeliest tokens, and each is accepted "
         "with its probability.",
     ),
-    place=63,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
+    order=63,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=Jacobi(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
@@ -64,7 +64,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "translation, MBart50 and MarianMT on CPU, up to", 1.38, 1.38,
             "Santilli et al. 2023, arXiv:2305.10427, abstract", lambda lab: lab.speed(), timed=True,
-            why=("2026-11-24 17:47 UTC", FREE), why_on={"smollm2": ("2026-11-24 17:31 UTC", FREE)},
+            explanation=("2026-11-24 17:47 UTC", FREE), explanation_by_column={"smollm2": ("2026-11-24 17:31 UTC", FREE)},
         ),
     ),
     recording=Recording(("story", "chat"), params={"depth": 4}),

@@ -28,14 +28,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.18911",
         "§3",
     ),
-    teaches="Early layers do not predict the next token well, but a small trained adapter after them can.",
+    summary="Early layers do not predict the next token well, but a small trained adapter after them can.",
     idea=(
         "The first E layers of the target run over its own KV cache, and one trained attention layer after them "
         "predicts the hidden state that the LM head reads. Drafting stops when the drafter's confidence is low: the "
         "second of the two early exits."
     ),
     formula="q = softmax( LM head( A( h(E) ) ) ),  continue while max q ≥ η",
-    differs=(
+    differences=(
         "Verification runs the first E layers again instead of continuing from the hidden states that drafting "
         "computed, as early-exit does here; a round costs these E layers over the drafted tokens in addition.",
         "Drafting stops before the token at which the confidence is too low, where the paper still verifies it. The "
@@ -45,7 +45,7 @@ METHOD = Method(
         "Chains only: the paper's variant with siblings is not built here.",
         TRIMMED,
     ),
-    place=110,
+    order=110,
     testing=Testing(short={"depth": 2, "threshold": 0.2}, perfect={}),
     drafter=Kangaroo(),
     verifier=Lossless(),
@@ -57,7 +57,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Vicuna, Spec-Bench, one sequence", 1.68, 1.68,
             "Liu et al. 2024, arXiv:2404.18911, abstract: up to 1.68×", lambda lab: lab.speed(), timed=True,
-            why_on={"smollm2": ("2026-11-24 17:40 UTC", SHALLOW)},
+            explanation_by_column={"smollm2": ("2026-11-24 17:40 UTC", SHALLOW)},
         ),
     ),
     head=Head(

@@ -25,14 +25,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.15208",
         "§3",
     ),
-    teaches="A model can predict later tokens at placeholders after its text if it was trained to.",
+    summary="A model can predict later tokens at placeholders after its text if it was trained to.",
     idea=(
         "The verifying pass has placeholders after every position at which a round may end. The target's predictions "
         "at those after the position where it does end are the next draft, so drafting needs no pass of its own. The "
         "paper accepts a prediction without verifying it if the target was confident: a lexical unit."
     ),
     formula="draft x(t + 1 + j) from p( · | x(≤ t), _ … _ ) with j placeholders;  unit: continue while max p > β",
-    differs=(
+    differences=(
         "The paper fine-tunes the target with placeholders in place of tokens that it predicts confidently, so that "
         "it learns to predict several at once. No such target is bundled: the placeholder is an ordinary token (_), "
         "and predictions there are seldom right beyond the first position.",
@@ -44,8 +44,8 @@ METHOD = Method(
         "likeliest token.",
         "The paper's control of repetitions, which its text hardly describes, is not built.",
     ),
-    place=76,
-    testing=Testing(short={"depth": 2}, no_alarm="It drafts from placeholders: see test_lexical_unit.py."),
+    order=76,
+    testing=Testing(short={"depth": 2}, no_perfect_reason="It drafts from placeholders: see test_lexical_unit.py."),
     drafter=LexicalUnit(),
     verifier=Lossless(),
     other_verifiers=(AsDrafted(sure=0.9),),

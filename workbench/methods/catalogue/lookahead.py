@@ -31,14 +31,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2402.02057",
         "§3",
     ),
-    teaches="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
+    summary="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
     idea=(
         "A window beside the text contains guesses at the next tokens and the target's predictions for them in "
         "earlier passes. Each pass reads it along with the draft and adds one line to it, and each of its columns "
         "yields an n-gram. The n-grams go into a pool, and those that begin with the newest token are the next draft."
     ),
     formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",
-    differs=(
+    differences=(
         "By default W=5, N=3, G=5 instead of 15, 5, 15, because 119 more tokens per pass are expensive for a small "
         "target; window=15, ngram=5, guesses=15 and depth=4 are the paper's setting.",
         "After a round of several tokens the window moves along with the text (follow=True), where the released code "
@@ -49,8 +49,8 @@ METHOD = Method(
         "token.",
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),
-    place=64,
-    testing=Testing(short={"depth": 2, "from_text": True}, real={"depth": 2}, no_alarm="It drafts without a model."),
+    order=64,
+    testing=Testing(short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."),
     drafter=Lookahead(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
@@ -64,8 +64,8 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "LLaMA-2-chat 7B, MT-Bench, one A100, up to", 1.8, 1.8,
             "Fu et al. 2024, arXiv:2402.02057, abstract", lambda lab: lab.on("chat").speed(), key="speed", timed=True,
-            why=("2026-11-24 17:47 UTC", NOT_FREE.format(1.77)),
-            why_on={"smollm2": ("2026-11-24 17:32 UTC", NOT_FREE.format(1.52))},
+            explanation=("2026-11-24 17:47 UTC", NOT_FREE.format(1.77)),
+            explanation_by_column={"smollm2": ("2026-11-24 17:32 UTC", NOT_FREE.format(1.52))},
         ),
     ),
     recording=Recording(("code", "story")),

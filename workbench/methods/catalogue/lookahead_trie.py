@@ -23,13 +23,13 @@ METHOD = Method(
         "https://arxiv.org/abs/2312.12728",
         "§4",
     ),
-    teaches="If the context offers several continuations, draft them all: one look-up, many branches.",
+    summary="If the context offers several continuations, draft them all: one look-up, many branches.",
     idea=(
         "Prompt and output are cut into short branches and counted in a trie, in which the newest tokens are "
         "looked up. All branches that have followed them are drafted at once as a tree, the most frequent first."
     ),
     formula="score = (1 − w) · count in the prompt + w · count in outputs",
-    differs=(
+    differences=(
         "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because a small target pays more for each "
         "node; τ may be lower where a text offers long copies.",
         "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
@@ -38,8 +38,8 @@ METHOD = Method(
         "The trie is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
         "paper's serves all requests (warm=True does), and only then does the gain over many requests show.",
     ),
-    place=60,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
+    order=60,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=LookaheadTrie(),
     verifier=Lossless(),
     policies=(Fixed(depth=8), Planned(depth=8), Bandit(depth=8)),
@@ -47,7 +47,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding on text that repeats its prompt", "retrieval-augmented service at Alipay",
             2.66, 6.26, "Zhao et al. 2024, arXiv:2312.12728, abstract (recalled)", lambda lab: lab.on_copied().speed(),
-            timed=True, why=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
+            timed=True, explanation=("2026-11-23 03:39 UTC", TINY_COPIER.format("5.4 to 6.5")),
         ),
     ),
     recording=Recording(("copy ×3",)),

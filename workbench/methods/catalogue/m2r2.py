@@ -24,7 +24,7 @@ METHOD = Method(
         2025,
         "https://arxiv.org/abs/2502.02040",
     ),
-    teaches=(
+    summary=(
         "A residual stream that only has to predict can be closer to the final state than one that later layers read."
     ),
     idea=(
@@ -37,7 +37,7 @@ METHOD = Method(
         "r(0) = h(0),  r ← r + A′ attention( Q A r, K h, V h ),  r ← r + A‴ MLP( A″ r ),  A = 1 + B C of rank R;  q = "
         "softmax( LM head( norm( r(E) ) ) )"
     ),
-    differs=(
+    differences=(
         "No code was released, and the wiring of the adapters is ours: four per layer, before and after the attention "
         "and before and after the MLP, each of rank R over the width of the stream. The first one affects only the "
         "queries, since nothing reads the accelerated stream's own keys and values.",
@@ -48,8 +48,8 @@ METHOD = Method(
         "Where passes are compiled (bfloat16 on a CPU with bfloat16 instructions), verification runs all layers over "
         "the draft, as for early-exit.",
     ),
-    place=112,
-    testing=Testing(short={"depth": 2}, no_alarm="It exits before the last layer: see test_m2r2.py."),
+    order=112,
+    testing=Testing(short={"depth": 2}, no_perfect_reason="It exits before the last layer: see test_m2r2.py."),
     drafter=M2R2(),
     verifier=Lossless(),
     policies=(
@@ -64,7 +64,7 @@ METHOD = Method(
             lambda lab: lab.tau_over(
                 "early-exit", {}, {"exit_layer": lab.models.heads["m2r2"].config["net"]["exit_layer"]}, 0.0
             ),
-            why=(
+            explanation=(
                 "2026-11-27 10:49 UTC",
                 f"{WRONG_SCALE}: 25 prompts; after 3 of 12 layers the target's token is predicted at "
                 "0.62 of positions without adapters, 0.74 with.",

@@ -38,7 +38,7 @@ HEAD = Head(
     MedusaHeads,
     "Medusa's heads (Cai et al. 2024, arXiv 2401.10774) on the target's last hidden state.",
     options=("blocks",),
-    agrees="the first head's likeliest token is the one that follows the next token in the text",
+    agreement="the first head's likeliest token is the one that follows the next token in the text",
 )
 
 WIDE = (
@@ -51,7 +51,7 @@ METHOD = Method(
     title="Medusa",
     promise=Promise.EXACT,
     source=PAPER,
-    teaches=(
+    summary=(
         "Heads predict several positions at once from one hidden state: almost free, but independent of each other."
     ),
     idea=(
@@ -60,8 +60,8 @@ METHOD = Method(
         "head was right on held-out text, and one pass of the target verifies it."
     ),
     formula="head k: softmax( LM head( h + SiLU(W(k) h + b(k)) ) )",
-    differs=DIFFERS,
-    place=80,
+    differences=DIFFERS,
+    order=80,
     testing=Testing(short={"depth": 2, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
     verifier=Lossless(),
@@ -72,7 +72,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Medusa-1 on Vicuna 7B to 33B", 2.2, 3.6,
             "Cai et al. 2024, arXiv:2401.10774, abstract (over 2.2; README: 2.2 to 3.6; recalled)",
-            lambda lab: lab.speed(), timed=True, why_on={"smollm2": ("2026-11-26 16:56 UTC", WIDE)},
+            lambda lab: lab.speed(), timed=True, explanation_by_column={"smollm2": ("2026-11-26 16:56 UTC", WIDE)},
         ),
     ),
     suites={

@@ -20,15 +20,15 @@ METHOD = Method(
     title="Medusa, typical acceptance",
     promise=Promise.APPROXIMATE,
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§2.3.1"),
-    teaches="Accepting plausible tokens instead of exact sampling raises acceptance and changes the distribution.",
+    summary="Accepting plausible tokens instead of exact sampling raises acceptance and changes the distribution.",
     idea=(
         "Heads and tree are Medusa's, but a token is accepted if its target probability exceeds a threshold that "
         "depends on the target's entropy. The output no longer follows the target's distribution: ε and δ set how far "
         "it may deviate."
     ),
     formula="accept x if p(x) > min( ε, δ · exp(−H(p)) )",
-    differs=DIFFERS,
-    place=90,
+    differences=DIFFERS,
+    order=90,
     testing=Testing(real={"depth": 3, "nodes": 6}, perfect={"nodes": 48}),
     drafter=Medusa(),
     verifier=TypicalAcceptance(),

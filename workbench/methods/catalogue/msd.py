@@ -31,13 +31,13 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.14260",
         "§3",
     ),
-    teaches="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
+    summary="A patch has no next word: use it as it is, and fuse only words with the embedding of the next token.",
     idea=(
         "Words enter as in EAGLE; a patch enters as the vector that the projector made of it, without the target's "
         "hidden state and without a next token. Training starts on text alone and goes on with images and text."
     ),
     formula="word: W [ e(x(t+1)) ; f(t) ],  patch: e(v) itself",
-    differs=(
+    differences=(
         "The layer is EagleVLM's here, with its norms on embedding and feature and before and after the layer, so "
         "that the drafters differ only in how an image enters. EAGLE, on which MSD builds, has none of these norms; "
         "MSD's gain over EAGLE may differ.",
@@ -47,7 +47,7 @@ METHOD = Method(
         "The two training stages, text alone and then an increasing share of images, are the paper's, but they last "
         "minutes instead of 40 epochs; the first stage may be too short to matter.",
     ),
-    place=160,
+    order=160,
     testing=Testing(perfect={}),
     drafter=MSD(),
     verifier=Lossless(),
@@ -59,7 +59,7 @@ METHOD = Method(
             "τ / τ of a drafter in which patches enter like words", "LLaVA-1.5, Qwen2-VL", None, None,
             "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)", lambda lab: lab.tau_over("EagleVLM", "MSD"),
             home=VISION_TARGET,
-            why=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter in which patches enter like words", "5.3")),
+            explanation=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter in which patches enter like words", "5.3")),
         ),
         Claim(
             "speed-up over plain decoding", "LLaVA-1.5-7B, greedy", 2.29, 2.29,

@@ -34,7 +34,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2412.19437",
         "§2.2",
     ),
-    teaches="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
+    summary="A model trained to predict two tokens has a built-in drafter: EAGLE's layer, without a feature loss.",
     idea=(
         "The target's last hidden state and the embedding of the next token are each normalised, fused by one "
         "projection and passed through one transformer layer; the target's own LM head then predicts one token more. "
@@ -44,7 +44,7 @@ METHOD = Method(
         "h'(t+1) = layer( M [ norm e(x(t+1)) ; norm h(t) ], … ),  q = softmax( LM head norm h'(t+1) ),  "
         "then h(t+1) = h'(t+1)"
     ),
-    differs=(
+    differences=(
         "The paper trains its module together with the target, in pretraining on 14.8 trillion tokens of text; here "
         "the target is already trained, and the module is trained in minutes on the target's distributions at its own "
         "answers: τ is lower.",
@@ -57,7 +57,7 @@ METHOD = Method(
         "(grower=chain, depth=1); τ is higher, and so is the cost of a draft.",
         TRIMMED,
     ),
-    place=107,
+    order=107,
     testing=Testing(perfect={}),
     drafter=MTP(),
     verifier=Lossless(),
@@ -68,7 +68,7 @@ METHOD = Method(
         Claim(
             "tokens per second / those of plain decoding, one token drafted", "DeepSeek-V3, one module, one token", 1.8,
             1.8, "DeepSeek-AI 2024, arXiv:2412.19437, §5.4.3 (recalled)",
-            lambda lab: lab.speed(grower="chain", depth=1), timed=True, why=("2026-11-26 17:03 UTC", SMALL),
+            lambda lab: lab.speed(grower="chain", depth=1), timed=True, explanation=("2026-11-26 17:03 UTC", SMALL),
         ),
         Claim(
             "τ with one token drafted",

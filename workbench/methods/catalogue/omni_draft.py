@@ -42,14 +42,14 @@ METHOD = Method(
     promise=Promise.EXACT,
     source=Source("OmniDraft: a cross-vocabulary, online adaptive drafter", "Ramakrishnan et al.", 2025,
                   "https://arxiv.org/abs/2507.02659", "§3"),
-    teaches="Two models with different vocabularies still share text: any small model may draft for any large one.",
+    summary="Two models with different vocabularies still share text: any small model may draft for any large one.",
     idea=(
         "A draft model with its own tokenizer reads the text and continues it. The target's tokenizer splits the "
         "drafted text, so that several drafter tokens that together spell one target token are merged and not "
         "rejected one by one."
     ),
     formula="draft = tokens of text( d(1) … d(n) ) by the target's tokenizer",
-    differs=(
+    differences=(
         "The target's own tokenizer splits the draft. The paper has a bounded n-gram cache that learns, as they "
         "occur, which sequences of the drafter's tokens form one of the target's.",
         "The draft is verified as a deterministic one: the drafter's distribution implies none over the target's "
@@ -62,7 +62,7 @@ METHOD = Method(
         "several layers and is also trained beforehand.",
         "The drafter reads text without the special tokens of the target's chat format, and no images.",
     ),
-    place=14,
+    order=14,
     testing=Testing(perfect={}),
     drafter=OmniDraft(),
     verifier=Lossless(),
@@ -73,14 +73,14 @@ METHOD = Method(
             "speed-up over plain decoding with a drafter of a different vocabulary",
             "Llama-68M for Vicuna-7B, Qwen2-7B and Llama3-8B", 1.5, 2.0,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, abstract", lambda lab: lab.estranged().speed(), timed=True,
-            why=("2026-11-26 17:12 UTC", DEAR), why_on={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
+            explanation=("2026-11-26 17:12 UTC", DEAR), explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
             "τ with sequences of tokens merged / with tokens of identical text alone",
             "the n-gram cache against the direct mapping", None, None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
             lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
-            key="merging", why=("2026-11-26 14:32 UTC", LARGER), why_on={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
+            key="merging", explanation=("2026-11-26 14:32 UTC", LARGER), explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
         ),
         Claim(
             "τ with training that continues across prompts / without, on requests of one kind",
@@ -99,7 +99,7 @@ METHOD = Method(
             lambda lab: lab.estranged().accepted_a_pass_over(
                 {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
             ),
-            key="stops", why=("2026-11-27 14:02 UTC", UNTAUGHT),
+            key="stops", explanation=("2026-11-27 14:02 UTC", UNTAUGHT),
         ),
     ),
     recording=Recording(("story",), drafter="smollm2-drafter"),

@@ -27,7 +27,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2310.07177",
         "§4",
     ),
-    teaches="The target's distribution at a rejected draft is training data that costs no extra pass of the target.",
+    summary="The target's distribution at a rejected draft is training data that costs no extra pass of the target.",
     idea=(
         "A draft model drafts. The positions that the target verified, or only those at which it rejected, are stored "
         "together with the target's distribution there. Every few rounds a copy of the draft model's layers takes one "
@@ -35,7 +35,7 @@ METHOD = Method(
         "verifier never changes, so the output stays the target's."
     ),
     formula="every I rounds:  θ ← AdamW( θ, ∇ mean over verified positions of Σ p(x) log p(x) / q_θ(x) )",
-    differs=(
+    differences=(
         "By default it is trained on all positions that the target verified, where the paper uses those at which it "
         "rejected (places=rejected).",
         "Training steps follow rounds of one text, where the paper's follow requests; with warm=True they continue "
@@ -46,7 +46,7 @@ METHOD = Method(
         "runs the target over the text again. The draft model's KV cache keeps entries computed before a training "
         "step; they are not recomputed.",
     ),
-    place=12,
+    order=12,
     testing=Testing(perfect={}),
     drafter=Online(),
     verifier=Lossless(),

@@ -20,7 +20,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2211.17192",
         "§3.1, equation 1: the closed forms it reproduces",
     ),
-    teaches=(
+    summary=(
         "Set the acceptance rate; τ is then (1 − aᴷ⁺¹)/(1 − a). It runs the target to draft, so it is never faster."
     ),
     idea=(
@@ -29,11 +29,11 @@ METHOD = Method(
         "is a simulation and no practical method: it shows the effect of the acceptance rate alone on τ."
     ),
     formula="q = a · p + (1 − a) · (least likely token);  τ = (1 − aᴷ⁺¹) / (1 − a)",
-    differs=(
+    differences=(
         "It is no method of the paper but a model of its assumption that every draft is accepted with the same "
         "probability: its τ is the closed form, up to the probability of the target's least likely token.",
     ),
-    place=140,
+    order=140,
     testing=Testing(short={"depth": 2, "acceptance": 0.6}, perfect={"acceptance": 1.0}),
     drafter=Oracle(),
     verifier=Lossless(),

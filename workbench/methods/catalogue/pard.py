@@ -42,7 +42,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2504.18583",
         "§3",
     ),
-    teaches=(
+    summary=(
         "A drafter can predict all its tokens in one pass: it reads mask tokens after the text, one per draft token."
     ),
     idea=(
@@ -55,7 +55,7 @@ METHOD = Method(
         "h'(t+1), …, h'(t+k) = layer( …, M [ e(x(t+1)) ; h(t) ], M [ m ; h(t) ], …, M [ m ; h(t) ] ),  "
         "q(i) = softmax( LM head norm h'(t+i) )"
     ),
-    differs=(
+    differences=(
         "The paper adapts a small language model, which then serves a whole family of targets. Here EAGLE's layer, "
         "which reads the target's features, is trained from scratch for one target (SmolLM2's starts from a trained "
         "layer), as PARD-2's target-dependent drafter is.",
@@ -69,7 +69,7 @@ METHOD = Method(
         "the target verifies fewer tokens that are rejected.",
         TRIMMED,
     ),
-    place=108,
+    order=108,
     testing=Testing(perfect={}),
     drafter=PARD(),
     verifier=Lossless(),
@@ -80,14 +80,14 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "LLaMA3.1-8B in vLLM", 3.67, 3.67,
             "An et al. 2025, arXiv:2504.18583, abstract: up to 3.67×", lambda lab: lab.speed(), timed=True,
-            why=("2026-11-27 11:09 UTC", SMALL), why_on={"smollm2": ("2026-11-27 15:21 UTC", WIDE)},
+            explanation=("2026-11-27 11:09 UTC", SMALL), explanation_by_column={"smollm2": ("2026-11-27 15:21 UTC", WIDE)},
         ),
         Claim(
             "tokens per second / those of a drafter with one pass per token (multi-token prediction)",
             "PARD against the draft models that it was adapted from, average", 1.78, 1.78,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled; README)",
             lambda lab: lab.speed_over({}, [{"grower": "chain", "depth": 5}], other="mtp"),
-            key="beside-steps", needs=("mtp",), timed=True, why=("2026-11-27 11:11 UTC", YOUNG),
+            key="beside-steps", needs=("mtp",), timed=True, explanation=("2026-11-27 11:11 UTC", YOUNG),
         ),
         Claim(
             "tokens drafted / passes of the drafter", "12 tokens per draft in one pass", 12.0, 12.0,
@@ -100,7 +100,7 @@ METHOD = Method(
             "one mask for all positions allows drafts longer than in training", None, None,
             "An et al. 2025, arXiv:2504.18583, §4 (recalled)",
             lambda lab: lab.tau_over("pard", {"depth": 12}, {"depth": TRAINED}, 0.0), key="longer",
-            why=("2026-11-27 11:04 UTC", UNREACHED),
+            explanation=("2026-11-27 11:04 UTC", UNREACHED),
         ),
     ),
     head=Head(

@@ -31,7 +31,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.18628",
         "§3 and §4",
     ),
-    teaches=(
+    summary=(
         "Trained embeddings make the target predict later tokens: a drafter of three vectors and no pass of its own."
     ),
     idea=(
@@ -41,15 +41,15 @@ METHOD = Method(
         "measured cost of passes on this machine."
     ),
     formula="guess at x(t + 1 + j): softmax( target( x(≤ t), s(1), …, s(j) ) ),  only s(1) … s(m) are trained",
-    differs=(
+    differences=(
         "For each number of levels that can be drafted, the size of the pass is chosen by its measured cost, and all "
         "sizes are optimised together; the paper gives all the same size, and sweeps it. In our measurements this was "
         "no slower.",
         "The embeddings are trained at many positions of each text at once, where the paper's are trained at one "
         "position of each: the same loss, from fewer texts.",
     ),
-    place=88,
-    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_ppd.py."),
+    order=88,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_ppd.py."),
     drafter=PPD(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -59,7 +59,7 @@ METHOD = Method(
         Claim(
             "tokens per second / those of plain decoding", "MobileLLaMA to Vicuna-13B, MT-Bench, greedy: up to 2.49",
             2.49, 2.49, "Chen et al. 2024, arXiv:2405.18628, abstract",
-            lambda lab: lab.speed(), timed=True, why=("2026-11-27 23:24 UTC", SMALL),
+            lambda lab: lab.speed(), timed=True, explanation=("2026-11-27 23:24 UTC", SMALL),
         ),
         Claim(
             "τ / τ of Medusa with a tree of as many nodes (12)", "Vicuna 7B, MT-Bench: long-range guesses up to 28 % "
@@ -68,7 +68,7 @@ METHOD = Method(
                 "medusa", {"grower": "template", "nodes": 12, "depth": 3}, {"nodes": 12, "depth": 3}, 0.0
             ),
             key="medusa",
-            why=(
+            explanation=(
                 "2026-11-27 23:13 UTC",
                 f"{WRONG_SCALE}: 864 parameters; their first two guesses are the target's token at 42"
                 " and 20 % of held-out positions, Medusa's at 49 and 42 %.",

@@ -23,13 +23,13 @@ METHOD = Method(
     title="Prompt lookup",
     promise=Promise.EXACT,
     source=Source("Prompt lookup decoding", "Saxena", 2023, "https://github.com/apoorvumang/prompt-lookup-decoding"),
-    teaches="Copying from the context is the cheapest draft there is; watch τ fall when nothing repeats.",
+    summary="Copying from the context is the cheapest draft there is; watch τ fall when nothing repeats.",
     idea=(
         "The newest n tokens are looked up in the text so far, and the tokens that followed them there are proposed. "
         "No second model runs: a draft costs a look-up, and where nothing repeats the round is plain decoding."
     ),
     formula="draft = x(j+1) … x(j+K), where x(j−n+1) … x(j) equals the newest n tokens",
-    differs=(
+    differences=(
         "By default the newest earlier occurrence is continued, where the original takes the first one "
         "(occurrence=first), because it usually continues better; drafts and τ differ.",
         "A continuation that ends with the text is proposed although it is shorter than K tokens. With "
@@ -37,8 +37,8 @@ METHOD = Method(
         "at an end-of-text token, and in no case at a token that a logits processor forbids: some draft positions are "
         "wasted.",
     ),
-    place=40,
-    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_alarm="It drafts without a model."),
+    order=40,
+    testing=Testing(short={"depth": 2}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=NGram(),
     verifier=Lossless(),
     other_verifiers=(Lenient(), Judge()),
@@ -48,7 +48,7 @@ METHOD = Method(
             "speed-up over plain decoding on texts grounded in their input",
             "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
             "Saxena 2023, README of prompt-lookup-decoding (recalled)", lambda lab: lab.on_copied().speed(), timed=True,
-            why=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
+            explanation=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
         ),
     ),
     suites={"gpu": (Setting("Prompt lookup"),)},

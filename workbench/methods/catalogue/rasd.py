@@ -23,7 +23,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2503.03434",
         "§3",
     ),
-    teaches="A model drafts new text, a datastore known text: one tree can contain both drafts.",
+    summary="A model drafts new text, a datastore known text: one tree can contain both drafts.",
     idea=(
         "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
         "branches that the model finds unlikely are pruned; the others are merged into its tree where their paths "
@@ -33,14 +33,14 @@ METHOD = Method(
         "T = T_model and the paths x of T_store with x₁ among the top m of q(· | text), merged by longest common "
         "prefix"
     ),
-    differs=(
+    differences=(
         "The tree comes from a separate draft model instead of an EAGLE head.",
         "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
         "By default 12 nodes from the model and 8 from the datastore, because a small target pays for each node.",
         "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
         "files.",
     ),
-    place=66,
+    order=66,
     testing=Testing(
         short={"depth": 2, "levels": 1, "nodes": 3, "width": 3, "top": 2, "retrieved": 4},
         real={"depth": 4, "nodes": 6, "retrieved": 4},

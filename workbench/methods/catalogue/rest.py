@@ -23,7 +23,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2311.08252",
         "§3",
     ),
-    teaches="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
+    summary="Text that resembles existing text can be drafted by looking it up: no model, but a large datastore.",
     idea=(
         "The newest tokens are looked up in a datastore of text, by bisection in its suffix array, the longest match "
         "first. The continuations of the matches are merged into a tree, and the most frequent ones are verified."
@@ -31,7 +31,7 @@ METHOD = Method(
     formula=(
         "longest n with c(t−n+1 … t) > 0; the nodes with the largest c(t−n+1 … t, x₁ … x_d), c: count in the datastore"
     ),
-    differs=(
+    differences=(
         "By default at most 16 nodes instead of 64, because a small target pays more for each node; nodes=64 is the "
         "paper's tree.",
         "The bundled datastore consists of this project's own texts, a quarter of a megabyte, where the paper's hold "
@@ -42,11 +42,11 @@ METHOD = Method(
         "At most 512 occurrences are read, spread evenly over all, instead of 5,000.",
         "Where nothing matches, nothing is drafted; the released code verifies one constant token.",
     ),
-    place=64,
+    order=64,
     testing=Testing(
         short={"depth": 2, "nodes": 8},
         real={"depth": 4, "nodes": 8},
-        no_alarm="It drafts without a model.",
+        no_perfect_reason="It drafts without a model.",
     ),
     drafter=Rest(),
     verifier=Lossless(),

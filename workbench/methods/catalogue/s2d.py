@@ -33,7 +33,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2407.01955",
         "§3",
     ),
-    teaches=(
+    summary=(
         "A draft model can have several sizes: easy tokens exit early, if skipped keys and values are filled in later."
     ),
     idea=(
@@ -45,7 +45,7 @@ METHOD = Method(
     formula=(
         "q = softmax( LM head norm h(m_i) ),  i = the first exit with max q ≥ θ_i, else the last;  stop if max q < θ"
     ),
-    differs=(
+    differences=(
         "One target, where the paper is about one drafter for several: no claim about averages over targets is "
         "measured.",
         "The drafter is trained from scratch in minutes on the target's distributions at its own answers, where the "
@@ -58,8 +58,8 @@ METHOD = Method(
         "does not depend on a drawn token, so sampling stays exact.",
         TRIMMED,
     ),
-    place=16,
-    testing=Testing(no_alarm="It also reads tokens or embeddings of the path: see test_s2d.py."),
+    order=16,
+    testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_s2d.py."),
     drafter=S2D(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -70,7 +70,7 @@ METHOD = Method(
             "speed-up over plain decoding", "one drafter for Vicuna 7B, 13B and LLaMA Chat 70B, Spec-Bench, average",
             1.55, 1.55, "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (recalled)", lambda lab: lab.speed(),
             timed=True,
-            why=(
+            explanation=(
                 "2026-11-27 09:29 UTC",
                 f"{WRONG_SCALE}: a drafter of four layers is a third as deep as this target; a tree "
                 "round takes as long as 3.3 plain tokens and writes 2.5.",
@@ -81,7 +81,7 @@ METHOD = Method(
             "sizes chosen by confidence against drafters of one size, averaged over targets", None, None,
             "Kavehzadeh et al. 2024, arXiv:2407.01955, abstract (direction)",
             lambda lab: lab.speed_over({}, [SMALLEST, MIDDLE, WHOLE]), key="sizes", timed=True,
-            why=(
+            explanation=(
                 "2026-11-27 09:31 UTC",
                 f"{WRONG_SCALE}: the smallest size alone drafts with one layer and is accepted more "
                 "often; using a larger one costs more than it gains.",
@@ -91,7 +91,7 @@ METHOD = Method(
             "τ / τ of the smallest size alone", "larger sizes where the smallest is unsure", None, None,
             "ours: the gain from larger sizes; the paper compares speeds",
             lambda lab: lab.tau_over("s2d", {}, SMALLEST, 0.0), key="beside-smallest",
-            why=(
+            explanation=(
                 "2026-11-27 23:08 UTC",
                 f"{WRONG_SCALE}: its drafts end where even the largest size is unsure (least=0.2);"
                 " with least=0 it is 1.01 (0.97–1.05): the sizes are too similar.",
@@ -104,7 +104,7 @@ METHOD = Method(
         "with exits after layers {exits}, with embeddings of its own.",
         settings={"loss": "ce_soft:1", "cond": 96, "places": 2048},
         options=("cond", "exits"),
-        agrees="the whole drafter's likeliest token is the target's, of all tokens",
+        agreement="the whole drafter's likeliest token is the target's, of all tokens",
     ),
     suites={
         "on-policy": (

@@ -23,14 +23,14 @@ METHOD = Method(
     title="SpecVLM, elastic compressor",
     promise=Promise.EXACT,
     source=Source(PAPER.title, PAPER.authors, PAPER.year, PAPER.url, "§3.2, §3.3"),
-    teaches="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
+    summary="A drafter needs little of an image: a gate reads the question and chooses how much, even nothing.",
     idea=(
         "EagleVLM's drafter, but the image is compressed first: some patches are dropped, or blocks of them averaged "
         "or convolved, or two learned queries attend to all of them, or nothing is left. A gate reads the question "
         "and chooses one of these."
     ),
     formula="choice = arg max softmax( G · mean f(question) ) of { prune, pool, conv, resample, none }",
-    differs=(
+    differences=(
         "Of the paper's three ways to combine compressors only the gate that selects one is built, the paper's "
         "default: the weighted sum of experts and the multi-granular concatenation (pruned and pooled at 20×, "
         "convolved at 3×, two queries) are missing; their trade-offs cannot be measured here.",
@@ -45,7 +45,7 @@ METHOD = Method(
         "pays more for each node; τ may be lower.",
         LOSSES,
     ),
-    place=170,
+    order=170,
     testing=Testing(perfect={}),
     drafter=SpecVLM(),
     verifier=Lossless(),
@@ -56,7 +56,7 @@ METHOD = Method(
         Claim(
             "τ over EagleVLM's", "LLaVA-1.5-7B, greedy, one epoch: 3.67 against 3.59", 1.02, 1.02,
             f"{CITED}, main table", lambda lab: lab.tau_over("EagleVLM", "SpecVLM, gate"), home=VISION_TARGET,
-            why=(
+            explanation=(
                 "2026-11-22 12:14 UTC",
                 f"{WRONG_SCALE}: the paper's gain is 2 %, and with 20 captions the interval is ±6 %; "
                 "both are near the 6 tokens that 5 levels allow.",

@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2506.04708",
         "§3",
     ),
-    teaches="A table that stores distributions instead of tokens drafts sampled text as well as greedy text.",
+    summary="A table that stores distributions instead of tokens drafts sampled text as well as greedy text.",
     idea=(
         "For contexts of the last one to three tokens a table stores the mean of the target's distributions after "
         "them. A tree is sampled from these distributions without replacement, in a shape that depends on past "
@@ -37,7 +37,7 @@ METHOD = Method(
     formula=(
         "q(x | c) ← (m · q(x | c) + p(x)) / (m + 1); siblings = the largest log q + Gumbel noise, in descending order"
     ),
-    differs=(
+    differences=(
         "The 8 likeliest tokens of each distribution are stored, as the engine provides them for every pass; we do "
         "not know the paper's number. The others are never drafted; the residual distribution includes them.",
         "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, where the "
@@ -50,11 +50,11 @@ METHOD = Method(
         "a short text has few others.",
         "At temperature 0 the likeliest tokens are drafted, without noise.",
     ),
-    place=56,
+    order=56,
     testing=Testing(
         short={"depth": 2, "nodes": 3, "warm": True},
         real={"depth": 3, "nodes": 8, "warm": True},
-        no_alarm="It drafts without a model.",
+        no_perfect_reason="It drafts without a model.",
     ),
     drafter=Stand(),
     verifier=Lossless(),

@@ -24,14 +24,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2411.04975",
         "§3",
     ),
-    teaches="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
+    summary="Draft much after a long match with agreeing counts, and almost nothing elsewhere.",
     idea=(
         "The newest tokens are matched against all tokens read and written. The continuations of each match are "
         "counted and drafted as a tree, the larger the longer the match. Among the drafts of all match lengths, the "
         "one with the largest sum of node probabilities is verified."
     ),
     formula="P(x | parent) = P(parent) · count(x) / Σ count; score = Σ P = expected tokens",
-    differs=(
+    differences=(
         "No suffix tree is stored: a scan finds occurrences of the newest tokens and groups them level by level; the "
         "counts are those of the trees, over the newest 256 occurrences.",
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
@@ -41,8 +41,8 @@ METHOD = Method(
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),
-    place=62,
-    testing=Testing(short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_alarm="It drafts without a model."),
+    order=62,
+    testing=Testing(short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
     drafter=Suffix(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
@@ -51,7 +51,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding on text that repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
             "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on_copied().speed(), timed=True,
-            why=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
+            explanation=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
             "τ / τ of prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",

@@ -31,7 +31,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2410.06916",
         "§4",
     ),
-    teaches="The layers that a draft can skip depend on model and text, and can be found while decoding.",
+    summary="The layers that a draft can skip depend on model and text, and can be found while decoding.",
     idea=(
         "The target drafts over its own KV cache with some of its attentions and MLPs skipped. Before each round one "
         "more set of them is tried on tokens already written; the set that predicts these best drafts, and the draft "
@@ -41,7 +41,7 @@ METHOD = Method(
         "matchness(z) = share of window positions t with argmax p_z( · | x(≤ t) ) = x(t + 1);  continue while max q ≥ "
         "η"
     ),
-    differs=(
+    differences=(
         "The window is the text's newest tokens when it is taken, and moves on once as many more are written; the "
         "best set is then scored again. The released code keeps the first window of a request, and the scores of "
         "earlier requests, so that one lucky score can block better sets.",
@@ -54,7 +54,7 @@ METHOD = Method(
         "Chains only: the released code also drafts siblings at each position of the chain; that is not built.",
         STILL_READ,
     ),
-    place=74,
+    order=74,
     testing=Testing(
         short={"policy": "fixed", "depth": 2, "ratio": 0.6, "window": 4},
         perfect={"ratio": 0.0, "policy": "fixed"},
@@ -70,8 +70,8 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "LLaMA-2 and CodeLLaMA 13B to 70B; summaries, maths, stories, code",
             1.3, 1.6, "Xia et al. 2024, arXiv:2410.06916, abstract", lambda lab: lab.speed(), timed=True,
-            why=("2026-11-24 17:51 UTC", SEARCHING.format(3.11, 4.4, 2.9)),
-            why_on={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
+            explanation=("2026-11-24 17:51 UTC", SEARCHING.format(3.11, 4.4, 2.9)),
+            explanation_by_column={"smollm2": ("2026-11-24 17:37 UTC", SEARCHING.format(1.73, 6.1, 1.5))},
         ),
         Claim(
             "τ with the set found by the search / with as many layers skipped evenly", "LLaMA-2-13B, r = 0.45",

@@ -30,7 +30,7 @@ METHOD = Method(
         2025,
         "https://arxiv.org/abs/2511.16665",
     ),
-    teaches=(
+    summary=(
         "A target in training drifts away from its drafter, and the last long answers leave time to train the drafter."
     ),
     idea=(
@@ -42,7 +42,7 @@ METHOD = Method(
         "while few sequences run:  θ ← AdamW( θ, ∇ mean of  smooth L1( f̂_θ(t+1), f(t+1) ) + 0.1 CE( p(t+1), q_θ(t+1) "
         ") )"
     ),
-    differs=(
+    differences=(
         "The process that decodes also trains, between two rounds, where the paper trains on idle workers: here "
         "training delays the remaining sequences.",
         "With warm=True training continues over the requests of this backend, as the paper's does over a training "
@@ -59,7 +59,7 @@ METHOD = Method(
         LOSSES,
         TRIMMED,
     ),
-    place=101,
+    order=101,
     testing=Testing(perfect={"rate": 0.0}),
     drafter=TLT(),
     verifier=Lossless(),

@@ -25,14 +25,14 @@ METHOD = Method(
         "https://arxiv.org/abs/2408.08696",
         "§3",
     ),
-    teaches="Candidates rejected in one round are good drafts later: a table of 8 successors per token is enough.",
+    summary="Candidates rejected in one round are good drafts later: a table of 8 successors per token is enough.",
     idea=(
         "A table holds, for every token, the 8 tokens that the target last found likeliest after it; following the "
         "table from the newest token gives a tree, which is the draft. Every verified node writes the target's new "
         "ranking into the table, accepted or not, so that a candidate rejected in this round can be accepted later."
     ),
     formula="M[x] ← the 8 largest of p( · | … x ), at every verified node x",
-    differs=(
+    differences=(
         "The default tree has 16 nodes instead of the paper's 80, because a small target pays more for each node, and "
         "its shape is the best one under assumed probabilities of the ranks: with nodes=80 its six levels hold 8, 25, "
         "27, 13, 6 and 1 nodes, the paper's 8, 21, 25, 15, 8 and 3. τ may differ by a little at the same size.",
@@ -44,11 +44,11 @@ METHOD = Method(
         "times: early trees are smaller and no such token is verified.",
         "The released code decodes greedily; here sampling is exact, too, by the rule for deterministic drafts.",
     ),
-    place=50,
+    order=50,
     testing=Testing(
         short={"depth": 2, "nodes": 8},
         real={"depth": 3, "nodes": 8, "warm": True},
-        no_alarm="It drafts without a model.",
+        no_perfect_reason="It drafts without a model.",
     ),
     drafter=TokenRecycling(),
     verifier=Lossless(),
@@ -58,7 +58,7 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding", "Vicuna 7B to 33B, Spec-Bench", 2.0, 2.0,
             "Luo et al. 2024, arXiv:2408.08696, abstract (“about 2×”)", lambda lab: lab.speed(), timed=True,
-            why_on={"smollm2": ("2026-11-24 17:29 UTC", EMPTY)},
+            explanation_by_column={"smollm2": ("2026-11-24 17:29 UTC", EMPTY)},
         ),
         Claim(
             "tokens per target pass (τ), tree of 80 nodes, table kept across prompts",

@@ -26,20 +26,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.06954",
         "§3",
     ),
-    teaches="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
+    summary="Evenly spread layers, with first and last kept, can stand in for all of them, up to a point.",
     idea=(
         "A chosen speed-up s sets how many layers run, L / s; they are spread evenly, whatever the token. The "
         "remaining layers draft over the target's own KV cache, and the whole target verifies."
     ),
     formula="layers that draft: round( i · (L − 1) / (k − 1) ), i = 0 … k − 1, with k = round( L / s )",
-    differs=(
+    differences=(
         "The paper emits the output of the thinned model, an approximation; here it drafts, and the text follows the "
         "target's distribution.",
         STILL_READ,
         "The paper fine-tunes with random speed-ups, so that the model adapts to missing layers. The bundled target "
         "was trained for early exits instead, other targets for neither: drafts are worse.",
     ),
-    place=72,
+    order=72,
     testing=Testing(short={"depth": 2, "speedup": 2.0}, perfect={"speedup": 1.0}),
     drafter=UnifiedSkip(),
     verifier=Lossless(),

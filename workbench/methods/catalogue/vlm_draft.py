@@ -28,22 +28,22 @@ METHOD = Method(
         "https://arxiv.org/abs/2505.10526",
         "chain; its dynamic tree: Spec-LLaVA, Huo et al. 2025, arXiv:2509.11961",
     ),
-    teaches="If the small model also reads the image, its drafts about the image are accepted, too.",
+    summary="If the small model also reads the image, its drafts about the image are accepted, too.",
     idea=(
         "A small language model gets the target's vision tower through a projector of its own and is trained on the "
         "target's own answers. It reads the image itself and drafts a chain, or a tree that branches where its "
         "distribution is flat and goes deep where it is peaked."
     ),
     formula="propose x if Π q along its path ≥ threshold, at most a fixed number at each node",
-    differs=(
+    differences=(
         "The tree of policy=dynamic-tree follows Spec-LLaVA, whose paper gives no thresholds: those here, a minimum "
         "path probability of 0.1 and at most 4 children, are ours, and its trees may be larger or smaller.",
         "The draft model is trained as MASSV's, projector first and then projector and language model on the target's "
         "own answers, but within minutes, and with a language model that belongs to no published family; the gain "
         "over a text-only drafter may differ.",
     ),
-    place=130,
-    testing=Testing(no_alarm="test_alarms.py tests it with images."),
+    order=130,
+    testing=Testing(no_perfect_reason="test_alarms.py tests it with images."),
     drafter=VisionDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),
@@ -59,7 +59,7 @@ METHOD = Method(
             "τ of the dynamic tree / τ of the chain", "LLaVA-1.5-7B, drafters of 68M and 160M", None, None,
             "Huo et al. 2025, arXiv:2509.11961 (direction)",
             lambda lab: lab.tau_over("draft model, chain", "draft model, tree"), key="tree", home=VISION_TARGET,
-            why=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
+            explanation=("2026-11-22 12:13 UTC", NO_ROOM.format("the chain", "5.4 (the tree 5.5, over 92 questions)")),
         ),
     ),
     suites={

@@ -44,20 +44,20 @@ METHOD = Method(
         "https://arxiv.org/abs/2404.08856",
         "§3",
     ),
-    teaches="A drafter that does not read the image gets the grammar right and the facts of the image wrong.",
+    summary="A drafter that does not read the image gets the grammar right and the facts of the image wrong.",
     idea=(
         "A small language model reads the prompt without its image tokens and drafts a chain; the target, which reads "
         "the image, verifies it. Function words are accepted and facts about the image rejected: the baseline for "
         "drafters that read the image."
     ),
     formula="q( · | text alone ) against p( · | image, text );  the draft is the same for every image",
-    differs=(
+    differences=(
         "The drafter is one small model, trained on questions and answers about scenes and tuned on the target's own "
         "answers, where the paper compares three of 115 million parameters; its variant with a small image adapter is "
         "not built. τ says nothing about models of that size.",
     ),
-    place=120,
-    testing=Testing(no_alarm="Its drafter does not see the image."),
+    order=120,
+    testing=Testing(no_perfect_reason="Its drafter does not see the image."),
     drafter=TextOnlyDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

@@ -32,19 +32,19 @@ class Alignment:
 
     source: Text
     at: int = 0
-    lost: bool = False
+    is_lost: bool = False
     realigned: int = 0
 
     def follow(self, output: abc.Sequence[int], longest: int) -> None:
         """Advance with the output's newest token, or search the source for the newest tokens."""
-        if not self.lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
+        if not self.is_lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
             self.at += 1
             return
         matches = self.source.matches(output[-longest:], longest)
         place = alignment_position([places[places >= self.at] for places in matches], longest)
         if place is None:
             place = alignment_position(matches, longest)
-        self.lost = place is None
+        self.is_lost = place is None
         if place is not None:
             self.at, self.realigned = place, self.realigned + 1
 
@@ -80,25 +80,25 @@ class Aggressive(Drafter):
         """Return the kind of siblings: deterministic, since tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
-    def prime(self, row: Sequence, models: Models) -> Alignment:
+    def init_state(self, row: Sequence, models: Models) -> Alignment:
         """Align with the text so far."""
         state = Alignment(Text())
         state.source.extend(row.committed[self.begin : row.prompt_length])
         self._follow(row, state, row.prompt_length)
         return state
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the source tokens from the pointer on."""
         assert row.models is not None
         state: Alignment = row.state.drafter
         row.report.signals["place in the input"] = state.at
-        row.report.signals["aligned"] = float(not state.lost)
+        row.report.signals["aligned"] = float(not state.is_lost)
         row.report.signals["times aligned again"] = state.realigned
-        tokens: list[int] = [] if state.lost else to_list(state.source.tokens[state.at : state.at + plan.depth])
+        tokens: list[int] = [] if state.is_lost else to_list(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(tokens, source="aggressive", device=row.models.target.device)
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:

@@ -27,37 +27,37 @@ class DraftKVCache:
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
         self._buffer = like.new_zeros(2, 1, heads, capacity, head_size)
-        self.stable = self.used = 0
+        self.n_stable = self.n_used = 0
 
-    def put(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
+    def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
         """Append keys and values; return all of them, [1, H, used, d] each."""
         buffer, start = self.reserve(new.shape[3])
-        buffer[:, :, :, start : self.used] = new
-        keys, values = buffer[:, :, :, : self.used].unbind(0)
+        buffer[:, :, :, start : self.n_used] = new
+        keys, values = buffer[:, :, :, : self.n_used].unbind(0)
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
         """Reserve n more entries, which the caller writes; return the whole buffer and the first new index."""
-        start, self.used = self.used, self.used + n
-        while self.used > self._buffer.shape[3]:
+        start, self.n_used = self.n_used, self.n_used + n
+        while self.n_used > self._buffer.shape[3]:
             self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
         """Replace the newest n entries."""
-        self._buffer[:, :, :, self.used - new.shape[3] : self.used] = new
+        self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Make all entries stable."""
-        self.stable = self.used
+        self.n_stable = self.n_used
 
-    def keep(self, n: int) -> None:
+    def truncate(self, n: int) -> None:
         """Make the first n entries stable, and drop the others."""
-        self.stable = self.used = n
+        self.n_stable = self.n_used = n
 
-    def forget(self) -> None:
+    def drop_speculative(self) -> None:
         """Drop the speculative entries."""
-        self.used = self.stable
+        self.n_used = self.n_stable
 
     @property
     def bytes_each(self) -> int:
@@ -88,7 +88,7 @@ class AttentionNet(TrainedNet):
         ValueError: the heads do not divide the width into heads of an even size, or have an odd size.
     """
 
-    layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
+    packed_layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
     """Linear layers that are packed for drafting."""
     _rope: Tensor
 
@@ -116,7 +116,7 @@ class AttentionNet(TrainedNet):
         self._matrices: dict[str, Matrix] = {}
         self.register_buffer("_rope", rope_table(context, self.head_size, self.rope), persistent=False)
 
-    def mix(
+    def attend(
         self,
         x: Float[Tensor, "B n D"],
         positions: Int[Tensor, " n"],
@@ -134,21 +134,23 @@ class AttentionNet(TrainedNet):
             read: input of the query, key and value projections; None: the normalised stream.
         """
         n = x.shape[1]
-        queries, keys, values = self.turned(self.before(x) if qkv_input is None else qkv_input, positions)
+        queries, keys, values = self.project_qkv(self.before(x) if qkv_input is None else qkv_input, positions)
         if kv_cache is not None:
-            keys, values = kv_cache.put(torch.stack([keys, values]))
+            keys, values = kv_cache.append(torch.stack([keys, values]))
             if mask is None and n > 1:
                 mask = torch.ones(n, keys.shape[2], dtype=torch.bool, device=x.device).tril(keys.shape[2] - n)
         attention = nn.functional.scaled_dot_product_attention(
             queries, keys, values, mask, is_causal=mask is None and n > 1
         )
-        return self.mixed(attention, x)
+        return self.add_attention(attention, x)
 
-    def mixed(self, attention_output: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+    def add_attention(
+        self, attention_output: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]
+    ) -> Float[Tensor, "B n D"]:
         """Return the residual stream plus the projected attention output."""
         return self._times("out", attention_output.transpose(1, 2).flatten(2), x)
 
-    def turned(
+    def project_qkv(
         self, qkv_input: Float[Tensor, "B n R"], positions: Int[Tensor, "*b n"]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys after RoPE, for positions [n] or [B, n], and values: [B, H, n, d] each."""
@@ -168,14 +170,14 @@ class AttentionNet(TrainedNet):
         y = matrix(x.reshape(-1, x.shape[-1]), None if add is None else add.reshape(-1, add.shape[-1]))
         return y.view(*x.shape[:-1], y.shape[-1])
 
-    def settle(self: _Net) -> _Net:
+    def prepare_for_drafting(self: _Net) -> _Net:
         """Prepare for drafting: no gradients, and on a CPU weights packed for inputs of few positions."""
-        super().settle()
+        super().prepare_for_drafting()
         if is_small_on_cpu(self):
-            self._matrices = {name: Matrix.of(getattr(self, name)) for name in self.layers}
+            self._matrices = {name: Matrix.from_linears(getattr(self, name)) for name in self.packed_layers}
         return self
 
-    def unpacked(self: _Net) -> _Net:
+    def unpack(self: _Net) -> _Net:
         """Undo the packing, since packed weights have no gradients."""
         self._matrices = {}
         return self
@@ -184,15 +186,15 @@ class AttentionNet(TrainedNet):
 class DecoderLayer(AttentionNet):
     """Attention followed by a gated MLP. Subclasses define inputs and outputs."""
 
-    layers: ClassVar[tuple[str, ...]] = (*AttentionNet.layers, "gate_up", "down")
+    packed_layers: ClassVar[tuple[str, ...]] = (*AttentionNet.packed_layers, "gate_up", "down")
 
-    def feeds(self, ffn: int) -> None:
+    def add_mlp(self, ffn: int) -> None:
         """Create the MLP with this inner width."""
         self.between = Norm(self.width, eps=self.eps)
         self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, self.width, bias=False)
 
-    def fed(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def apply_mlp(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the residual stream after the MLP."""
         gate, up = self._times("gate_up", self.between(x)).chunk(2, -1)
         return self._times("down", nn.functional.silu(gate) * up, x)

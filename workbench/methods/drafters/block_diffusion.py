@@ -57,11 +57,11 @@ TRAIN_ADVICE = "Train it for this target: workbench train block-diffusion --targ
 class TrainingKV:
     """Keys and values of whole texts in one layer, for training, with the interface of `Entries` but nothing stored."""
 
-    entries: Float[Tensor, "two B H n d"]
+    keys_values: Float[Tensor, "two B H n d"]
 
-    def put(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
+    def append(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
         """Return these keys and values followed by a block's own, [B, H, n + m, d] each."""
-        keys, values = torch.cat([self.entries, new], 3).unbind(0)
+        keys, values = torch.cat([self.keys_values, new], 3).unbind(0)
         return keys, values
 
 
@@ -75,19 +75,23 @@ class BlockLayer(DecoderLayer):
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
         del self.after  # the output of the last layer is normalised once, for the LM head
-        self.feeds(ffn)
+        self.add_mlp(ffn)
 
-    def injected(self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
+    def project_text_kv(
+        self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "two B H n d"]:
         """Return keys and values of the text, by the weights that compute the block's own."""
-        return torch.stack(self.turned(text, positions)[1:])
+        return torch.stack(self.project_qkv(text, positions)[1:])
 
     def forward(
         self, x: Float[Tensor, "B m D"], positions: Int[Tensor, "*b m"], text_kv: TextKV, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
         """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], the attended entries; None: all."""
-        queries, *new = self.turned(self.before(x), positions)
-        keys, values = text_kv.put(torch.stack(new))
-        return self.fed(self.mixed(nn.functional.scaled_dot_product_attention(queries, keys, values, mask), x))
+        queries, *new = self.project_qkv(self.before(x), positions)
+        keys, values = text_kv.append(torch.stack(new))
+        return self.apply_mlp(
+            self.add_attention(nn.functional.scaled_dot_product_attention(queries, keys, values, mask), x)
+        )
 
 
 class BlockNet(TrainedNet):
@@ -143,16 +147,16 @@ class BlockNet(TrainedNet):
         )
 
     @property
-    def each(self) -> list[BlockLayer]:
+    def decoder_layers(self) -> list[BlockLayer]:
         """The layers, with their type."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
-    def injected(
+    def project_text_kv(
         self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
         """Return keys and values of a text for each layer."""
         text = self.norm_text(self.widen(self.narrow(hidden_states)))
-        return [layer.injected(text, positions) for layer in self.each]
+        return [layer.project_text_kv(text, positions) for layer in self.decoder_layers]
 
     def forward(
         self,
@@ -169,15 +173,15 @@ class BlockNet(TrainedNet):
             behind: keys and values of the text, per layer.
             mask: entries of the text and of the blocks that each position attends to; None: all.
         """
-        for layer, cache in zip(self.each, text_kv, strict=True):
+        for layer, cache in zip(self.decoder_layers, text_kv, strict=True):
             x = layer(x, positions, cache, mask)
         return self.after(x)
 
-    def shown(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
+    def block_inputs(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
         """Return the block inputs: embeddings at known positions, the mask vector at the others."""
         return torch.where(is_known.unsqueeze(-1), embeds, self.mask.to(embeds.dtype))
 
-    def blocks(
+    def forward_blocks(
         self,
         hidden_states: Float[Tensor, "B n TD"],
         embeds: Float[Tensor, "B n D"],
@@ -201,22 +205,23 @@ class BlockNet(TrainedNet):
         block_index = torch.arange(a, device=anchors.device).repeat_interleave(m)
         same_block = (block_index == block_index[:, None]).expand(b, -1, -1)
         caches = [
-            TrainingKV(entries) for entries in self.injected(hidden_states, torch.arange(n, device=anchors.device))
+            TrainingKV(entries)
+            for entries in self.project_text_kv(hidden_states, torch.arange(n, device=anchors.device))
         ]
-        x = self.shown(tokens, is_known.flatten(1))
+        x = self.block_inputs(tokens, is_known.flatten(1))
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
-    def settle(self) -> BlockNet:
+    def prepare_for_drafting(self) -> BlockNet:
         """Prepare for drafting: no gradients, and the layers' weights packed for inputs of few positions."""
-        super().settle()
-        for layer in self.each:
-            layer.settle()
+        super().prepare_for_drafting()
+        for layer in self.decoder_layers:
+            layer.prepare_for_drafting()
         return self
 
     @property
     def sizes(self) -> dict[str, Any]:
         """Constructor arguments that rebuild this net."""
-        layer = self.each[0]
+        layer = self.decoder_layers[0]
         return {
             "width": self.width, "heads": self.heads, "ffn": layer.down.in_features, "taps": list(self.taps),
             "block": self.block, "layers": len(self.layers), "cond": self.narrow.out_features,
@@ -250,23 +255,23 @@ class BlockState:
     net: BlockNet
     models: Models
     head: SharedHead
-    entries: list[DraftKVCache]
-    place: int
-    fresh: list[Float[Tensor, "1 m TD"]] = field(default_factory=list[Tensor])
+    kv_caches: list[DraftKVCache]
+    position: int
+    new_hidden_states: list[Float[Tensor, "1 m TD"]] = field(default_factory=list[Tensor])
 
-    def hear(self, hidden_states: Float[Tensor, "m TD"]) -> None:
+    def add_hidden_states(self, hidden_states: Float[Tensor, "m TD"]) -> None:
         """Store the target's fused hidden states of the next m positions."""
-        self.fresh.append(hidden_states.unsqueeze(0))
-        self.place += len(hidden_states)
+        self.new_hidden_states.append(hidden_states.unsqueeze(0))
+        self.position += len(hidden_states)
 
-    def read(self) -> None:
+    def catch_up(self) -> None:
         """Compute the keys and values of the hidden states in `fresh`, and append them to the KV cache."""
-        if self.fresh:
-            streams, self.fresh = torch.cat(self.fresh, 1), []
-            places = torch.arange(self.place - streams.shape[1], self.place, device=streams.device)
-            for entries, new in zip(self.entries, self.net.injected(streams, places), strict=True):
-                entries.put(new)
-                entries.settle()
+        if self.new_hidden_states:
+            streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []
+            places = torch.arange(self.position - streams.shape[1], self.position, device=streams.device)
+            for entries, new in zip(self.kv_caches, self.net.project_text_kv(streams, places), strict=True):
+                entries.append(new)
+                entries.commit()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
         """Return logits at a block's masked positions, for each from the pass before it was filled in.
@@ -277,19 +282,19 @@ class BlockState:
         """
         net, target, masks = self.net, self.models.target, self.net.block - 1
         start = target.clock.mark()
-        self.read()
-        places = torch.arange(self.place, self.place + net.block, device=token.device)
+        self.catch_up()
+        places = torch.arange(self.position, self.position + net.block, device=token.device)
         is_known = torch.arange(net.block, device=token.device) == 0
         tokens, logits = token.expand(net.block), None
         for step in range(1, steps + 1):
-            x = net.shown(target.embed(tokens), is_known)
-            states = net(x.unsqueeze(0), places, self.entries)[0, 1:]
-            for entries in self.entries:
-                entries.forget()
+            x = net.block_inputs(target.embed(tokens), is_known)
+            states = net(x.unsqueeze(0), places, self.kv_caches)[0, 1:]
+            for entries in self.kv_caches:
+                entries.drop_speculative()
             new_logits = self.head(states).float()
             logits = new_logits if logits is None else torch.where(is_known[1:, None], logits, new_logits)
             if step < steps:
-                top_logprobs, best = self.head.ranked(logits, 1)
+                top_logprobs, best = self.head.top_tokens(logits, 1)
                 more = n_unmasked(step, steps, masks) - n_unmasked(step - 1, steps, masks)
                 most_confident = top_logprobs[:, 0].masked_fill(is_known[1:], -torch.inf).topk(more).indices
                 is_known = is_known.index_fill(0, most_confident + 1, True)
@@ -300,9 +305,9 @@ class BlockState:
         assert logits is not None
         return logits
 
-    def whole(self, logits: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
+    def level_logits(self, logits: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
         """Return the logits of one masked position, counted from 0, over the target's whole vocabulary."""
-        return self.head.spread(logits[:, level])
+        return self.head.scatter_logits(logits[:, level])
 
 
 @dataclass(frozen=True)
@@ -322,12 +327,12 @@ class BlockDiffusion(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
     reads_target: ClassVar[bool] = True
-    usual: ClassVar[TreeBuilder | None] = Chain()
+    default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     unmaskings: int = param(
         1, ge=1, le=LONGEST - 1, doc="drafter passes per block; each fills in the most confident positions"
     )
 
-    def taps(self, models: Models) -> set[int]:
+    def captured_layers(self, models: Models) -> set[int]:
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
@@ -335,24 +340,24 @@ class BlockDiffusion(DistributionDrafter):
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return select_layers(_net(models).taps)
 
-    def prime(self, row: Sequence, models: Models) -> BlockState:
+    def init_state(self, row: Sequence, models: Models) -> BlockState:
         """Read the hidden states of all committed positions but the last, after images."""
-        net, target, slot = _net(models), models.target, row.place
+        net, target, slot = _net(models), models.target, row.cache_slot
         end = len(row.committed) - 1
-        first = min(slot.n_pictured, end)
+        first = min(slot.image_prefill_length, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
-        entries = [DraftKVCache(net.heads, layer.head_size, capacity, like) for layer in net.each]
+        entries = [DraftKVCache(net.heads, layer.head_size, capacity, like) for layer in net.decoder_layers]
         state = BlockState(net, models, head_of(BlockNet, models), entries, first)
         if first < end:
             with torch.inference_mode():
-                state.hear(
-                    concat_hidden_states(states_of(row, models, select_layers(net.taps), first).streams, net.taps)
+                state.add_hidden_states(
+                    concat_hidden_states(states_of(row, models, select_layers(net.taps), first).layer_states, net.taps)
                 )
-                state.read()
+                state.catch_up()
         return state
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return one level per mask."""
         return row.state.drafter.net.block - 1
 
@@ -361,13 +366,13 @@ class BlockDiffusion(DistributionDrafter):
         state: BlockState = row.state.drafter
         token = to_device(row.committed[-1:], row.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
-        return HeadsGrowth(row, logits, *state.head.ranked(logits, RANKS))
+        return HeadsGrowth(row, logits, *state.head.top_tokens(logits, RANKS))
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
         state: BlockState = row.state.drafter
-        accepted = outcome.places
-        state.hear(concat_hidden_states(outcome.taps, state.net.taps)[accepted])
+        accepted = outcome.path_indices
+        state.add_hidden_states(concat_hidden_states(outcome.layer_states, state.net.taps)[accepted])
 
     def explain(
         self,

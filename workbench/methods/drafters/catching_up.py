@@ -22,7 +22,7 @@ def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback)
     """Keep a drafted chain's KV cache entries up to the last accepted token: catch-up tokens, then accepted drafts."""
     catch_up = len(sequence.committed) - len(feedback.emitted) - slot.length - slot.shift
     n_drafts = max(0, slot.scratch - catch_up)
-    slot.length += catch_up + min(len(feedback.verdict.path), n_drafts) if slot.scratch else 0
+    slot.length += catch_up + min(len(feedback.result.path), n_drafts) if slot.scratch else 0
     slot.scratch = 0
 
 
@@ -57,7 +57,7 @@ def open_prefilled_slot(sequence: Sequence, models: Models, ignore_images: bool 
 def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bool) -> None:
     runner = models.drafter
     assert runner is not None
-    if sequence.images is None:
+    if sequence.image_inputs is None:
         if len(sequence.committed) > 1:
             runner.prefill(slot, sequence.committed[:-1])
         return
@@ -70,8 +70,12 @@ def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bo
     else:
         inputs = process_images(sequence, models)
         prefill_images(runner, slot, inputs)
-        assert slot.pictured is not None
-        prompt, n_vision, seconds = to_list(inputs["input_ids"][0]), slot.pictured.n_vision, slot.pictured.seconds
+        assert slot.image_prefill is not None
+        prompt, n_vision, seconds = (
+            to_list(inputs["input_ids"][0]),
+            slot.image_prefill.n_vision,
+            slot.image_prefill.seconds,
+        )
     slot.shift = sequence.prompt_length - len(prompt)
     if sequence.n_new:
         runner.prefill(slot, sequence.committed[slot.length + slot.shift : -1])
@@ -97,13 +101,13 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
         MethodUnavailableError: the request has only the target's image tensors, or the models end the prompt
             differently.
     """
-    if not sequence.pictures:
+    if not sequence.pil_images:
         raise MethodUnavailableError(
             f"{models.drafter_name} reads images with its own processor, but only the target's tensors were given.",
             "Give Request.pictures as well.",
         )
     prompt = translate_placeholders(models.processor, models.drafter_processor, sequence.request.prompt)
-    inputs = process(models.drafter_processor, prompt, sequence.pictures)
+    inputs = process(models.drafter_processor, prompt, sequence.pil_images)
     if int(inputs["input_ids"][0, -1]) != sequence.committed[sequence.prompt_length - 1]:
         raise MethodUnavailableError(
             f"{models.drafter_name} and {models.target_name} end a prompt with images by different tokens.",

@@ -35,7 +35,7 @@ class FusionLayer(DecoderLayer):
 
     def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(width, heads, context)
-        self.feeds(ffn)
+        self.add_mlp(ffn)
 
     def forward(
         self,
@@ -48,13 +48,13 @@ class FusionLayer(DecoderLayer):
 
         Arguments: see `AttentionNet.mix`.
         """
-        state = self.after(self.fed(self.mix(x, positions, mask, kv_cache)))
-        kv_cache.replace(self.held(state, positions))
+        state = self.after(self.apply_mlp(self.attend(x, positions, mask, kv_cache)))
+        kv_cache.replace(self.project_kv(state, positions))
         return state
 
-    def held(self, states: Float[Tensor, "B n C"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
+    def project_kv(self, states: Float[Tensor, "B n C"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
         """Return keys and values of states."""
-        return torch.stack(self.turned(self.before(states), positions)[1:])
+        return torch.stack(self.project_qkv(self.before(states), positions)[1:])
 
 
 class ChimeraHeads(PrefixHeads):
@@ -75,7 +75,7 @@ class ChimeraHeads(PrefixHeads):
     """
 
     kind: ClassVar[str] = "chimera"
-    begins: ClassVar[tuple[str, ...]] = ("says.",)
+    no_random_init: ClassVar[tuple[str, ...]] = ("says.",)
 
     def __init__(
         self, width: int, blocks: int = 4, cond: int = 64, prefix_heads: int = 4, ffn: int = 192, context: int = 1024
@@ -88,7 +88,7 @@ class ChimeraHeads(PrefixHeads):
         for head in self.says:
             nn.init.zeros_(head.get_parameter("weight"))
 
-    def trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
+    def encode_trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
         """Return the encoding of three consecutive tokens from their projected embeddings, newest last."""
         return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
@@ -110,13 +110,13 @@ class ChimeraHeads(PrefixHeads):
         return super().sizes | {"prefix_heads": self.layer.heads, "ffn": self.layer.down.in_features}
 
     @property
-    def readers(self) -> list[DecoderLayer]:
+    def text_layers(self) -> list[DecoderLayer]:
         return [self.layer]
 
-    def settle(self) -> ChimeraHeads:
+    def prepare_for_drafting(self) -> ChimeraHeads:
         """Prepare for drafting; the fusion layer is packed."""
-        super().settle()
-        self.layer.settle()
+        super().prepare_for_drafting()
+        self.layer.prepare_for_drafting()
         return self
 
 
@@ -124,11 +124,11 @@ class ChimeraHeads(PrefixHeads):
 class ChimeraState(PrefixState):
     """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
 
-    def over(
+    def head_inputs(
         self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
-        self.entries[0].put(self.net.layer.held(self.net.enter(features), places))
+        self.kv_caches[0].append(self.net.layer.project_kv(self.net.enter(features), places))
         return features
 
 
@@ -145,7 +145,7 @@ class ChimeraGrowth(PartialTree):
         assert isinstance(self.state.net, ChimeraHeads)
         self.net, self._feature = self.state.net, feature.unsqueeze(0)
         super().__init__(row, self.net.kind, feature.device)
-        self.chances = self.net.accuracy
+        self.rank_probs = self.net.accuracy
         newest = row.committed[-TOKENS:]
         projected = self._projected(to_device([newest[0]] * (TOKENS - len(newest)) + newest, feature.device))
         self.root = self._distributions(projected.flatten().unsqueeze(0))
@@ -156,27 +156,27 @@ class ChimeraGrowth(PartialTree):
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the approximated states: verification computes the target's states of accepted tokens."""
-        self.state.entries[0].forget()
+        self.state.kv_caches[0].drop_speculative()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.net.project(self.row.models.target.embed(tokens))
+        return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
         """Return the distributions after nodes, given the last three tokens of each path.
 
         All nodes attend to the text and the root's state; `sees` is the attention mask among tree nodes.
         """
-        clock, entries = self.row.models.target.clock, self.state.entries[0]
+        clock, entries = self.sequence.models.target.clock, self.state.kv_caches[0]
         start, self._tails = clock.mark(), tails  # tails of the nodes expanded last
         w, level = len(tails), len(self.tokens)
-        mask = torch.ones(w, entries.stable + 1 + self.sees.shape[1], dtype=torch.bool, device=self.device)
+        mask = torch.ones(w, entries.n_stable + 1 + self.attention_mask.shape[1], dtype=torch.bool, device=self.device)
         if level:
-            mask[:, entries.stable + 1 :] = self.sees
-        places = torch.full((w,), entries.stable + level, device=self.device)
-        states = self.net.layer(self.net.trigram(tails).unsqueeze(0), places, mask, entries)[0]
+            mask[:, entries.n_stable + 1 :] = self.attention_mask
+        places = torch.full((w,), entries.n_stable + level, device=self.device)
+        states = self.net.layer(self.net.encode_trigram(tails).unsqueeze(0), places, mask, entries)[0]
         head_inputs = self.net(self._feature.expand(w, -1), states, level)
-        self.row.models.meter.add(start, clock.mark())
-        return HydraDistributions(self.state, head_inputs, self.row)
+        self.sequence.models.meter.add(start, clock.mark())
+        return HydraDistributions(self.state, head_inputs, self.sequence)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Chimera(HydraPlusPlus):
     needs: ClassVar[tuple[str, ...]] = (ChimeraHeads.kind, "trees")
     heads: ClassVar[type[PrefixHeads]] = ChimeraHeads
     state: ClassVar[type[PrefixState]] = ChimeraState
-    called: ClassVar[str] = "Chimera"
+    display_name: ClassVar[str] = "Chimera"
 
     def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
         return ChimeraGrowth(row, hidden)

@@ -74,7 +74,7 @@ class AugmentingBlock(nn.Module):
         self.enter = nn.Sequential(Norm(width, eps=1e-6), nn.Linear(width, cond, bias=False))
         self.layers = nn.ModuleList(DecoderLayer(cond, heads, context) for _ in range(layers))
         for layer in self.decoders:
-            layer.feeds(ffn)
+            layer.add_mlp(ffn)
         self.leave = nn.Linear(cond, width, bias=False)
 
     @property
@@ -94,7 +94,7 @@ class AugmentingBlock(nn.Module):
         """
         x = self.enter(states)
         for i, layer in enumerate(self.decoders):
-            x = layer.fed(layer.mix(x, positions, None, None if kv_caches is None else kv_caches[i]))
+            x = layer.apply_mlp(layer.attend(x, positions, None, None if kv_caches is None else kv_caches[i]))
         return states + self.leave(x)
 
 
@@ -138,7 +138,7 @@ class CloverHeads(PrefixHeads):
             if layer is not None:
                 nn.init.zeros_(layer.weight)
 
-    def over(
+    def head_inputs(
         self, features: Float[Tensor, "B n D"], token_embeds: Float[Tensor, "B n C"] | None = None,
         positions: Int[Tensor, " n"] | None = None, kv_caches: list[DraftKVCache] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
@@ -179,14 +179,14 @@ class CloverHeads(PrefixHeads):
         return super().sizes | block | {"mixes": self.mixes}
 
     @property
-    def readers(self) -> list[DecoderLayer]:
+    def text_layers(self) -> list[DecoderLayer]:
         return self.block.decoders
 
-    def settle(self) -> CloverHeads:
+    def prepare_for_drafting(self) -> CloverHeads:
         """Prepare for drafting; the block's layers are packed."""
-        super().settle()
+        super().prepare_for_drafting()
         for layer in self.block.decoders:
-            layer.settle()
+            layer.prepare_for_drafting()
         return self
 
 
@@ -194,14 +194,14 @@ class CloverHeads(PrefixHeads):
 class CloverState(PrefixState):
     """Hydra++'s state, with an augmenting block that also reads the token after each position."""
 
-    def over(
+    def head_inputs(
         self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, CloverHeads)
-        begin = self.entries[0].used
+        begin = self.kv_caches[0].n_used
         ids = to_device(row.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
-        return self.net.over(
-            features, self.net.project(row.models.target.embed(ids)).unsqueeze(0), places, self.entries
+        return self.net.head_inputs(
+            features, self.net.project(row.models.target.embed(ids)).unsqueeze(0), places, self.kv_caches
         )
 
 
@@ -218,25 +218,25 @@ class CloverGrowth(PartialTree):
         assert isinstance(self.state.net, CloverHeads)
         self.net = self.state.net
         super().__init__(row, self.net.kind, state.device)
-        self.chances = self.net.accuracy
+        self.rank_probs = self.net.accuracy
         start, newest = row.models.target.clock.mark(), to_device(row.committed[-1:], state.device)
         self.root = self._distributions(*self.net.begin(state.unsqueeze(0), self._projected(newest)), start)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HydraDistributions:
-        start = self.row.models.target.clock.mark()
+        start = self.sequence.models.target.clock.mark()
         parent_states = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         return self._distributions(*self.net.step(parent_states, self._projected(tokens)), start)
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.net.project(self.row.models.target.embed(tokens))
+        return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
     ) -> HydraDistributions:
         """Record the time since `start`, and return the distributions after the nodes of this step."""
-        self.row.models.meter.add(start, self.row.models.target.clock.mark())
+        self.sequence.models.meter.add(start, self.sequence.models.target.clock.mark())
         self._states = states  # states of the nodes expanded last
-        return HydraDistributions(self.state, guesses, self.row)
+        return HydraDistributions(self.state, guesses, self.sequence)
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class Clover(HydraPlusPlus):
     needs: ClassVar[tuple[str, ...]] = (CloverHeads.kind, "trees")
     heads: ClassVar[type[PrefixHeads]] = CloverHeads
     state: ClassVar[type[PrefixState]] = CloverState
-    called: ClassVar[str] = "Clover"
+    display_name: ClassVar[str] = "Clover"
 
     def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> CloverGrowth:
         return CloverGrowth(row, hidden)

@@ -45,7 +45,7 @@ class LevelOutput(NamedTuple):
 
     states: Tensor
     logits: Tensor
-    weighed: SoftmaxSummary
+    summary: SoftmaxSummary
 
 
 INHERITED_METHODS = ("forward", "reads", "left", "lm_head_input", "pairs", "taken")
@@ -58,8 +58,8 @@ class CompiledFeatureNet:
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: FusedDecoder) -> None:
         levels: Any = load_kernels("draft_levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
-        self._width, self._is_state = net.width, not net.guesses_features
-        embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.enters == QKV_ONLY else None
+        self._width, self._is_state = net.width, not net.predicts_features
+        embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.input_fusion == QKV_ONLY else None
         self._kept = (embed.weight, net.fuse.weight, embed_weight)  # keeps their memory alive
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
         self._beside = None if embed_weight is None else _bits(embed_weight)
@@ -68,7 +68,7 @@ class CompiledFeatureNet:
         self._norms = first, second
         zero, entries = torch.zeros(1, dtype=torch.long), DraftKVCache(net.heads, net.head_size, 1, embed.weight)
         # this call compiles the functions if they are not compiled yet
-        self.level(zero, embed.weight[:1], zero, None, entries)
+        self.run_level(zero, embed.weight[:1], zero, None, entries)
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
@@ -82,7 +82,7 @@ class CompiledFeatureNet:
         """
         weight, kind = net.qkv.weight, type(net)
         defining = next(base for base in kind.__mro__ if "enters" in vars(base))
-        is_standard = bool(net.enters) and all(
+        is_standard = bool(net.input_fusion) and all(
             getattr(kind, name) is getattr(defining, name) for name in INHERITED_METHODS
         )
         is_standard &= all(
@@ -103,14 +103,14 @@ class CompiledFeatureNet:
         if type(embed) is not nn.Embedding or table.dtype != weight.dtype or not table.is_contiguous():
             return None
         with torch.inference_mode(False), torch.no_grad():
-            fused = FusedDecoder.of(_as_model(net, rows, capacity), capacity)
+            fused = FusedDecoder.from_model(_as_model(net, rows, capacity), capacity)
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
         """Return whether compiled passes support this number of inputs."""
-        return self._fused.takes((1, n))
+        return self._fused.supports((1, n))
 
-    def level(
+    def run_level(
         self,
         tokens: Int[Tensor, " n"],
         features: Float[Tensor, "n D"],
@@ -138,9 +138,9 @@ class CompiledFeatureNet:
         stream, join_args, bias_args = self._entering(tokens.numpy(), features)
         shared = (np.zeros(n, np.int64), np.arange(start, used), visible, count)
         positions, bias = pair_positions.numpy(), None if self._beside is None else bias_args[-2][None]
-        layer_args = self._fused.layered(stream, room.unsqueeze(0), shared, positions, (0,), qkv_bias=bias)
+        layer_args = self._fused.layer_arguments(stream, room.unsqueeze(0), shared, positions, (0,), qkv_bias=bias)
         outputs = stream[-1:] if last_only else stream
-        logits, states, head_args = self._fused.reading(outputs)
+        logits, states, head_args = self._fused.logit_arguments(outputs)
         summary, softmax_args = prepare_softmax_summary(logits, min(TOP, logits.shape[1]))
         # the default argument keeps `room` alive until the function has run
         run_in_parallel(lambda room=room: self._run(join_args, bias_args, layer_args, head_args, softmax_args))

@@ -55,7 +55,7 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
 def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
     """Select some tokens, with their values and positions."""
     index = torch.tensor(indices, dtype=torch.long, device=x.device)
-    return CompressedImage(x[:, index], index, "prune", kept=indices)
+    return CompressedImage(x[:, index], index, "prune", kept_indices=indices)
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
@@ -107,7 +107,7 @@ class Resampler(nn.Module):
 
 def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
     """Return no inputs: the drafter reads the text alone."""
-    return CompressedImage(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept=[])
+    return CompressedImage(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept_indices=[])
 
 
 def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:

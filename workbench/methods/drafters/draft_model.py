@@ -39,7 +39,7 @@ class DraftModel(TreeFromModel):
             feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
             chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
             trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
-        return [trees[id(row)] if id(row) in trees else self.propose_row(row, row.state.plan) for row in rows]
+        return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in rows]
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted tokens, of a tree or of a chain."""

@@ -48,7 +48,7 @@ class ModelGrowth(PartialTree):
         self.runner: Runner = row.models.drafter
         self.state: DraftModelState = row.state.drafter
         super().__init__(row, source, self.runner.device)
-        self.state.is_tree, self._is_blurred = True, False
+        self.state.is_tree, self._is_superposed = True, False
         tokens = uncached_tokens(row, row.models, self.state.slot)
         out = self.runner.forward([Segment(self.state.slot, tokens)])
         self.runner.commit(self.state.slot, range(tokens.shape[0]))
@@ -56,28 +56,28 @@ class ModelGrowth(PartialTree):
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
         depth = torch.full_like(tokens, len(self.tokens) - 1)
-        out = self.runner.forward([Segment(self.state.slot, tokens, self.sees, depth)])
-        paths = self.paths() if self.row.sampling.needs_history else []
-        return distributions_of(self.row, out.logits[0], paths, out.hidden[0])
+        out = self.runner.forward([Segment(self.state.slot, tokens, self.attention_mask, depth)])
+        paths = self.paths() if self.sequence.sampling.needs_history else []
+        return distributions_of(self.sequence, out.logits[0], paths, out.hidden[0])
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
         """Read the mean embedding of several nodes at one position; its cache entries are dropped after the draft."""
-        self._is_blurred = True
+        self._is_superposed = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
         out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
-        if not self.row.sampling.needs_history:
-            return distributions_of(self.row, out.logits[0], [], out.hidden[0])
+        if not self.sequence.sampling.needs_history:
+            return distributions_of(self.sequence, out.logits[0], [], out.hidden[0])
         paths = self.paths()
-        return distributions_of(self.row, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
+        return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Store the scratch indices of the drafted nodes."""
-        if self._is_blurred:
+        if self._is_superposed:
             self.state.scratch_of = {}
             return
-        index_tensors = [*([torch.cat(self.read)] if self.read else []), *([] if kept is None else [kept])]
+        index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if kept is None else [kept])]
         indices = to_host(index_tensors)
-        place = {node: i for i, node in enumerate(indices[0])} if self.read else {}
+        place = {node: i for i, node in enumerate(indices[0])} if self.expanded else {}
         final = range(self.n) if kept is None else indices[-1]
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
@@ -115,11 +115,11 @@ class TreeFromModel(DistributionDrafter):
     superposes: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def prime(self, row: Sequence, models: Models) -> DraftModelState:
+    def init_state(self, row: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
         return DraftModelState(open_prefilled_slot(row, models))
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
         return max_draft_depth(row, row.state.drafter.slot)
 
@@ -133,7 +133,7 @@ class TreeFromModel(DistributionDrafter):
         assert row.models.drafter is not None
         state: DraftModelState = row.state.drafter
         accepted: list[int] = []
-        for node in outcome.verdict.path[: len(outcome.emitted)]:
+        for node in outcome.result.path[: len(outcome.emitted)]:
             if node not in state.scratch_of:
                 break
             accepted.append(state.scratch_of[node])

@@ -44,11 +44,11 @@ class ExitStatistics:
     """
 
     layers: list[int]
-    whole: int
-    head: float
+    n_layers: int
+    head_cost: float
     hits: Float[np.ndarray, " m"]
     trials: Float[np.ndarray, " m"]
-    sure: Float[np.ndarray, "4 m"]
+    confidence_sums: Float[np.ndarray, "4 m"]
     exit: ExitStates = field(default_factory=ExitStates)
 
     @property
@@ -58,7 +58,7 @@ class ExitStatistics:
 
     def rates(self, depth: int) -> Float[np.ndarray, "m depth_plus_1"]:
         """Return expected tokens per round / cost of the round in layers, for each exit and 0 … `depth` drafts."""
-        return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.whole, self.head)
+        return tokens_per_layer(self.acceptance, np.array(self.layers), depth, self.n_layers, self.head_cost)
 
     def best(self, depth: int) -> int:
         """Return the best exit for drafts of this length, as its index in `layers`."""
@@ -66,7 +66,7 @@ class ExitStatistics:
 
     def threshold(self, at: int) -> float:
         """Return the midpoint between mean probabilities of right and wrong shadow tokens; 0 if either is missing."""
-        wrong, right, n_wrong, n_right = self.sure[:, at]
+        wrong, right, n_wrong, n_right = self.confidence_sums[:, at]
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
@@ -74,7 +74,7 @@ class ExitStatistics:
         self.hits = forgetting * self.hits + right.sum(1)
         self.trials = forgetting * self.trials + right.shape[1]
         new = np.stack([(confidences * ~right).sum(1), (confidences * right).sum(1), (~right).sum(1), right.sum(1)])
-        self.sure = forgetting * self.sure + new
+        self.confidence_sums = forgetting * self.confidence_sums + new
 
 
 def tokens_per_layer(
@@ -114,18 +114,18 @@ class DynamicExit(EarlyExitDrafter):
         n_exits = min(self.exits_seen, last)
         return sorted({round(1 + i * (last - 1) / n_exits) for i in range(n_exits)})
 
-    def taps(self, models: Models) -> set[int]:
+    def captured_layers(self, models: Models) -> set[int]:
         """Return the indices of the exit layers, whose hidden states are captured."""
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
-    def prime(self, row: Sequence, models: Models) -> ExitStatistics:
+    def init_state(self, row: Sequence, models: Models) -> ExitStatistics:
         """Return empty statistics."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
         return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
-    def kept(self, row: Sequence) -> ExitStates:
+    def exit_states(self, row: Sequence) -> ExitStates:
         """Return the exit states in the ledger."""
         return row.state.drafter.exit
 
@@ -139,9 +139,9 @@ class DynamicExit(EarlyExitDrafter):
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Compute each exit's shadow tokens at the accepted positions, and count how many are right."""
         ledger: ExitStatistics = row.state.drafter
-        places = outcome.places
-        streams = torch.cat([outcome.taps[layer - 1][places] for layer in ledger.layers])
-        p = exit_logits(row.models.target, row.place, streams).float().softmax(1)
+        places = outcome.path_indices
+        streams = torch.cat([outcome.layer_states[layer - 1][places] for layer in ledger.layers])
+        p = exit_logits(row.models.target, row.cache_slot, streams).float().softmax(1)
         top_probs, shadow_tokens = p.max(1)
         next_tokens = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
         right, top_probs = to_host([(shadow_tokens == next_tokens).float(), top_probs])

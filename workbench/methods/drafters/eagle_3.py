@@ -58,8 +58,8 @@ class Eagle3Net(FeatureNet):
     """
 
     kind: ClassVar[str] = "eagle-3"
-    guesses_features: ClassVar[bool] = False
-    enters: ClassVar[str] = QKV_ONLY
+    predicts_features: ClassVar[bool] = False
+    input_fusion: ClassVar[str] = QKV_ONLY
     d2t: Tensor
 
     def __init__(
@@ -79,24 +79,24 @@ class Eagle3Net(FeatureNet):
             """Target id minus draft id of each draft token, int64 [W]; as in the released weights."""
 
     @property
-    def speaks(self) -> bool:
+    def has_lm_head(self) -> bool:
         """Whether the net has its own LM head."""
         return hasattr(self, "lm_head")
 
     @property
-    def kept(self) -> Int[Tensor, " W"]:
+    def draft_token_ids(self) -> Int[Tensor, " W"]:
         """Target ids of the draft vocabulary, ascending."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
-    def taken(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
+    def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
         """Fuse the target's concatenated hidden states into one state."""
         return self._times("fuse", features)
 
-    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Concatenate the normalised next embedding and the state; the residual stream continues from the state."""
         return torch.cat([self.norm_embed(following), features], -1)
 
-    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+    def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
         """Return the state as residual stream, and the attention input: [embedding ; normalised state]."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
@@ -108,7 +108,7 @@ class Eagle3Net(FeatureNet):
     @property
     def sizes(self) -> dict[str, Any]:
         """Constructor arguments that rebuild this net."""
-        return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.speaks else 0}
+        return super().sizes | {"taps": list(self.taps), "draft_vocab_size": len(self.d2t) if self.has_lm_head else 0}
 
 
 def default_capture_layers(layers: int) -> tuple[int, ...]:
@@ -141,13 +141,13 @@ class DraftLMHead(SharedHead):
     """
 
     def __init__(self, net: Eagle3Net, size: int) -> None:
-        ids = net.kept
+        ids = net.draft_token_ids
         if not bool(((ids >= 0) & (ids < size)).all()) or not bool((ids.diff() > 0).all()):
             raise ModelError(
                 f"`d2t` of these EAGLE-3 weights does not map {len(ids)} tokens to as many of the target's {size:,}.",
                 "Train them again for this target, or fetch them again.",
             )
-        self.kept, self._size = ids, size
+        self.token_ids, self._size = ids, size
         self._weight = weight = net.lm_head.get_parameter("weight").detach()
         self._product = Matrix(weight) if is_small_on_cpu(net) else partial(nn.functional.linear, weight=weight)
 
@@ -169,7 +169,7 @@ class Eagle3(FeatureDrafter):
     needs: ClassVar[tuple[str, ...]] = (Eagle3Net.kind, "trees")
     net: ClassVar[type[FeatureNet]] = Eagle3Net
 
-    def taps(self, models: Models) -> set[int]:
+    def captured_layers(self, models: Models) -> set[int]:
         """Return indices of the layers that its net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
@@ -177,22 +177,24 @@ class Eagle3(FeatureDrafter):
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return select_layers(_net(models).taps)
 
-    def prime(self, row: Sequence, models: Models) -> FeatureState:
+    def init_state(self, row: Sequence, models: Models) -> FeatureState:
         """Read the hidden states of all committed positions but the last, after images."""
-        net, target, slot = _net(models), models.target, row.place
+        net, target, slot = _net(models), models.target, row.cache_slot
         end = len(row.committed) - 1
-        first = min(slot.n_pictured, end)
+        first = min(slot.image_prefill_length, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         capacity = len(row.committed) + row.remaining + SCRATCH
         entries, head = DraftKVCache(net.heads, net.head_size, capacity, like), _head(net, models)
-        state = FeatureState(net, models, head, entries, shared_copy=compiled_net_of(net, head, models))
+        state = FeatureState(net, models, head, entries, compiled_net=compiled_net_of(net, head, models))
         with torch.inference_mode():
             if first < end:
-                streams = states_of(row, models, select_layers(net.taps), first).streams
+                streams = states_of(row, models, select_layers(net.taps), first).layer_states
                 following = target.embed(to_device(row.committed[first + 1 :], target.device))
-                pairs = net.pairs(following, net.taken(concat_hidden_states(streams, net.taps))).unsqueeze(0)
-                state.read(PromptInputs(pairs, torch.arange(first, end, device=target.device)), end)
-        state.place = end
+                pairs = net.make_pairs(
+                    following, net.combine_hidden_states(concat_hidden_states(streams, net.taps))
+                ).unsqueeze(0)
+                state.prefill(PromptInputs(pairs, torch.arange(first, end, device=target.device)), end)
+        state.position = end
         return state
 
     def begin(self, row: Sequence) -> PartialTree | None:
@@ -204,8 +206,10 @@ class Eagle3(FeatureDrafter):
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's hidden states of the root and of the accepted nodes."""
-        accepted = outcome.places
-        row.state.drafter.features.append(concat_hidden_states(outcome.taps, row.state.drafter.net.taps)[accepted])
+        accepted = outcome.path_indices
+        row.state.drafter.features.append(
+            concat_hidden_states(outcome.layer_states, row.state.drafter.net.taps)[accepted]
+        )
         row.state.drafter.tokens += outcome.emitted
 
     def explain(
@@ -240,7 +244,7 @@ def _head(net: Eagle3Net, models: Models) -> SharedHead:
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.
     """
-    if not net.speaks:
+    if not net.has_lm_head:
         return head_of(Eagle3Net, models)
     key = ("head of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:

@@ -44,18 +44,18 @@ class TruncatedTarget(PartialTarget):
     """The target's first layers with the interface of a model; stores the exit states. See `draft_chain`."""
 
     layer: int
-    wanted: Collection[int]
+    capture_layers: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
-        return self.read(batch, head=True)
+        return self.run_layers(batch, head=True)
 
-    def read(self, batch: abc.Sequence[Segment], head: bool) -> Output:
+    def run_layers(self, batch: abc.Sequence[Segment], head: bool) -> Output:
         """Run new tokens, and store the hidden states of the layers in `wanted`."""
-        out = self.target.forward(batch, layers=range(self.layer), head=head, capture_layers=self.wanted)
+        out = self.target.forward(batch, layers=range(self.layer), head=head, capture_layers=self.capture_layers)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
-            states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.taps.items()}
+            states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.layer_states.items()}
             self.states[segment.slot].append(states)
         return out
 
@@ -78,16 +78,16 @@ class EarlyExitDrafter(Drafter):
         """Return the number of layers that draft in this round."""
         raise NotImplementedError
 
-    def kept(self, sequence: Sequence) -> ExitStates:
+    def exit_states(self, sequence: Sequence) -> ExitStates:
         """Return the object with the sequence's exit states."""
         return sequence.state.drafter
 
-    def speaker(
+    def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> TruncatedTarget:
         """Return the truncated target for sequences with the same exit layer."""
         return TruncatedTarget(
-            sequences[0].models.target, exit_layer, capture_layers, {row.place: [] for row in sequences}
+            sequences[0].models.target, exit_layer, capture_layers, {row.cache_slot: [] for row in sequences}
         )
 
     def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
@@ -102,14 +102,14 @@ class EarlyExitDrafter(Drafter):
     def _propose(self, rows: abc.Sequence[Sequence], exit_layer: int) -> list[DraftTree]:
         target = rows[0].models.target
         for row in rows:
-            row.place.scratch = 0
+            row.cache_slot.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
-        slots = [row.place for row in rows]
+        slots = [row.cache_slot for row in rows]
         capture_layers = {
             exit_layer - 1,
             *(layer for row in rows for layer in row.state.captured_layers if layer < exit_layer),
         }
-        exit_ = self.speaker(rows, exit_layer, capture_layers)
+        exit_ = self.truncated_target(rows, exit_layer, capture_layers)
         trees = draft_chain(rows, exit_, slots, first, self.source)
         unread = [
             Segment(slot, tree.tokens[-1:])  # if a policy stopped the draft, its last token has been read
@@ -117,15 +117,15 @@ class EarlyExitDrafter(Drafter):
             if slot.scratch == len(tree)
         ]
         if unread and target.may_begin_at(exit_layer):
-            exit_.read(unread, head=False)
+            exit_.run_layers(unread, head=False)
         for row, slot, tree in zip(rows, slots, trees, strict=True):
-            draft, captures = cast(EarlyExitDrafter, row.drafter).kept(row), exit_.states[slot]
+            draft, captures = cast(EarlyExitDrafter, row.drafter).exit_states(row), exit_.states[slot]
             draft.tree, draft.layer = tree, exit_layer
             draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees
 
-    def exits(self, row: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-        draft = self.kept(row)
+    def exit_states(self, row: Sequence, tree: DraftTree) -> EarlyExitStates | None:
+        draft = self.exit_states(row)
         states = draft.states.get(draft.layer - 1)
         has_states = draft.tree is tree and states is not None and len(states) == len(tree) + 1
         if not has_states or not row.models.target.may_begin_at(draft.layer):
@@ -144,7 +144,7 @@ class EarlyExit(EarlyExitDrafter):
     source: ClassVar[str] = "early-exit"
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
-    def prime(self, row: Sequence, models: Models) -> ExitStates:
+    def init_state(self, row: Sequence, models: Models) -> ExitStates:
         """Check that the target is deep enough, and return empty exit states."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:

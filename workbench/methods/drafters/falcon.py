@@ -64,8 +64,8 @@ class FalconNet(FeatureNet):
     """
 
     kind: ClassVar[str] = "falcon"
-    layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.layers)
-    begins: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
+    packed_layers: ClassVar[tuple[str, ...]] = (*MEMORY[0], *MEMORY[1], "recall", *FeatureNet.packed_layers)
+    no_random_init: ClassVar[tuple[str, ...]] = ("enter_", "carry_", "recall")
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
     """Empty: the accuracy of each rank at each level was not measured."""
 
@@ -85,16 +85,16 @@ class FalconNet(FeatureNet):
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
-    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Concatenate embeddings and features, E = 2 D: `reads` fuses them, once blocks are formed."""
         return torch.cat([self.norm_embed(following), self.norm_feature(features)], -1)
 
-    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+    def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
         """Return the residual stream, each fused pair plus the LSTM's output in its block, and its normalised form."""
-        stream = self._times("recall", self.remembered(x), self._times("fuse", x))
+        stream = self._times("recall", self.lstm_states(x), self._times("fuse", x))
         return stream, self.before(stream)
 
-    def remembered(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
+    def lstm_states(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
         """Return the LSTM's state at each pair, after the pairs of its block up to it.
 
         torch's LSTM is not used: it takes twice as long for so few positions. Gates are in torch's order.
@@ -114,7 +114,7 @@ class FalconNet(FeatureNet):
 
     # -- the layer ------------------------------------------------------------------------------------------------
 
-    def sees(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
+    def block_mask(self, n: int, device: torch.device) -> Bool[Tensor, "n n"]:
         """Return the attention mask of n pairs: each attends to all pairs up to the end of its own block."""
         places = torch.arange(n, device=device)
         end = n - 1 - (n - 1 - places) // self.block * self.block
@@ -136,19 +136,19 @@ class FalconNet(FeatureNet):
             entries: KV cache of earlier positions; the new ones are appended.
         """
         if mask is None:
-            block_mask = self.sees(x.shape[1], x.device)
+            block_mask = self.block_mask(x.shape[1], x.device)
             mask = (
                 block_mask
                 if entries is None
-                else torch.cat([block_mask.new_ones(len(block_mask), entries.used), block_mask], 1)
+                else torch.cat([block_mask.new_ones(len(block_mask), entries.n_used), block_mask], 1)
             )
         return super().forward(x, places, mask, entries)
 
     def attention(self, x: Float[Tensor, "B n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """Return each pair's attention weights, averaged over heads."""
-        queries, keys, _ = self.turned(self.reads(x)[1], places)
+        queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], places)
         scores = (queries @ keys.mT) * self.head_size**-0.5
-        return scores.masked_fill(~self.sees(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
+        return scores.masked_fill(~self.block_mask(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -166,17 +166,17 @@ class FalconState(FeatureState):
 
     recent: Tensor | None = None
 
-    def stay(
+    def run_committed(
         self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
         """Read committed pairs and make their entries stable; return the last block's predictions."""
         assert isinstance(self.net, FalconNet)
         states = self._run(x, places, since=since)[0, -self.net.block :]
-        self.entries.settle()
+        self.kv_cache.commit()
         self.recent = x[:, max(0, x.shape[1] - self.net.block + 1) :]
         return states
 
-    def newest(self) -> Float[Tensor, "k D"] | None:
+    def catch_up(self) -> Float[Tensor, "k D"] | None:
         """Read all accepted pairs as stable in one call, and return the newest block's predictions.
 
         The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
@@ -184,14 +184,14 @@ class FalconState(FeatureState):
         """
         assert isinstance(self.net, FalconNet)
         since, k = self.models.target.clock.mark(), self.net.block
-        if (pairs := self.fresh()) is not None:
+        if (pairs := self.take_new_pairs()) is not None:
             n = pairs.shape[1]
             if self.recent is not None and (n_reread := min(-n % k, self.recent.shape[1])):
                 pairs = torch.cat([self.recent[:, -n_reread:], pairs], 1)
-                self.entries.keep(self.entries.stable - n_reread)
-            first = self.place + n - pairs.shape[1]
-            self.guess = self.stay(pairs, torch.arange(first, self.place + n, device=pairs.device), since)
-            self.place += n
+                self.kv_cache.truncate(self.kv_cache.n_stable - n_reread)
+            first = self.position + n - pairs.shape[1]
+            self.guess = self.run_committed(pairs, torch.arange(first, self.position + n, device=pairs.device), since)
+            self.position += n
         return self.guess if self.guess is not None and len(self.guess) == k else None
 
 

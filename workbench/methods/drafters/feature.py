@@ -54,48 +54,50 @@ class FeatureState:
     net: FeatureNet
     models: Models
     head: SharedHead
-    entries: DraftKVCache
-    place: int = 0
+    kv_cache: DraftKVCache
+    position: int = 0
     guess: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
     tokens: list[int] = field(default_factory=list[int])
-    shared_copy: CompiledFeatureNet | None = None
-    _said: LevelOutput | None = None
+    compiled_net: CompiledFeatureNet | None = None
+    _last_output: LevelOutput | None = None
 
-    def read(self, inputs: PromptInputs, position: int) -> None:
+    def prefill(self, inputs: PromptInputs, position: int) -> None:
         """Read a prompt; `place` is the position after its last pair."""
         if inputs.inputs.shape[1]:
-            self.guess = self.stay(inputs.inputs, inputs.places)
-        self.place = position
+            self.guess = self.run_committed(inputs.inputs, inputs.positions)
+        self.position = position
 
-    def stay(
+    def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
         """Read committed inputs, make their entries stable, and return the last prediction. `since`: see `_run`."""
         state = self._run(x, positions, since=since)[:, -1]
-        self.entries.settle()
+        self.kv_cache.commit()
         return state
 
-    def newest(self) -> Float[Tensor, "k D"] | None:
+    def catch_up(self) -> Float[Tensor, "k D"] | None:
         """Write all accepted pairs to the layer's KV cache, and return the prediction at the newest pair."""
         since = self.models.target.clock.mark()
-        if self.shared_copy is not None and self.features and self.shared_copy.takes(n := len(self.tokens)):
-            places = torch.arange(self.place, self.place + n)
+        if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
+            places = torch.arange(self.position, self.position + n)
             self.guess = self._level(torch.tensor(self.tokens), torch.cat(self.features), places, None, since, True)
-            self.entries.settle()
-            self.features, self.tokens, self.place = [], [], self.place + n
-        elif (pairs := self.fresh()) is not None:
+            self.kv_cache.commit()
+            self.features, self.tokens, self.position = [], [], self.position + n
+        elif (pairs := self.take_new_pairs()) is not None:
             n = pairs.shape[1]
-            self.guess = self.stay(pairs, torch.arange(self.place, self.place + n, device=pairs.device), since)
-            self.place += n
+            self.guess = self.run_committed(
+                pairs, torch.arange(self.position, self.position + n, device=pairs.device), since
+            )
+            self.position += n
         return self.guess
 
-    def fresh(self) -> Float[Tensor, "1 n E"] | None:
+    def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
         """Return the accepted pairs that were not read yet, and clear their list; None if there are none."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
-        pairs = self._pairs(tokens, self.net.taken(torch.cat(self.features)))
+        pairs = self._pairs(tokens, self.net.combine_hidden_states(torch.cat(self.features)))
         self.features, self.tokens = [], []
         return pairs.unsqueeze(0)
 
@@ -114,8 +116,8 @@ class FeatureState:
             places: positions of the pairs, counted from the newest stable pair.
             sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal attention.
         """
-        since, positions = self.models.target.clock.mark(), positions + (self.place - 1)
-        if self.shared_copy is not None and self.shared_copy.takes(tokens.shape[0]):
+        since, positions = self.models.target.clock.mark(), positions + (self.position - 1)
+        if self.compiled_net is not None and self.compiled_net.takes(tokens.shape[0]):
             return self._level(tokens, features, positions, tree_mask, since)
         return self._run(self._pairs(tokens, features).unsqueeze(0), positions, tree_mask, since=since)[0]
 
@@ -129,13 +131,15 @@ class FeatureState:
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
         """Return states after pairs by the compiled net; its logits are cached until the next call."""
-        assert self.shared_copy is not None
-        self._said = self.shared_copy.level(tokens, features, positions, tree_mask, self.entries, last_only)
+        assert self.compiled_net is not None
+        self._last_output = self.compiled_net.run_level(
+            tokens, features, positions, tree_mask, self.kv_cache, last_only
+        )
         self.models.meter.add(since, self.models.target.clock.mark())
-        return self._said.states
+        return self._last_output.states
 
     def _pairs(self, tokens: Int[Tensor, " n"], features: Float[Tensor, "n D"]) -> Float[Tensor, "n E"]:
-        return self.net.pairs(self.models.target.embed(tokens), features)
+        return self.net.make_pairs(self.models.target.embed(tokens), features)
 
     def _run(
         self,
@@ -152,9 +156,9 @@ class FeatureState:
         start = since or clock.mark()
         mask = None
         if tree_mask is not None:
-            mask = tree_mask.new_ones(x.shape[1], self.entries.stable + tree_mask.shape[1])
-            mask[:, self.entries.stable :] = tree_mask
-        state = self.net(x, positions, mask, self.entries)
+            mask = tree_mask.new_ones(x.shape[1], self.kv_cache.n_stable + tree_mask.shape[1])
+            mask[:, self.kv_cache.n_stable :] = tree_mask
+        state = self.net(x, positions, mask, self.kv_cache)
         meter.add(start, clock.mark())
         return state
 
@@ -169,13 +173,13 @@ class FeatureState:
 
     def best(self, features: Float[Tensor, "w D"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return log-probabilities and ids of the k most likely tokens after each feature."""
-        if (level := self._compiled_output(features)) is not None and k <= level.weighed.top.shape[1]:
-            return level.weighed.logs[:, :k].contiguous(), self.head.tokens(level.weighed.top[:, :k])
-        return self.head.ranked(self.logits(features), k)
+        if (level := self._compiled_output(features)) is not None and k <= level.summary.top.shape[1]:
+            return level.summary.logs[:, :k].contiguous(), self.head.to_token_ids(level.summary.top[:, :k])
+        return self.head.top_tokens(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
         """Return the compiled net's output if these states are the ones that it returned last, else None."""
-        level = self._said
+        level = self._last_output
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
         return level
@@ -189,9 +193,9 @@ class FeatureDistributions(NodeDistributions):
     features: Float[Tensor, "w D"]
     sampling: SamplingParams
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         """Return distributions over the target's whole vocabulary; penalties are not applied."""
-        return FullDistributions.of(self.state.head.spread(self.state.logits(self.features)), self.sampling).p
+        return FullDistributions.of(self.state.head.scatter_logits(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the most likely tokens of the draft vocabulary, without temperature."""
@@ -210,15 +214,15 @@ class FeatureGrowth(PartialTree):
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FeatureDistributions:
         features = self._states.expand(tokens.shape[0], -1) if below is None else self._states[below]
         places = torch.full_like(tokens, len(self.tokens))
-        self._states = self.state.speculate(features, tokens, places, self.sees)
+        self._states = self.state.speculate(features, tokens, places, self.attention_mask)
         return self._distributions()
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the speculative entries."""
-        self.state.entries.forget()
+        self.state.kv_cache.drop_speculative()
 
     def _distributions(self) -> FeatureDistributions:
-        return FeatureDistributions(self.state, self._states, self.row.sampling)
+        return FeatureDistributions(self.state, self._states, self.sequence.sampling)
 
 
 @dataclass(frozen=True)
@@ -233,12 +237,12 @@ class FeatureDrafter(DistributionDrafter):
     reads_target: ClassVar[bool] = True
     net: ClassVar[type[FeatureNet]]
     state: ClassVar[type[FeatureState]] = FeatureState
-    usual: ClassVar[TreeBuilder | None] = BestFirst()
+    default_tree_builder: ClassVar[TreeBuilder | None] = BestFirst()
     recipe: ClassVar[str] = "vision-heads"
     """Name of the training recipe for the net."""
 
     @property
-    def how(self) -> Any:
+    def image_options(self) -> Any:
         """Return the parameters for images, as input of `FeatureNet.look`."""
         return None
 
@@ -246,12 +250,12 @@ class FeatureDrafter(DistributionDrafter):
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def prime(self, row: Sequence, models: Models) -> FeatureState:
+    def init_state(self, row: Sequence, models: Models) -> FeatureState:
         """Prefill the drafter with the target's features of the committed text and images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
-        return self.primed(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
+        return self.new_state(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
 
-    def primed(
+    def new_state(
         self,
         sequence: Sequence,
         models: Models,
@@ -264,12 +268,12 @@ class FeatureDrafter(DistributionDrafter):
         clock = models.target.clock
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
         entries = DraftKVCache(net.heads, net.head_size, capacity, features)
-        state = self.state(net, models, head, entries, shared_copy=compiled_net)
+        state = self.state(net, models, head, entries, compiled_net=compiled_net)
         start = clock.mark()
         with torch.inference_mode():
             prompt = collect_prompt_features(sequence, models, features)
-            entered = net.enter(prompt, self.how)
-            state.read(entered, len(features))
+            entered = net.build_inputs(prompt, self.image_options)
+            state.prefill(entered, len(features))
         if prompt.spans:
             seconds = clock.mark().seconds - start.seconds
             report_vision(
@@ -286,7 +290,7 @@ class FeatureDrafter(DistributionDrafter):
         """Store the target's features of the root and of the accepted nodes."""
         state: FeatureState = row.state.drafter
         assert outcome.hidden is not None
-        state.features.append(outcome.hidden[outcome.places])
+        state.features.append(outcome.hidden[outcome.path_indices])
         state.tokens += outcome.emitted
 
     def explain(
@@ -297,7 +301,7 @@ class FeatureDrafter(DistributionDrafter):
         told: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return attribution maps over the target's patches: see `explain_feature_drafter`."""
-        return explain_feature_drafter(load_net(self.net, models), self.how, models, request, tokens, told)
+        return explain_feature_drafter(load_net(self.net, models), self.image_options, models, request, tokens, told)
 
 
 def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:
@@ -305,7 +309,7 @@ def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_
 
     Features of a prompt with images were stored during its prefill; others are computed here if necessary.
     """
-    target, pictured, end = models.target, sequence.place.pictured, len(sequence.committed) - 1
+    target, pictured, end = models.target, sequence.cache_slot.image_prefill, len(sequence.committed) - 1
     features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
     if pictured is not None:
         features = pictured.features[:end]
@@ -317,7 +321,7 @@ def collect_prompt_features(
     sequence: Sequence, models: Models, features: Float[Tensor, "n_minus_1 D"]
 ) -> PromptFeatures:
     """Return the target's embeddings and features of the committed text, with the positions of its images."""
-    pictured = sequence.place.pictured
+    pictured = sequence.cache_slot.image_prefill
     n_prompt = 0 if pictured is None else len(pictured.embeds)
     embeds = models.target.embed(torch.tensor(sequence.committed[n_prompt:], device=features.device, dtype=torch.long))
     if pictured is None:
@@ -331,14 +335,14 @@ def collect_prompt_features(
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
     """Return the drafter's image inputs for the trace; patch numbers run through all images."""
     sizes = [end - start for start, end in prompt.spans]
-    views, entry_bytes = inputs.views, state.entries.bytes_each
+    views, entry_bytes = inputs.images, state.kv_cache.bytes_each
     n_drafter = sum(view.inputs.shape[1] for view in views)
     kept_patches: list[int] = []
     blocks: list[list[int]] = []
     weights: list[list[float]] = []
     before = 0
     for view, size in zip(views, sizes, strict=True):
-        kept_patches += [before + i for i in view.kept or ()]
+        kept_patches += [before + i for i in view.kept_indices or ()]
         blocks += [[before + i for i in block] for block in view.blocks or ()]
         if view.weights is not None:
             after = sum(sizes) - before - size
@@ -349,7 +353,7 @@ def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureStat
         "n_target": sum(sizes),
         "n_drafter": n_drafter,
         "drafter_bytes": n_drafter * entry_bytes,
-        "kept": kept_patches if views[0].kept is not None else None,
+        "kept": kept_patches if views[0].kept_indices is not None else None,
         "blocks": blocks or None,
         "weights": weights or None,
         "gate": views[0].gate,

@@ -53,12 +53,12 @@ def explain_feature_drafter(
     """
     shared_copy = weight_sharing_copy_of(models.target.model)
     lm_head = cast("Callable[[Tensor], Tensor]", shared_copy.get_output_embeddings())
-    net = copy.copy(net).unpacked()
+    net = copy.copy(net).unpack()
     attention: list[Tensor] = []
     gradient: list[Tensor] = []
     for first, last, inputs in stretches(request, len(tokens), drafter=True):
         is_vision, grids, spans = layout(
-            shared_copy.config, inputs, image_token_counts(models, inputs, request.pictures)
+            shared_copy.config, inputs, image_token_counts(models, inputs, request.pil_images)
         )
         with torch.inference_mode(False):
             embeds, features = (
@@ -69,14 +69,16 @@ def explain_feature_drafter(
             question[0, : n_prompt - 1] = ~is_vision[:-1]
             prompt = PromptFeatures(embeds, features[:, :-1], spans, grids, question)
             with torch.enable_grad(), nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
-                entered = net.enter(prompt, options)
-                if not sum(view.inputs.shape[1] for view in entered.views):
+                entered = net.build_inputs(prompt, options)
+                if not sum(view.inputs.shape[1] for view in entered.images):
                     attention.append(features.new_zeros(last - first, int(is_vision.sum())))
                     gradient.append(attention[-1])
                     continue
                 pairs = torch.arange(n_prompt - 2 + first, n_prompt - 2 + last, device=embeds.device)
-                indices = torch.searchsorted(entered.places, pairs, right=True) - 1  # the newest pair before each token
-                state = net(entered.inputs, entered.places)[0, indices]
+                indices = (
+                    torch.searchsorted(entered.positions, pairs, right=True) - 1
+                )  # the newest pair before each token
+                state = net(entered.inputs, entered.positions)[0, indices]
                 logits = lm_head(net.lm_head_input(state))
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
                 token_ids = torch.tensor(list(tokens[first:last]), device=logits.device).unsqueeze(1)
@@ -86,7 +88,7 @@ def explain_feature_drafter(
                 gradients = slopes(log_probs, (embeds, features), contrasts, progress)
                 gradient.append(gradients[:, :n_prompt][:, is_vision.to(embeds.device)])
             with torch.no_grad():
-                weights = net.attention(entered.inputs, entered.places)[0, indices]
+                weights = net.attention(entered.inputs, entered.positions)[0, indices]
                 attention.append(_on_patches(weights, entered, spans, n_prompt)[:, is_vision.to(embeds.device)])
     maps = {"attention": torch.cat(attention), "gradient": torch.cat(gradient)}
     return {name: scale_rows(weights) for name, weights in maps.items()} if bool(maps["attention"].any()) else None
@@ -105,8 +107,8 @@ def _on_patches(
 ) -> Float[Tensor, "T n_prompt"]:
     """Distribute the weights of an image's entries over the patches they were computed from."""
     patch_weights = weights.new_zeros(len(weights), n_prompt)
-    for view, (start, end) in zip(entered.views, spans, strict=True):
-        at, m = int((entered.places < start).sum()), view.inputs.shape[1]
+    for view, (start, end) in zip(entered.images, spans, strict=True):
+        at, m = int((entered.positions < start).sum()), view.inputs.shape[1]
         patch_weights[:, start:end] += weights[:, at : at + m] @ _patch_shares(view, end - start).to(weights)
     return patch_weights
 
@@ -115,7 +117,7 @@ def _patch_shares(image: CompressedImage, size: int) -> Float[Tensor, "M N"]:
     """Return the share of each patch (column) in each entry (row)."""
     if image.weights is not None:
         return image.weights
-    parts = image.blocks or [[i] for i in (range(size) if image.kept is None else image.kept)]
+    parts = image.blocks or [[i] for i in (range(size) if image.kept_indices is None else image.kept_indices)]
     shares = torch.zeros(image.inputs.shape[1], size)
     for row, part in zip(shares, parts, strict=False):
         row[part] = 1 / len(part)

@@ -55,7 +55,7 @@ class PromptFeatures:
     grids: Sequence[tuple[int, int]] = ()
     question: Bool[Tensor, "B n_minus_1"] | None = None
 
-    def of_question(self) -> Float[Tensor, "B D"]:
+    def mean_question_feature(self) -> Float[Tensor, "B D"]:
         """Return the mean feature of the question."""
         is_question = self.question
         if is_question is None:
@@ -83,10 +83,10 @@ class CompressedImage:
     """
 
     inputs: Float[Tensor, "B M D"]
-    places: Int[Tensor, " M"]
+    positions: Int[Tensor, " M"]
     compressor: str = "all"
     visible: Bool[Tensor, "B M"] | None = None
-    kept: list[int] | None = None
+    kept_indices: list[int] | None = None
     blocks: list[list[int]] | None = None
     weights: Float[Tensor, "M N"] | None = None
     gate: dict[str, float] | None = None
@@ -98,9 +98,9 @@ class PromptInputs:
     """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `View`."""
 
     inputs: Float[Tensor, "B m D"]
-    places: Int[Tensor, " m"]
+    positions: Int[Tensor, " m"]
     visible: Bool[Tensor, "B m"] | None = None
-    views: list[CompressedImage] = field(default_factory=list[CompressedImage])
+    images: list[CompressedImage] = field(default_factory=list[CompressedImage])
 
 
 class FeatureNet(DecoderLayer):
@@ -121,12 +121,12 @@ class FeatureNet(DecoderLayer):
     """
 
     kind: ClassVar[str] = "eagle"
-    layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.layers)
+    packed_layers: ClassVar[tuple[str, ...]] = ("fuse", *DecoderLayer.packed_layers)
     ahead: int = 1
     """Number of future features that one state predicts."""
-    guesses_features: ClassVar[bool] = True
+    predicts_features: ClassVar[bool] = True
     """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
-    enters: ClassVar[str] = FUSED
+    input_fusion: ClassVar[str] = FUSED
     """FUSED, BESIDE or OWN_WAY, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
@@ -147,23 +147,23 @@ class FeatureNet(DecoderLayer):
         for name in NORMS:
             setattr(self, name, Norm(width, eps=self.eps) if name in norms else nn.Identity())
         self.fuse = nn.Linear(2 * width, width, bias=fuse_bias)
-        self.feeds(ffn)
+        self.add_mlp(ffn)
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 
-    def taken(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
+    def combine_hidden_states(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
         """Return the input that the layer reads from the target's features: here the features unchanged."""
         return features
 
-    def pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Fuse each feature with the embedding of the token that follows it."""
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
-    def following(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
+    def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
         """Return the embedding paired with each position: that of the next position."""
         return prompt.embeds[:, 1:]
 
-    def look(
+    def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
         """Return an image as the drafter reads it: here all of the target's vision tokens.
@@ -178,7 +178,7 @@ class FeatureNet(DecoderLayer):
         inputs = pairs[:, start:end]
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
-    def practise(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
+    def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
         """Return how a training batch compresses its images, for `look`; variable compression is sampled.
 
         Args:
@@ -188,17 +188,17 @@ class FeatureNet(DecoderLayer):
         """
         return None
 
-    def enter(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
+    def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
         """Return a prompt's inputs in order: its text as pairs, its images as returned by `look`."""
-        pairs = self.pairs(self.following(prompt), self.taken(prompt.features))
+        pairs = self.make_pairs(self.next_embeddings(prompt), self.combine_hidden_states(prompt.features))
         inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[CompressedImage](), 0
         visible: list[Tensor | None] = []
         everywhere = torch.arange(pairs.shape[1], device=pairs.device)
         for index, (start, end) in enumerate(prompt.spans):
-            view = self.look(prompt, pairs, index, options)
+            view = self.compress_image(prompt, pairs, index, options)
             views.append(view)
             inputs += [pairs[:, end_before:start], view.inputs]
-            places += [everywhere[end_before:start], start + view.places]
+            places += [everywhere[end_before:start], start + view.positions]
             visible += [None, view.visible]
             end_before = end
         inputs, places, visible = [*inputs, pairs[:, end_before:]], [*places, everywhere[end_before:]], [*visible, None]
@@ -212,7 +212,7 @@ class FeatureNet(DecoderLayer):
 
     # -- the layer ------------------------------------------------------------------------------------------------
 
-    def reads(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
+    def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
         """Return the residual stream, and the input of queries, keys and values."""
         return x, self.before(x)
 
@@ -231,21 +231,21 @@ class FeatureNet(DecoderLayer):
             mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
             entries: KV cache of earlier positions; the new ones are appended.
         """
-        stream, attention_input = self.reads(x)
-        return self.left(self.mix(stream, positions, mask, kv_cache, attention_input))
+        stream, attention_input = self.attention_inputs(x)
+        return self.output_state(self.attend(stream, positions, mask, kv_cache, attention_input))
 
-    def left(self, stream: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
+    def output_state(self, stream: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
         """Return the output state, given the residual stream after the attention."""
-        state = self.fed(stream)
-        return self.after(state) if self.guesses_features else state
+        state = self.apply_mlp(stream)
+        return self.after(state) if self.predicts_features else state
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the LM head's input for a state."""
-        return state if self.guesses_features else self.after(state)
+        return state if self.predicts_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """Return each input's causal attention weights, averaged over heads."""
-        queries, keys, _ = self.turned(self.reads(x)[1], positions)
+        queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
@@ -270,10 +270,10 @@ class FeatureNet(DecoderLayer):
         return {"width": self.width, "heads": self.heads, "ffn": self.down.in_features} | non_default
 
     @classmethod
-    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
+    def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
         """Return EAGLE's layer from an external checkpoint."""
         if checkpoint.architecture != "eagle":  # subclasses adopt checkpoints of their own architecture
-            return super().adopted(checkpoint, context, layers)
+            return super().from_checkpoint(checkpoint, context, layers)
         facts, weights = checkpoint.facts, layer_weights(checkpoint)
         net = cls(
             facts["hidden_size"],

@@ -36,7 +36,7 @@ class FlashNet(FeatureNet):
     """
 
     kind = "flash"
-    begins = ("queries", "later")
+    no_random_init = ("queries", "later")
 
     def __init__(
         self, width: int, heads: int, ffn: int, latents: int = 8, ahead: int = 4, inner: int = 256, context: int = 1024
@@ -51,7 +51,7 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.weight)
             nn.init.zeros_(self.later.bias)
 
-    def look(
+    def compress_image(
         self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
     ) -> CompressedImage:
         """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
@@ -62,7 +62,7 @@ class FlashNet(FeatureNet):
             weights @ features, even_positions(len(queries), features), "latent", weights=weights[0].detach()
         )
 
-    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
+    def sample_options(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
         """Return the number of queries for a batch: all, a half, a quarter, and so on."""
         n_queries = len(self.queries)
         return n_queries >> int(chance(1) * n_queries.bit_length())
@@ -98,17 +98,17 @@ class Flash(FeatureDrafter):
     latents: int = param(8, ge=1, le=64, doc="number of vectors per image, at most as many as were trained")
 
     @property
-    def how(self) -> int:
+    def image_options(self) -> int:
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft blocks of k levels, one forward each. The key of a node is the ranks of its path's tokens."""
         state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
-        guess = state.newest()
+        guess = state.catch_up()
         if guess is None:
             return DraftTree.empty(device=row.models.target.device)
         nodes: dict[tuple[int, ...], tuple[float, int, float]] = {}  # ranks on the path → score, token, probability
@@ -130,11 +130,11 @@ class Flash(FeatureDrafter):
             score = nodes[trunk][0]
             places = torch.arange(len(trunk) - len(probs) + 1, len(trunk) + 1, device=guess.device)
             guess = state.speculate(features, best[1][:, 0], places, None)[-1:]
-        state.entries.forget()
+        state.kv_cache.drop_speculative()
         # a child is never more likely than its parent, and ties go to the shorter path, so the selection is a tree
-        n_nodes = plan.within(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
+        n_nodes = plan.limit_nodes(MOST_NODES if shape.shape in PUBLISHED else shape.nodes)
         paths = sorted(sorted(nodes, key=lambda path: (-nodes[path][0], len(path)))[:n_nodes], key=len)
-        return DraftTree.of(
+        return DraftTree.from_parents(
             [nodes[path][1] for path in paths],
             parents_of(paths),
             source=self.net.kind,

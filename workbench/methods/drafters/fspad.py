@@ -45,8 +45,8 @@ class FSPADNet(FeatureNet):
     """
 
     kind: ClassVar[str] = "fspad"
-    layers: ClassVar[tuple[str, ...]] = ("select", "offer", *FeatureNet.layers)
-    begins: ClassVar[tuple[str, ...]] = ("voice",)
+    packed_layers: ClassVar[tuple[str, ...]] = ("select", "offer", *FeatureNet.packed_layers)
+    no_random_init: ClassVar[tuple[str, ...]] = ("voice",)
 
     def __init__(
         self, width: int, heads: int, ffn: int, context: int = 1024, wide: int = 2, apart: bool = True,
@@ -63,7 +63,7 @@ class FSPADNet(FeatureNet):
         if self.voice is not None:
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
-    def pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return each feature gated by the token that follows it."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(following)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))

@@ -15,4 +15,4 @@ def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
         level: index of the random stream for that length.
     """
     text = sequence.committed
-    return [text[int(u * len(text))] for u in sequence.draw.uniform(len(text), Purpose.GUESS, n, level)]
+    return [text[int(u * len(text))] for u in sequence.random_stream.uniform(len(text), Purpose.GUESS, n, level)]

@@ -46,7 +46,7 @@ class Transfers(ProbeNet):
     """
 
     kind: ClassVar[str] = "hidden-transfer"
-    begins: ClassVar[tuple[str, ...]] = ("steps.",)
+    no_random_init: ClassVar[tuple[str, ...]] = ("steps.",)
 
     def __init__(self, width: int, transfers: int = 3, transfer_layer: int = 4, context: int = 1024) -> None:
         super().__init__()
@@ -75,9 +75,9 @@ class HiddenTransfer(ProbeDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = (Transfers.kind, "trees")
-    called: ClassVar[str] = "pseudo states"
+    display_name: ClassVar[str] = "pseudo states"
 
-    def prime(self, row: Sequence, models: Models) -> ProbeState:
+    def init_state(self, row: Sequence, models: Models) -> ProbeState:
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
@@ -95,12 +95,12 @@ class HiddenTransfer(ProbeDrafter):
             )
         return ProbeState(net)
 
-    def asked(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
+    def add_probe_inputs(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
         """Return the pseudo states as probes; the trace shows each with the token at its source position."""
         net: Transfers = row.state.drafter.net
-        tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.place]
+        tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.anchor]
 
         def made(states: Float[Tensor, "n D"]) -> Float[Tensor, "P D"]:
-            return net(states.to(row.models.target.dtype))[at.place, at.step]
+            return net(states.to(row.models.target.dtype))[at.anchor, at.step]
 
         return replace(bare, tokens=tokens, entering=LayerInput(net.transfer_layer, made))

@@ -54,7 +54,7 @@ class SequentialHeads(TrainedNet):
         """Return projected embeddings of tokens."""
         return self.narrow(self.norm(embeds))
 
-    def over(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
+    def head_inputs(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
         """Return the heads' input at each position of whole texts, given the target's features."""
         return features
 
@@ -89,7 +89,7 @@ class HydraHeads(SequentialHeads):
     """
 
     kind: ClassVar[str] = "hydra"
-    begins: ClassVar[tuple[str, ...]] = ("read.", "beside.", "direct.")
+    no_random_init: ClassVar[tuple[str, ...]] = ("read.", "beside.", "direct.")
 
     def __init__(self, width: int, blocks: int = 4, cond: int = 64, context: int = 1024) -> None:
         super().__init__(width, blocks, cond)
@@ -128,19 +128,19 @@ class HydraDistributions(NodeDistributions):
 
     state: HydraState
     features: Float[Tensor, "w D"]
-    row: Sequence
+    sequence: Sequence
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         """Return distributions over the target's whole vocabulary; penalties are not applied."""
-        return FullDistributions.of(self.state.head.spread(self._logits()), self.row.sampling).p
+        return FullDistributions.of(self.state.head.scatter_logits(self._logits()), self.sequence.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the most likely tokens of the draft vocabulary, without temperature."""
-        return self.state.head.ranked(self._logits(), k)
+        return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
         """Return logits over the draft vocabulary; the time counts as part of the block's forward."""
-        models = self.row.models
+        models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
         models.meter.add(start, models.target.clock.mark(), is_part=True)
@@ -158,7 +158,7 @@ class HydraGrowth(PartialTree):
     def __init__(self, row: Sequence, hidden: Float[Tensor, " R"]) -> None:
         self.state: HydraState = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
-        self.chances = self.state.net.accuracy
+        self.rank_probs = self.state.net.accuracy
         self._hidden = hidden.unsqueeze(0)
         # projected embeddings of the paths to the nodes that were expanded last
         self._projected = self._of(to_device(row.committed[-1:], hidden.device))
@@ -170,14 +170,14 @@ class HydraGrowth(PartialTree):
         return self._distributions(len(self.tokens))
 
     def _of(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
-        return self.state.net.project(self.row.models.target.embed(tokens))
+        return self.state.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, block: int) -> HydraDistributions:
-        clock = self.row.models.target.clock
+        clock = self.sequence.models.target.clock
         start = clock.mark()
         features = self.state.net(self._hidden.expand(len(self._projected), -1), self._projected, block)
-        self.row.models.meter.add(start, clock.mark())
-        return HydraDistributions(self.state, features, self.row)
+        self.sequence.models.meter.add(start, clock.mark())
+        return HydraDistributions(self.state, features, self.sequence)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Hydra(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = (HydraHeads.kind, "trees")
     reads_target: ClassVar[bool] = True
 
-    def prime(self, row: Sequence, models: Models) -> HydraState:
+    def init_state(self, row: Sequence, models: Models) -> HydraState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -202,11 +202,11 @@ class Hydra(DistributionDrafter):
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)
         return HydraState(net, head_of(HydraHeads, models))
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return one level per head."""
         return row.state.drafter.net.blocks
 
     def begin(self, row: Sequence) -> PartialTree | None:
         """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""
-        hidden = row.place.last_hidden
+        hidden = row.cache_slot.last_hidden
         return None if hidden is None else HydraGrowth(row, hidden)

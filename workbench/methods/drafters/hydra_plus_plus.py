@@ -34,21 +34,21 @@ class Prefix(DecoderLayer):
 
     def __init__(self, width: int, cond: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(cond, heads, context)
-        self.feeds(ffn)
+        self.add_mlp(ffn)
         self.enter = nn.Sequential(Norm(width, eps=self.eps), nn.Linear(width, cond, bias=False))
 
     def forward(
         self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
         """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
-        return self.after(self.fed(self.mix(self.enter(features), positions, None, kv_cache)))
+        return self.after(self.apply_mlp(self.attend(self.enter(features), positions, None, kv_cache)))
 
 
 class PrefixHeads(SequentialHeads):
     """Base class of heads after layers that read the text: Hydra++ and its variants."""
 
     @property
-    def readers(self) -> list[DecoderLayer]:
+    def text_layers(self) -> list[DecoderLayer]:
         """The layers that read the text and have a KV cache."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         self.leave = nn.Linear(cond, width, bias=False)
         nn.init.zeros_(self.leave.weight)
 
-    def over(self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"] | None = None,
+    def head_inputs(self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"] | None = None,
              kv_cache: DraftKVCache | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
         """Return each feature concatenated with the prefix layer's state, which depends on all features up to it."""
         if positions is None:
@@ -117,13 +117,13 @@ class HydraPlusPlusHeads(PrefixHeads):
         return super().sizes | {"deep": self.deep} | prefix
 
     @property
-    def readers(self) -> list[DecoderLayer]:
+    def text_layers(self) -> list[DecoderLayer]:
         return [self.prefix]
 
-    def settle(self) -> HydraPlusPlusHeads:
+    def prepare_for_drafting(self) -> HydraPlusPlusHeads:
         """Prepare for drafting; the prefix layer is packed."""
-        super().settle()
-        self.prefix.settle()
+        super().prepare_for_drafting()
+        self.prefix.prepare_for_drafting()
         return self
 
 
@@ -137,27 +137,27 @@ class PrefixState(HydraState):
         features: the target's features, [m, D] each, that those layers have not read yet.
     """
 
-    entries: list[DraftKVCache]
+    kv_caches: list[DraftKVCache]
     newest: Tensor | None = None
     features: list[Tensor] = field(default_factory=list[Tensor])
 
-    def read(self, sequence: Sequence) -> Tensor | None:
+    def catch_up(self, sequence: Sequence) -> Tensor | None:
         """Run the layers that read the text on all accepted features in one call, and return the heads' input."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
-            features, begin = torch.cat(parts), self.entries[0].used
+            features, begin = torch.cat(parts), self.kv_caches[0].n_used
             places = torch.arange(begin, begin + len(features), device=features.device)
-            self.newest = self.over(sequence, features.unsqueeze(0), places)[0, -1]
-            for entries in self.entries:
-                entries.settle()
+            self.newest = self.head_inputs(sequence, features.unsqueeze(0), places)[0, -1]
+            for entries in self.kv_caches:
+                entries.commit()
         return self.newest
 
-    def over(
+    def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n R"]:
         """Return the heads' input for features at the positions after those already read."""
         assert isinstance(self.net, HydraPlusPlusHeads)
-        return self.net.over(features, positions, self.entries[0])
+        return self.net.head_inputs(features, positions, self.kv_caches[0])
 
 
 @dataclass(frozen=True)
@@ -170,25 +170,25 @@ class HydraPlusPlus(Hydra):
     needs: ClassVar[tuple[str, ...]] = (HydraPlusPlusHeads.kind, "trees")
     heads: ClassVar[type[PrefixHeads]] = HydraPlusPlusHeads
     state: ClassVar[type[PrefixState]] = PrefixState
-    called: ClassVar[str] = "Hydra++"
+    display_name: ClassVar[str] = "Hydra++"
 
     def captures(self, models: Models) -> CaptureSelection:
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def prime(self, row: Sequence, models: Models) -> PrefixState:
+    def init_state(self, row: Sequence, models: Models) -> PrefixState:
         """Read the features of all committed positions but the last.
 
         Raises:
             ModelError: the heads cannot be read, or are for another target.
         """
         advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
-        net = load_fitting(self.heads, models, f"{self.called} heads", advice)
+        net = load_fitting(self.heads, models, f"{self.display_name} heads", advice)
         features, capacity = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
-        entries = [DraftKVCache(layer.heads, layer.head_size, capacity, features) for layer in net.readers]
+        entries = [DraftKVCache(layer.heads, layer.head_size, capacity, features) for layer in net.text_layers]
         state = self.state(net, head_of(self.heads, models), entries, features=[features])
         with torch.inference_mode():
-            state.read(row)
+            state.catch_up(row)
         return state
 
     def begin(self, row: Sequence) -> PartialTree | None:
@@ -205,6 +205,6 @@ class HydraPlusPlus(Hydra):
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's features of the root and of the accepted nodes."""
-        accepted = outcome.places
+        accepted = outcome.path_indices
         assert outcome.hidden is not None
         row.state.drafter.features.append(outcome.hidden[accepted])

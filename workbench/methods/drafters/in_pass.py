@@ -82,14 +82,14 @@ class ProbeState:
     net: Any
     guesses: Float[Tensor, "s V"] | None = None
     end: int = 0
-    attached: ProbeCounts = ()
+    probe_counts: ProbeCounts = ()
     probing: Probes | None = None
 
-    def known(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
+    def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
         """Return the guesses for the current text, or None."""
         return self.guesses if self.end == len(sequence.committed) else None
 
-    def whole(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
+    def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level, counted from 0; `hidden` already contains them."""
         return hidden[:, level]
 
@@ -102,14 +102,14 @@ class ProbeDrafter(DistributionDrafter):
     """
 
     reads_target: ClassVar[bool] = True
-    called: ClassVar[str]
+    display_name: ClassVar[str]
     """Display name of the probes, in the plural."""
 
-    def asked(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
+    def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the probes with their inputs. `bare`: their positions and attention mask; its tokens are −1."""
         raise NotImplementedError
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return the number of draft levels: one per probe after a position, at least 1."""
         return max(1, row.state.drafter.net.levels)
 
@@ -121,40 +121,40 @@ class ProbeDrafter(DistributionDrafter):
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
         return HeadsGrowth(row, guesses, best.values, best.indices)
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a tree with one level per guess."""
         guesses = row.state.drafter.known(row)
         row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
-        return super().propose_row(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
+        return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
     def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
         """Return the probes after the nodes of the draft; None if the plan has none."""
         state: ProbeState = row.state.drafter
         useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
-        state.probing, state.attached = None, probes_per_node(row, tree, useful)
-        row.report.signals[self.called] = sum(state.attached)
-        if not any(state.attached):
+        state.probing, state.probe_counts = None, probes_per_node(row, tree, useful)
+        row.report.signals[self.display_name] = sum(state.probe_counts)
+        if not any(state.probe_counts):
             return None
-        at = probe_layout(state.attached, state.net.ensemble, tree.tokens.device)
+        at = probe_layout(state.probe_counts, state.net.ensemble, tree.tokens.device)
         node_mask = tree_attention_mask(tree.parents, tree.depth)
-        sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.place]
+        sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.anchor]
         places = sees.sum(1) + at.step + 1
-        parents = torch.where(at.before < 0, at.place - 1, at.before + len(tree))
+        parents = torch.where(at.before < 0, at.anchor - 1, at.before + len(tree))
         bare = Probes(
-            torch.full_like(at.place, -1), parents, places, torch.cat([sees, at.sees], 1),
+            torch.full_like(at.anchor, -1), parents, places, torch.cat([sees, at.mask], 1),
             tree.depth + state.net.levels, state.net.kind,
         )  # fmt: skip
-        state.probing = self.asked(row, tree, at, bare)
+        state.probing = self.add_probe_inputs(row, tree, at, bare)
         return state.probing
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the logits at the probes after the last accepted node."""
         state: ProbeState = row.state.drafter
-        state.guesses, probed = None, outcome.probed
+        state.guesses, probed = None, outcome.probe_output
         if probed is None or probed.probes is not state.probing:
             return  # the cache had no room for them
-        last = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
-        begin, n = sum(state.attached[:last]), state.attached[last]
+        last = outcome.result.path[-1] + 1 if outcome.result.path else 0
+        begin, n = sum(state.probe_counts[:last]), state.probe_counts[last]
         if n:
             v = state.net.ensemble
             state.guesses, state.end = (
@@ -195,11 +195,11 @@ class ProbeLayout:
         sees: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
     """
 
-    place: Int[Tensor, " P"]
+    anchor: Int[Tensor, " P"]
     step: Int[Tensor, " P"]
-    own: Int[Tensor, " P"]
+    input_index: Int[Tensor, " P"]
     before: Int[Tensor, " P"]
-    sees: Bool[Tensor, "P P"]
+    mask: Bool[Tensor, "P P"]
 
 
 @lru_cache(maxsize=256)

@@ -73,19 +73,19 @@ class Jacobi(Drafter):
         """Return the kind of siblings: deterministic, the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
-    def prime(self, row: Sequence, models: Models) -> Iterate:
+    def init_state(self, row: Sequence, models: Models) -> Iterate:
         """Return an empty block."""
         return Iterate()
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the guesses, filled up to the plan's length."""
         assert row.models is not None
         state: Iterate = row.state.drafter
-        state.drafted = plan.within(plan.depth)
+        state.drafted = plan.limit_nodes(plan.depth)
         new = sample_from_text(row, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
         unchanged, device = state.stood[: state.drafted], row.models.target.device
@@ -96,6 +96,6 @@ class Jacobi(Drafter):
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Apply the next iteration; after another drafter's round, only drop guesses whose positions are committed."""
         state: Iterate = row.state.drafter
-        predictions = [top[0] for top in outcome.top] if state.drafted == len(outcome.tokens) else []
+        predictions = [top[0] for top in outcome.top_tokens] if state.drafted == len(outcome.tokens) else []
         state.step(predictions, len(outcome.emitted))
         state.drafted = 0

@@ -71,7 +71,7 @@ class ExitAdapter(AttentionNet):
             places: their positions in the text.
             entries: KV cache of earlier positions; the new ones are appended.
         """
-        return self.after(self.mix(x, positions, None, kv_cache))
+        return self.after(self.attend(x, positions, None, kv_cache))
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -93,20 +93,20 @@ class KangarooState:
 
     net: ExitAdapter
     head: SharedHead
-    entries: DraftKVCache
+    kv_cache: DraftKVCache
     first: int
-    place: int
+    position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
         """Return predicted LM head inputs from the next exit states, which are added to the adapter's KV cache."""
-        start = self.first + self.entries.used
+        start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
-        return self.net(states.unsqueeze(0), places, self.entries)[0]
+        return self.net(states.unsqueeze(0), places, self.kv_cache)[0]
 
-    def keep(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Keep the cache entries before a position, and drop the others."""
-        self.place = min(position, self.first + self.entries.used)
-        self.entries.keep(self.place - self.first)
+        self.position = min(position, self.first + self.kv_cache.n_used)
+        self.kv_cache.truncate(self.position - self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ class TruncatedTargetWithAdapter(PartialTarget):
         for b, segment in enumerate(order):
             n = len(segment.tokens)
             guesses[b, :n] = self.states[segment.slot].guess(exits[b, :n])
-        logits = self.states[order[0].slot].head.whole(guesses)
-        owners = [segment.slot.owner for segment in order]
+        logits = self.states[order[0].slot].head.full_logits(guesses)
+        owners = [segment.slot.sequence_id for segment in order]
         # adds only its duration: the forward was counted in `exit_states`
         self.meter.add(start, target.clock.mark(), owners, is_part=True)
         return Output(logits, guesses)
@@ -152,11 +152,11 @@ class Kangaroo(Drafter):
         """Select the prompt's exit states, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
-    def prime(self, row: Sequence, models: Models) -> KangarooState:
+    def init_state(self, row: Sequence, models: Models) -> KangarooState:
         """Read the exit states of all committed positions but the last, after images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
-        target, slot = models.target, row.place
-        first = slot.n_pictured
+        target, slot = models.target, row.cache_slot
+        first = slot.image_prefill_length
         end = len(row.committed) - 1
         like = torch.empty(0, dtype=target.dtype, device=target.device)
         entries = DraftKVCache(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
@@ -164,20 +164,22 @@ class Kangaroo(Drafter):
         with torch.inference_mode():
             if state.first < end:
                 last = net.exit_layer - 1
-                exits = states_of(row, models, self.captures(models), state.first).streams[last]
+                exits = states_of(row, models, self.captures(models), state.first).layer_states[last]
                 for at in range(0, len(exits), CHUNK):
                     state.guess(exits[at : at + CHUNK])
-        state.keep(end)
+        state.truncate(end)
         return state
 
     def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains together; states that the adapter has not read yet are fed first."""
         models = rows[0].models
-        slots = [row.place for row in rows]
+        slots = [row.cache_slot for row in rows]
         states = [cast(KangarooState, row.state.drafter) for row in rows]
         for slot, state in zip(slots, states, strict=True):
-            models.target.rewind(slot, state.place)
-        first = [to_device(row.committed[s.place :], models.target.device) for row, s in zip(rows, states, strict=True)]
+            models.target.rewind(slot, state.position)
+        first = [
+            to_device(row.committed[s.position :], models.target.device) for row, s in zip(rows, states, strict=True)
+        ]
         early = TruncatedTargetWithAdapter(models.target, models.meter, dict(zip(slots, states, strict=True)))
         try:
             return draft_chain(rows, early, slots, first, "kangaroo")
@@ -188,9 +190,9 @@ class Kangaroo(Drafter):
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
         row.state.drafter.keep(len(row.committed) - 1)
-        if len(outcome.verdict.path) < len(outcome.tokens):
+        if len(outcome.result.path) < len(outcome.tokens):
             root = len(row.committed) - len(outcome.emitted) - 1
-            row.state.drafter.keep(root + 1 + len(outcome.verdict.path))
+            row.state.drafter.keep(root + 1 + len(outcome.result.path))
 
 
 def load_adapter(models: Models) -> ExitAdapter:

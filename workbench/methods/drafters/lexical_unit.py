@@ -38,7 +38,7 @@ class Unit:
     """
 
     blank: int
-    said: Float[Tensor, "m V"] | None = None
+    logits: Float[Tensor, "m V"] | None = None
 
 
 class UnitGrowth(PartialTree):
@@ -46,12 +46,12 @@ class UnitGrowth(PartialTree):
 
     def __init__(self, row: Sequence, logits: Float[Tensor, "m V"]) -> None:
         super().__init__(row, "lexical-unit", logits.device)
-        self.said = logits
+        self.logits = logits
         self.root = self.of_level()
 
     def of_level(self) -> FullDistributions:
         """Return the distribution of the next level; penalties and processors read the chain so far."""
-        logits, row = self.said[len(self.tokens)][None], self.row
+        logits, row = self.logits[len(self.tokens)][None], self.sequence
         if row.sampling.needs_history:
             past = to_device(row.committed, self.device)
             logits = replace_all_masked_rows(
@@ -81,26 +81,26 @@ class LexicalUnit(DistributionDrafter):
 
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     reads_target: ClassVar[bool] = True
-    usual: ClassVar[TreeBuilder | None] = Chain()
+    default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
-    def prime(self, row: Sequence, models: Models) -> Unit:
+    def init_state(self, row: Sequence, models: Models) -> Unit:
         """Run placeholders after all committed tokens but the last; their predictions are the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(row.committed) - 1
         blanks = [blank] * min(self.places, models.target.context - start)
-        state.said = recompute_logits(models.target, row.place, start, blanks)
+        state.logits = recompute_logits(models.target, row.cache_slot, start, blanks)
         return state
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return one level per placeholder."""
         return self.places
 
     def begin(self, row: Sequence) -> UnitGrowth | None:
         """Start a chain over the predictions; None if there are none."""
         state: Unit = row.state.drafter
-        return None if state.said is None else UnitGrowth(row, state.said)
+        return None if state.logits is None else UnitGrowth(row, state.logits)
 
     def probes(self, row: Sequence, tree: DraftTree) -> Probes:
         """Return the placeholders, `places` for each position where the round may end."""
@@ -122,9 +122,9 @@ class LexicalUnit(DistributionDrafter):
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the predictions after the position where the round ended; None after another drafter's round."""
         state: Unit = row.state.drafter
-        state.said = None
-        if outcome.probed is not None:
-            end = outcome.verdict.path[-1] + 1 if outcome.verdict.path else 0
-            state.said = outcome.probed.logits[end * self.places : (end + 1) * self.places]
-            confidence = to_list(state.said.float().softmax(1).amax(1))
+        state.logits = None
+        if outcome.probe_output is not None:
+            end = outcome.result.path[-1] + 1 if outcome.result.path else 0
+            state.logits = outcome.probe_output.logits[end * self.places : (end + 1) * self.places]
+            confidence = to_list(state.logits.float().softmax(1).amax(1))
             row.report.signals.update(make_table_signals("how sure of what comes", {"placeholder": confidence}))

@@ -74,7 +74,7 @@ class Pool:
         for end in range(max(ngram, begin + 1), len(text) + 1):
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
-    def behind(self, first: int) -> list[tuple[tuple[int, ...], int]]:
+    def tails_after(self, first: int) -> list[tuple[tuple[int, ...], int]]:
         """Return the tails after a token with the rounds in which they were written, newest first."""
         return list(self._tails.get(first, {}).items())[::-1]
 
@@ -105,10 +105,10 @@ class LookaheadState(InspectableState):
     rows: list[list[int]] = field(default_factory=list[list[int]])
     now: int = 0
     drafted: int = 0
-    won: int = 0
+    n_accepted: int = 0
     probing: Probes | None = None
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         newest = itertools.islice(self.pool.newest(), n)
         top = [StateEntry([first], tail, self.now - round_) for first, tail, round_ in newest]
         size, most = self.pool.n, self.pool.most
@@ -122,7 +122,7 @@ class LookaheadState(InspectableState):
             "tails": pad_rows([tail for _, tail, _ in ngrams], width),
         }
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         firsts = check_token_ids(arrays, "firsts", vocabulary, (None,))
         tails = check_token_ids(arrays, "tails", vocabulary, (len(firsts), None), least=-1)
         current = list(self.pool.newest())[::-1]
@@ -177,11 +177,11 @@ class Lookahead(Drafter):
         """Return the kind of siblings: deterministic, since tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
-    def prime(self, row: Sequence, models: Models) -> LookaheadState:
+    def init_state(self, row: Sequence, models: Models) -> LookaheadState:
         """Return an empty pool and a first row of random tokens of the text.
 
         Each further row makes the window one column narrower.
@@ -193,14 +193,18 @@ class Lookahead(Drafter):
             state.pool.read(row.committed, self.ngram)
         return state
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the tails after the newest token; tails with a common prefix share a branch."""
         assert row.models is not None
         state: LookaheadState = row.state.drafter
-        tails = state.pool.behind(row.committed[-1])
-        row.report.signals |= {"n-grams in the pool": state.pool.n, "n-grams found": len(tails), "pool hits": state.won}
+        tails = state.pool.tails_after(row.committed[-1])
+        row.report.signals |= {
+            "n-grams in the pool": state.pool.n,
+            "n-grams found": len(tails),
+            "pool hits": state.n_accepted,
+        }
         row.report.signals["matched tokens"] = float(bool(tails))
-        max_nodes = min(plan.within(MOST_NODES), ROOM - state.size)
+        max_nodes = min(plan.limit_nodes(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
         for tail, round_ in tails:
             for level in range(1, min(plan.depth, len(tail)) + 1):
@@ -210,7 +214,7 @@ class Lookahead(Drafter):
                     tokens.append(path[-1])
                     ages.append(state.now - round_)
         state.drafted, device = len(tokens), row.models.target.device
-        tree = DraftTree.of(tokens, parents, source="lookahead", device=device)
+        tree = DraftTree.from_parents(tokens, parents, source="lookahead", device=device)
         return replace(tree, grown=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
@@ -230,16 +234,20 @@ class Lookahead(Drafter):
         """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
         state: LookaheadState = row.state.drafter
         state.now += 1
-        state.won += len(outcome.verdict.path) if state.drafted else 0
+        state.n_accepted += len(outcome.result.path) if state.drafted else 0
         state.drafted = 0
         if self.from_text:
             state.pool.read(row.committed, self.ngram, len(row.committed) - len(outcome.emitted))
-        probed = outcome.probed if outcome.probed is not None and outcome.probed.probes is state.probing else None
+        probed = (
+            outcome.probe_output
+            if outcome.probe_output is not None and outcome.probe_output.probes is state.probing
+            else None
+        )
         state.probing = None
         if not state.rows or (probed is None and state.size):
             return  # another drafter's round, or no room for the window
         state.rows[0][0] = outcome.root
-        width, new_row = len(state.rows[0]), outcome.top[0][:1]
+        width, new_row = len(state.rows[0]), outcome.top_tokens[0][:1]
         if probed is not None:
             new_row = [*new_row, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]
         if len(state.rows) + 1 < self.ngram:

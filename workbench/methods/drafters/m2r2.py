@@ -54,12 +54,12 @@ class Adapter(nn.Module):
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         return x + self.up(self.down(x))
 
-    def before(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
+    def merge_into_next(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
         """Merge this adapter into the weight of the projection that reads its output."""
         wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
-    def behind(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
+    def merge_into_previous(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
         """Apply this adapter to each column, which merges it into a preceding projection's weight or bias."""
         wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
@@ -70,11 +70,11 @@ class AdaptedHalfLayer(nn.Module):
 
     def __init__(self, half: nn.Module, before: Adapter, after: Adapter) -> None:
         super().__init__()
-        self.within, self.before, self.behind = half, before, after
+        self.within, self.before, self.after = half, before, after
 
     def forward(self, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
         output = self.within(self.before(hidden_states), *args, **named)
-        return (self.behind(output[0]), *output[1:]) if isinstance(output, tuple) else self.behind(output)
+        return (self.after(output[0]), *output[1:]) if isinstance(output, tuple) else self.after(output)
 
 
 class Accelerators(TrainedNet):
@@ -94,7 +94,7 @@ class Accelerators(TrainedNet):
     """
 
     kind: ClassVar[str] = "m2r2"
-    begins: ClassVar[tuple[str, ...]] = ("layers.",)
+    no_random_init: ClassVar[tuple[str, ...]] = ("layers.",)
 
     def __init__(self, width: int, exit_layer: int = 4, rank: int = 16, context: int = 1024) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Accelerators(TrainedNet):
         assert isinstance(adapter, Adapter)
         return adapter
 
-    def within(self, layer: nn.Module, number: int) -> nn.Module:
+    def with_adapters(self, layer: nn.Module, number: int) -> nn.Module:
         """Return a weight-sharing copy of a target layer, with the adapters of layer `number` (from 0) inserted.
 
         Raises:
@@ -135,17 +135,21 @@ class Accelerators(TrainedNet):
             )
         return shared_copy
 
-    def merged(self, layer: nn.Module, number: int) -> nn.Module:
+    def with_merged_adapters(self, layer: nn.Module, number: int) -> nn.Module:
         """Return a copy of a Llama-like layer with the adapters merged into its projections. See `within`."""
         weights: dict[str, Tensor] = {}
         for place, products in INPUT_PROJECTIONS.items():
             for name in products:
-                weights[f"{name}.weight"] = self.adapter(number, place).before(layer.get_parameter(f"{name}.weight"))
+                weights[f"{name}.weight"] = self.adapter(number, place).merge_into_next(
+                    layer.get_parameter(f"{name}.weight")
+                )
         for place, name in OUTPUT_PROJECTIONS.items():
             adapter, product = self.adapter(number, place), layer.get_submodule(name)
-            weights[f"{name}.weight"] = adapter.behind(product.get_parameter("weight"))
+            weights[f"{name}.weight"] = adapter.merge_into_previous(product.get_parameter("weight"))
             if getattr(product, "bias", None) is not None:
-                weights[f"{name}.bias"] = adapter.behind(product.get_parameter("bias").unsqueeze(1)).squeeze(1)
+                weights[f"{name}.bias"] = adapter.merge_into_previous(
+                    product.get_parameter("bias").unsqueeze(1)
+                ).squeeze(1)
         return with_weights(layer, weights)
 
     @property
@@ -177,7 +181,7 @@ class FastTruncatedTarget(TruncatedTarget):
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits of the fast stream, in the order of the sequences' cache slots."""
-        self.read(batch, head=False)
+        self.run_layers(batch, head=False)
         out = self.target.forward([fast_stream_segment(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
             segment.slot.scratch -= len(segment.tokens)
@@ -208,7 +212,7 @@ class M2R2(EarlyExitDrafter):
     needs: ClassVar[tuple[str, ...]] = (Accelerators.kind, "trees")
     source: ClassVar[str] = "m2r2"
 
-    def prime(self, row: Sequence, models: Models) -> M2R2State:
+    def init_state(self, row: Sequence, models: Models) -> M2R2State:
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
@@ -221,13 +225,15 @@ class M2R2(EarlyExitDrafter):
         """Return the exit layer that the adapters were trained for."""
         return row.state.drafter.layer
 
-    def kept(self, row: Sequence) -> ExitStates:
+    def exit_states(self, row: Sequence) -> ExitStates:
         """Return the exit states of the slow stream."""
         return row.state.drafter.exit
 
-    def speaker(self, rows: abc.Sequence[Sequence], exit_layer: int, wanted: Collection[int]) -> FastTruncatedTarget:
+    def truncated_target(
+        self, rows: abc.Sequence[Sequence], exit_layer: int, wanted: Collection[int]
+    ) -> FastTruncatedTarget:
         """Return the truncated target with both streams."""
-        slow = super().speaker(rows, exit_layer, wanted)
+        slow = super().truncated_target(rows, exit_layer, wanted)
         return FastTruncatedTarget(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.shared_copy)
 
 
@@ -243,7 +249,7 @@ def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
         if net.exit_layer > target.n_layers:
             message = f"These adapters are for {net.exit_layer} layers; the target has {target.n_layers}."
             raise ModelError(message, TRAIN_ADVICE)
-        adapt = net.within if target.lean is None else net.merged
+        adapt = net.with_adapters if target.lean is None else net.with_merged_adapters
         with torch.inference_mode(False), torch.no_grad():
             layers = [adapt(target.layers[i], i) for i in range(net.exit_layer)]
         models.shared[key] = truncate_target(target, layers)

@@ -69,9 +69,9 @@ class MedusaHeads(TrainedNet):
             x = x + nn.functional.silu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
         return x
 
-    def settle(self) -> MedusaHeads:
+    def prepare_for_drafting(self) -> MedusaHeads:
         """Prepare for drafting: no gradients, and one matrix product per layer for all stacks."""
-        super().settle()
+        super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:
             weight, bias = (torch.stack([h.get_parameter(part) for h in stack]) for part in ("weight", "bias"))
@@ -92,7 +92,7 @@ class MedusaHeads(TrainedNet):
         return net
 
     @classmethod
-    def adopted(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
+    def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
         """Return the stacks of an external checkpoint, without measured rank accuracies."""
         facts, weights = checkpoint.facts, checkpoint.read()
         blocks, n_layers = facts["n_heads"], facts["n_layers"]
@@ -117,7 +117,7 @@ class MedusaState:
     net: MedusaHeads
     head: SharedHead
 
-    def guess(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
+    def head_logits(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
         """Return logits of each head: head k (from 1) predicts the token k + 1 positions after that of `hidden`.
 
         W is the target's vocabulary, or the size of the draft vocabulary: `head.tokens` maps to target ids.
@@ -127,10 +127,12 @@ class MedusaState:
             return (x @ self.net.own.mT).transpose(0, 1)
         return self.head(x.transpose(0, 1))
 
-    def whole(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
+    def level_logits(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one head over the target's whole vocabulary; −∞ outside the draft vocabulary."""
         x = self.net(hidden)[level]
-        return self.head.whole(x) if self.net.own is None else self.head.spread(x @ self.net.own[level].mT)
+        return (
+            self.head.full_logits(x) if self.net.own is None else self.head.scatter_logits(x @ self.net.own[level].mT)
+        )
 
 
 class IndependentLevels(Protocol):
@@ -140,7 +142,7 @@ class IndependentLevels(Protocol):
     def net(self) -> Any:
         """Net; its `accuracy` is the measured accuracy of each rank at each level."""
 
-    def whole(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
+    def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
         """Return logits of one level, counted from 0, over the target's whole vocabulary."""
         ...
 
@@ -161,7 +163,7 @@ class HeadsGrowth(PartialTree):
         self.state: IndependentLevels = row.state.drafter
         super().__init__(row, self.state.net.kind, hidden.device)
         self.hidden, self.logq, self.guesses = hidden, logq, tokens
-        self.chances = self.state.net.accuracy
+        self.rank_probs = self.state.net.accuracy
         self.root = HeadDistributions(self, 0, 1)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> HeadDistributions:
@@ -178,19 +180,19 @@ class HeadDistributions(NodeDistributions):
         n: number of nodes.
     """
 
-    of: HeadsGrowth
+    growth: HeadsGrowth
     level: int
     n: int
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         """Return distributions over the target's whole vocabulary; penalties are not applied."""
-        state = self.of.state
-        logits = state.whole(self.of.hidden[None], self.level)
-        return FullDistributions.of(logits, self.of.row.sampling).p.expand(self.n, -1)
+        state = self.growth.state
+        logits = state.level_logits(self.growth.hidden[None], self.level)
+        return FullDistributions.of(logits, self.growth.sequence.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return the most likely tokens of the draft vocabulary, at most ten, without temperature."""
-        logq, tokens = self.of.logq[self.level, :k], self.of.guesses[self.level, :k]
+        logq, tokens = self.growth.logq[self.level, :k], self.growth.guesses[self.level, :k]
         return logq.repeat(self.n, 1), tokens.repeat(self.n, 1)
 
 
@@ -209,7 +211,7 @@ class Medusa(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("medusa", "trees")
     reads_target: ClassVar[bool] = True
 
-    def prime(self, row: Sequence, models: Models) -> MedusaState:
+    def init_state(self, row: Sequence, models: Models) -> MedusaState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -219,7 +221,7 @@ class Medusa(DistributionDrafter):
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return one level per head."""
         return len(row.state.drafter.net.heads)
 
@@ -227,7 +229,7 @@ class Medusa(DistributionDrafter):
         """Run the heads once for all sequences, then build each sequence's tree."""
         assert rows[0].models is not None
         target, meter = rows[0].models.target, rows[0].models.meter
-        hidden = {id(row): row.place.last_hidden for row in rows}
+        hidden = {id(row): row.cache_slot.last_hidden for row in rows}
         ready = [row for row in rows if hidden[id(row)] is not None]
         trees = {id(row): DraftTree.empty("medusa", target.device) for row in rows}
         if ready:
@@ -238,5 +240,5 @@ class Medusa(DistributionDrafter):
             for b, row in enumerate(ready):
                 grower, state = row.state.plan.grower or Template(), hidden[id(row)]
                 assert state is not None
-                trees[id(row)] = grower.grow(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
+                trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
         return [trees[id(row)] for row in rows]

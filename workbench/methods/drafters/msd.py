@@ -22,7 +22,7 @@ class MSDNet(FeatureNet):
 
     kind = "msd"
 
-    def following(self, seen: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
+    def next_embeddings(self, seen: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
         """Return the embedding of the next text token after each position, skipping images."""
         n = seen.embeds.shape[1]
         next_one = list(range(1, n))
@@ -31,7 +31,7 @@ class MSDNet(FeatureNet):
                 next_one[start - 1] = next_one[end - 1] if end < n else end - 1
         return seen.embeds[:, torch.tensor(next_one, dtype=torch.long, device=seen.embeds.device)]
 
-    def look(
+    def compress_image(
         self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
     ) -> CompressedImage:
         """Return the image as the vision embeddings that the projector returns."""

@@ -28,7 +28,7 @@ class MTPNet(FeatureNet):
     """
 
     kind: ClassVar[str] = "mtp"
-    guesses_features: ClassVar[bool] = False
+    predicts_features: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class NGramIndex(InspectableState):
     def __init__(self, n_max: int, most: int = KEPT) -> None:
         self.n_max, self.most = n_max, most
         self.text: list[int] = []
-        self._gone = 0  # number of dropped tokens; positions count from the first token ever added
+        self._n_dropped = 0  # number of dropped tokens; positions count from the first token ever added
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
@@ -53,7 +53,7 @@ class NGramIndex(InspectableState):
             self.text.append(token)
             end = len(self.text)
             for n in range(1, min(self.n_max, end) + 1):
-                self._ends[tuple(self.text[end - n : end])].append(self._gone + end)
+                self._ends[tuple(self.text[end - n : end])].append(self._n_dropped + end)
             if end == self.most + FORGOTTEN:
                 self._forget(FORGOTTEN)
 
@@ -66,7 +66,7 @@ class NGramIndex(InspectableState):
                 if not self._ends[gram]:
                     del self._ends[gram]
         del self.text[:n]
-        self._gone += n
+        self._n_dropped += n
 
     def continuation(self, n: int, length: int, latest: bool) -> list[int]:
         """Return at most `length` tokens after an earlier occurrence of the last n tokens, [] if there is none."""
@@ -75,13 +75,15 @@ class NGramIndex(InspectableState):
         earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
         if not earlier:
             return []
-        start = (earlier[-1] if latest else earlier[0]) - self._gone
+        start = (earlier[-1] if latest else earlier[0]) - self._n_dropped
         return self.text[start : start + length]
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         most = heapq.nlargest(n, self._ends.items(), key=lambda item: (len(item[1]) > 1, len(item[0]), len(item[1])))
         top = [
-            StateEntry(gram, self.text[ends[-1] - self._gone :][:1], len(ends)) for gram, ends in most if len(ends) > 1
+            StateEntry(gram, self.text[ends[-1] - self._n_dropped :][:1], len(ends))
+            for gram, ends in most
+            if len(ends) > 1
         ]
         bound = (self.most + FORGOTTEN) * self.n_max
         size = len(self._ends)
@@ -90,9 +92,9 @@ class NGramIndex(InspectableState):
     def pack(self) -> Arrays:
         return {"text": np.array(self.text, np.int32)}
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         current, loaded = self.text, check_token_ids(arrays, "text", vocabulary, (None,)).tolist()
-        self.text, self._gone = [], 0
+        self.text, self._n_dropped = [], 0
         self._ends.clear()
         self.extend([*loaded[-self.most :], *current])
 
@@ -118,17 +120,17 @@ class NGram(Drafter):
         """Return the kind of siblings: deterministic, since tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
-    def prime(self, row: Sequence, models: Models) -> NGramIndex:
+    def init_state(self, row: Sequence, models: Models) -> NGramIndex:
         """Index all committed tokens."""
         index = NGramIndex(self.ngram)
         index.extend(row.committed)
         return index
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the continuation of the longest suffix that occurred before."""
         assert row.models is not None
         index: NGramIndex = row.state.drafter
@@ -141,13 +143,13 @@ class NGram(Drafter):
                 if not continuation:  # a shorter suffix is not tried
                     break
             if continuation:
-                if plan.stops:
-                    continuation = self._gone_on_with(row, continuation)
+                if plan.can_stop_early:
+                    continuation = self._cut_at_stop(row, continuation)
                 row.report.signals["matched tokens"] = n
                 return DraftTree.chain(continuation, source="prompt-lookup", device=row.models.target.device)
         return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
 
-    def _gone_on_with(self, sequence: Sequence, continuation: list[int]) -> list[int]:
+    def _cut_at_stop(self, sequence: Sequence, continuation: list[int]) -> list[int]:
         """Return the tokens up to the policy's stop; each copied token counts as having probability 1."""
         size, device = sequence.models.target.vocab_size, sequence.models.target.device
         for level, token in enumerate(continuation[1:], 1):

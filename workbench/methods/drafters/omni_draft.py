@@ -56,20 +56,20 @@ class OmniDraftState:
         fed: tokens with KV cache entries, including drafts of the last round.
     """
 
-    writer: OtherVocabularyDrafter
-    words: VocabularyMap | None
+    draft_model: OtherVocabularyDrafter
+    vocabulary_map: VocabularyMap | None
     ids: list[int]
     text: str = ""
-    broken: bool = False
-    study: OnlineTrainingState = field(default_factory=OnlineTrainingState)
-    owned: TrainedState[TrainableLayers] | None = None
+    ends_mid_character: bool = False
+    training: OnlineTrainingState = field(default_factory=OnlineTrainingState)
+    inspectable: TrainedState[TrainableLayers] | None = None
     slot: Slot | None = None
-    fed: list[int] = field(default_factory=list[int])
+    cached_ids: list[int] = field(default_factory=list[int])
     _seen: tuple[int, tuple[int, ...]] | None = None
 
-    def read(self, sequence: Sequence) -> list[int]:
+    def tokenise_committed(self, sequence: Sequence) -> list[int]:
         """Return the committed text in the draft model's tokens, without special tokens or incomplete characters."""
-        if self.words is None:
+        if self.vocabulary_map is None:
             return list(sequence.committed)
         version = len(sequence.committed), tuple(sequence.committed[-4:])
         if version == self._seen:
@@ -77,9 +77,9 @@ class OmniDraftState:
         self._seen = version
         text = _decode(sequence, len(sequence.committed))
         self.text = text.rstrip(BROKEN)
-        self.broken = self.text != text
-        ids = list(self.writer.tokenizer(self.text)["input_ids"])
-        while ids and ids[-1] in self.words.ends:  # some tokenizers append an end token
+        self.ends_mid_character = self.text != text
+        ids = list(self.draft_model.tokenizer(self.text)["input_ids"])
+        while ids and ids[-1] in self.vocabulary_map.drafter_eos:  # some tokenizers append an end token
             ids.pop()
         self.ids = ids
         return ids
@@ -90,9 +90,9 @@ class OmniDraftState:
         The newest tokens may differ from the drafted ones: the same text may be tokenised differently as it grows.
         """
         assert self.slot is not None
-        self.ids = self.read(sequence)
-        runner = self.writer.runner
-        runner.rewind(self.slot, max(0, min(common_prefix_length(self.ids, self.fed), len(self.ids) - 1)))
+        self.ids = self.tokenise_committed(sequence)
+        runner = self.draft_model.runner
+        runner.rewind(self.slot, max(0, min(common_prefix_length(self.ids, self.cached_ids), len(self.ids) - 1)))
         missing = self.ids[self.slot.length : -1]
         if missing and self.shared_copy is None:
             runner.prefill(self.slot, missing)
@@ -100,12 +100,12 @@ class OmniDraftState:
             chunk = to_device(missing[at : at + CHUNK], runner.device)
             runner.forward([Segment(self.slot, chunk)], last_only=True, shared_copy=self.shared_copy)
             runner.commit(self.slot, range(len(chunk)))
-        self.fed = self.ids[:-1]
+        self.cached_ids = self.ids[:-1]
 
     @property
     def shared_copy(self) -> WeightSharingCopy | None:
         """Return the trained copy that replaces the draft model."""
-        return None if self.study.trainable is None else self.study.trainable.shared_copy
+        return None if self.training.trainable is None else self.training.trainable.shared_copy
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class OmniDraft(Drafter):
 
     def make_ready(self, models: Models) -> None:
         """Build the mapping between both vocabularies."""
-        if models.stranger is not None:
-            VocabularyMap.known(models, models.stranger)
+        if models.other_vocabulary_drafter is not None:
+            VocabularyMap.get_or_build(models, models.other_vocabulary_drafter)
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the kind of siblings: deterministic, the most likely tokens."""
@@ -163,22 +163,22 @@ class OmniDraft(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
-    def memory(self) -> Hashable | None:
+    def state_key(self) -> Hashable | None:
         """Return the memory's name, without the training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
-    def prime(self, row: Sequence, models: Models) -> OmniDraftState:
+    def init_state(self, row: Sequence, models: Models) -> OmniDraftState:
         """Read the committed text except its last token. The drafter reads no images."""
-        writer, words = models.stranger, None
+        writer, words = models.other_vocabulary_drafter, None
         if writer is None:
             assert models.drafter is not None
             writer = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
-        if models.stranger is not None or row.images is not None:
-            words = VocabularyMap.known(models, writer)
-        state = OmniDraftState(writer, words, [], study=self.begun(models, writer))
-        if state.study.trainable is not None:
-            state.owned = TrainedState(state.study.trainable, self.warm)
-        state.ids = state.read(row)
+        if models.other_vocabulary_drafter is not None or row.image_inputs is not None:
+            words = VocabularyMap.get_or_build(models, writer)
+        state = OmniDraftState(writer, words, [], training=self.new_training_state(models, writer))
+        if state.training.trainable is not None:
+            state.inspectable = TrainedState(state.training.trainable, self.warm)
+        state.ids = state.tokenise_committed(row)
         if len(state.ids) > writer.runner.context:
             return state
         state.slot = writer.runner.open(id(row))
@@ -189,12 +189,12 @@ class OmniDraft(Drafter):
             raise
         return state
 
-    def begun(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
+    def new_training_state(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
         """Return new online-training state; with `warm` the state of earlier runs."""
         key = ("omnidraft online training", draft_model.name)
         study: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
-        if study is None or study.whose is not draft_model.runner:
-            study = OnlineTrainingState(whose=draft_model.runner)
+        if study is None or study.runner is not draft_model.runner:
+            study = OnlineTrainingState(runner=draft_model.runner)
             if self.warm:
                 models.shared[key] = study
         if self.rate and study.trainable is None:
@@ -202,52 +202,52 @@ class OmniDraft(Drafter):
         if self.stop and study.stop is None:
             study.stop = StoppingHead(draft_model.runner.hidden_size)
         return OnlineTrainingState(
-            study.trainable if self.rate else None, study.stop if self.stop else None, whose=draft_model.runner
+            study.trainable if self.rate else None, study.stop if self.stop else None, runner=draft_model.runner
         )
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return the draft model's free positions; a drafter token seldom spells less than a target token."""
         state: OmniDraftState = row.state.drafter
-        return 0 if state.slot is None else state.writer.runner.context - len(state.read(row)) + 1
+        return 0 if state.slot is None else state.draft_model.runner.context - len(state.tokenise_committed(row)) + 1
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a chain of at most `plan.depth` of the target's tokens."""
-        if row.state.drafter.writer.runner is not row.models.writer:  # the draft model was changed
+        if row.state.drafter.writer.runner is not row.models.draft_model:  # the draft model was changed
             self.release(row, row.models)
-            row.state.drafter = self.prime(row, row.models)
+            row.state.drafter = self.init_state(row, row.models)
         state: OmniDraftState = row.state.drafter
-        draft_ids = self.written(row, state, plan.depth)
+        draft_ids = self.continue_text(row, state, plan.depth)
         tokens = (
             draft_ids
-            if state.words is None or not draft_ids
-            else state.words.drafted(draft_ids, self.merge, state.text)
+            if state.vocabulary_map is None or not draft_ids
+            else state.vocabulary_map.translate(draft_ids, self.merge, state.text)
         )
         row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(draft_ids), len(tokens)
-        if (trainable := state.study.trainable) is not None:
+        if (trainable := state.training.trainable) is not None:
             row.report.signals["training steps"] = trainable.n_steps
             if trainable.n_steps:
                 row.report.signals["loss of the last training step, nats"] = trainable.loss
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
 
-    def written(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
+    def continue_text(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
         """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
         state.catch_up(sequence)
-        slot, runner, words = state.slot, state.writer.runner, state.words
+        slot, runner, words = state.slot, state.draft_model.runner, state.vocabulary_map
         assert slot is not None
-        if state.broken or not state.ids:
+        if state.ends_mid_character or not state.ids:
             return []
-        draft_ids, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.study
-        study.written, study.before, accept_prob, end = [], len(state.text), 1.0, 0
+        draft_ids, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.training
+        study.draft_states, study.before, accept_prob, end = [], len(state.text), 1.0, 0
         max_tokens = depth if words is None else depth + self.extra
         while len(draft_ids) < min(max_tokens, runner.context - len(state.ids) + 1):
             out = runner.forward([Segment(slot, feed)], last_only=True, shared_copy=state.shared_copy)
             if study.stop is not None and words is not None:
-                accept_prob *= study.stop.chance(out.hidden[0, -1])
+                accept_prob *= study.stop.acceptance_prob(out.hidden[0, -1])
                 if draft_ids and accept_prob < self.stop:
                     runner.rewind(slot, slot.length)
                     break
             runner.commit(slot, [0])
-            state.fed += [draft_ids[-1] if draft_ids else state.ids[-1]]
+            state.cached_ids += [draft_ids[-1] if draft_ids else state.ids[-1]]
             logits = out.logits[0, -1:]
             if words is None:
                 # other logits are padding of the draft model's vocabulary
@@ -256,10 +256,10 @@ class OmniDraft(Drafter):
             draft_ids.append(int(feed))
             if study.stop is not None and words is not None:
                 end += len(words.text(draft_ids[-1]))
-                study.written.append((out.hidden[0, -1], end))
+                study.draft_states.append((out.hidden[0, -1], end))
                 sequence.report.signals["chance that all is kept"] = accept_prob
             if words is not None and (
-                words.is_over(draft_ids[-1]) or len(words.drafted(draft_ids, self.merge, state.text)) >= depth
+                words.has_no_text(draft_ids[-1]) or len(words.translate(draft_ids, self.merge, state.text)) >= depth
             ):
                 break
         return draft_ids
@@ -267,28 +267,30 @@ class OmniDraft(Drafter):
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Train the stopping head on the verification result, collect positions, and run a training step when due."""
         state: OmniDraftState = row.state.drafter
-        study, words = state.study, state.words
-        if words is None or row.images is not None or not isinstance(row.drafter, OmniDraft):
+        study, words = state.training, state.vocabulary_map
+        if words is None or row.image_inputs is not None or not isinstance(row.drafter, OmniDraft):
             return
-        n_accepted = min(len(outcome.verdict.path), len(outcome.emitted))
-        if study.written and outcome.tokens:
+        n_accepted = min(len(outcome.result.path), len(outcome.emitted))
+        if study.draft_states and outcome.tokens:
             text = _decode(row, len(row.committed) - len(outcome.emitted) + n_accepted).rstrip(BROKEN)
-            study.heard(
+            study.train_stopping_head(
                 len(text) - study.before, n_accepted < len(outcome.tokens) and n_accepted < len(outcome.emitted)
             )
         if not self.rate or not study.is_due or outcome.hidden is None:
             return
         first = len(row.committed) - len(outcome.emitted)
-        positions = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.places)]
+        positions = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.path_indices)]
         study.waiting = [*study.waiting, *positions][-MAX_POSITIONS:]
         study.rounds += bool(positions)
         if study.rounds >= self.every:
-            ids = state.read(row)
-            ends = borders(state.text, ids, state.writer.tokenizer, words.said)
-            direct, spelt = training_positions(list(self.noted(row, study, words)), ends, ids, words.shared)
+            ids = state.tokenise_committed(row)
+            ends = borders(state.text, ids, state.draft_model.tokenizer, words.drafter_texts)
+            direct, spelt = training_positions(
+                list(self.training_positions(row, study, words)), ends, ids, words.shared
+            )
             study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
-    def noted(
+    def training_positions(
         self, sequence: Sequence, training: OnlineTrainingState, vocabulary_map: VocabularyMap
     ) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
         """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
@@ -302,7 +304,7 @@ class OmniDraft(Drafter):
         """Free the cache slot."""
         state: OmniDraftState | None = row.state.drafter
         if state is not None and state.slot is not None:
-            state.writer.runner.close(state.slot)
+            state.draft_model.runner.close(state.slot)
 
 
 def _decode(sequence: Sequence, n: int) -> str:

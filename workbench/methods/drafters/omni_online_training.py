@@ -28,8 +28,8 @@ class SharedTokens(NamedTuple):
         ours: the target's ids, in the same order.
     """
 
-    theirs: Int[Tensor, " S"]
-    ours: Int[Tensor, " S"]
+    drafter_ids: Int[Tensor, " S"]
+    target_ids: Int[Tensor, " S"]
 
 
 class Direct(NamedTuple):
@@ -55,7 +55,7 @@ class Spelt(NamedTuple):
 
     at: int
     tokens: tuple[int, ...]
-    chance: float
+    target_prob: float
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
@@ -98,7 +98,7 @@ def training_positions(
         if not 0 < a < b:  # the drafter has other token borders, or it is a special token without text
             continue
         if b == a + 1:
-            shared_probs = probs[shared.ours]
+            shared_probs = probs[shared.target_ids]
             if float(shared_probs.sum()):
                 direct.append(Direct(a - 1, shared_probs / shared_probs.sum()))
         else:
@@ -122,7 +122,7 @@ def hybrid(
     """
     loss = logq.new_zeros(())
     if direct:
-        ids = shared.theirs.to(logq.device).clone()  # a copy that autograd may keep
+        ids = shared.drafter_ids.to(logq.device).clone()  # a copy that autograd may keep
         q = logq[[place.at for place in direct]][:, ids]
         is_possible = q[0] > -torch.inf  # the drafter may have a reduced output vocabulary
         q = q[:, is_possible]
@@ -132,7 +132,7 @@ def hybrid(
         loss = loss + F.kl_div(q, p, reduction="batchmean")
     if spelt and share:
         log_probs = [logq[range(place.at, place.at + len(place.tokens)), list(place.tokens)].sum() for place in spelt]
-        terms = torch.stack([place.chance * log_prob for place, log_prob in zip(spelt, log_probs, strict=True)])
+        terms = torch.stack([place.target_prob * log_prob for place, log_prob in zip(spelt, log_probs, strict=True)])
         loss = loss - share * terms.where(terms > -torch.inf, 0.0).mean()
     return loss
 
@@ -150,9 +150,9 @@ class StoppingHead:
     def __init__(self, width: int) -> None:
         self._weights = torch.zeros(width + 1)
         self._weights[-1] = SURE
-        self._moved = torch.full((width + 1,), 1e-6)
+        self._squared_gradients = torch.full((width + 1,), 1e-6)
 
-    def chance(self, state: Float[Tensor, " D"]) -> float:
+    def acceptance_prob(self, state: Float[Tensor, " D"]) -> float:
         """Return the probability that the token after this state is accepted."""
         return float(torch.sigmoid(self._weights @ _input(state)))
 
@@ -160,8 +160,8 @@ class StoppingHead:
         """Run a training step; `kept`: whether the token after this state was accepted."""
         x = _input(state)
         gradient = (torch.sigmoid(self._weights @ x) - float(accepted)) * x
-        self._moved += gradient.square()
-        self._weights -= STEP * gradient / self._moved.sqrt()
+        self._squared_gradients += gradient.square()
+        self._weights -= STEP * gradient / self._squared_gradients.sqrt()
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
@@ -188,16 +188,16 @@ class OnlineTrainingState:
     stop: StoppingHead | None = None
     waiting: list[tuple[int, Float[Tensor, " D"]]] = field(default_factory=list[tuple[int, Tensor]])
     rounds: int = 0
-    written: list[tuple[Float[Tensor, " D"], int]] = field(default_factory=list[tuple[Tensor, int]])
+    draft_states: list[tuple[Float[Tensor, " D"], int]] = field(default_factory=list[tuple[Tensor, int]])
     before: int = 0
-    whose: Any = None
+    runner: Any = None
 
     @property
     def is_due(self) -> bool:
         """Return whether layers are trained and their limit of training steps is not reached."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
-    def heard(self, n_characters: int, rejected: bool) -> None:
+    def train_stopping_head(self, n_characters: int, rejected: bool) -> None:
         """Train the stopping head on the verification result of the last draft.
 
         Args:
@@ -205,13 +205,13 @@ class OnlineTrainingState:
             rejected: whether the token after the accepted ones was rejected.
         """
         if self.stop is not None:
-            for state, end in self.written:
+            for state, end in self.draft_states:
                 if end > n_characters:
                     if rejected:
                         self.stop.learn(state, False)
                     break
                 self.stop.learn(state, True)
-        self.written = []
+        self.draft_states = []
 
     def train_on(
         self,

@@ -42,10 +42,10 @@ class VocabularyMap:
         tokenizer: the target's tokenizer, if it returns token offsets.
     """
 
-    said: Sequence[str]
+    drafter_texts: Sequence[str]
     token_of: dict[str, int]
-    ends: frozenset[int]
-    end: int
+    drafter_eos: frozenset[int]
+    target_eos: int
     tokenizer: Any = None
 
     @classmethod
@@ -70,7 +70,7 @@ class VocabularyMap:
         )
 
     @classmethod
-    def known(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
+    def get_or_build(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
         """Return the mapping, built once for two tokenizers and stored with the target."""
         key = ("omnidraft", models.target_name, drafter.name)
         dictionary, tokenizer = models.shared.get(key, (None, None))
@@ -83,11 +83,11 @@ class VocabularyMap:
     def shared(self) -> SharedTokens:
         """Tokens with the same text in both vocabularies (the first if several match), and the end-of-text token."""
         drafter_id_of: dict[int, int] = {}
-        for drafter_id, text in enumerate(self.said):
+        for drafter_id, text in enumerate(self.drafter_texts):
             if text in self.token_of:
                 drafter_id_of.setdefault(self.token_of[text], drafter_id)
-        if self.ends and self.end >= 0:
-            drafter_id_of.setdefault(self.end, min(self.ends))
+        if self.drafter_eos and self.target_eos >= 0:
+            drafter_id_of.setdefault(self.target_eos, min(self.drafter_eos))
         return SharedTokens(
             torch.tensor(list(drafter_id_of.values()), dtype=torch.long),
             torch.tensor(list(drafter_id_of), dtype=torch.long),
@@ -95,13 +95,13 @@ class VocabularyMap:
 
     def text(self, token: int) -> str:
         """Return the text of a drafter's token."""
-        return self.said[token] if token < len(self.said) else ""
+        return self.drafter_texts[token] if token < len(self.drafter_texts) else ""
 
-    def is_over(self, token: int) -> bool:
+    def has_no_text(self, token: int) -> bool:
         """Return whether a drafter's token has no text: an end-of-text token, or one that cannot be translated."""
         return not self.text(token)
 
-    def drafted(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
+    def translate(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
         """Return the target's tokens for the drafter's text, including an end-of-text token.
 
         A target token completed only by the last drafter token is left out unless it is the only one: more text might
@@ -115,17 +115,21 @@ class VocabularyMap:
         texts = [self.text(token) for token in drafter_ids]
         if not merge:
             ids = [self.token_of[text] for text in takewhile(self.token_of.__contains__, texts)]
-            return [*ids, self.end] if len(ids) + 1 == len(drafter_ids) and drafter_ids[-1] in self.ends else ids
+            return (
+                [*ids, self.target_eos]
+                if len(ids) + 1 == len(drafter_ids) and drafter_ids[-1] in self.drafter_eos
+                else ids
+            )
         full_text = "".join(texts)
-        matches = self.cut(before, full_text)
-        matches = self.translated(full_text) if matches is None else matches
-        ends = drafter_ids[-1] in self.ends
+        matches = self.tokenise_after(before, full_text)
+        matches = self.longest_matches(full_text) if matches is None else matches
+        ends = drafter_ids[-1] in self.drafter_eos
         if ends and (matches[-1][1] if matches else 0) == len(full_text):
-            return [*(token for token, _ in matches), self.end]
+            return [*(token for token, _ in matches), self.target_eos]
         n_safe = len(full_text) - len(texts[-1])
         return [token for token, end in matches if end <= n_safe] or [token for token, _ in matches[:1]]
 
-    def cut(self, before: str, text: str) -> list[tuple[int, int]] | None:
+    def tokenise_after(self, before: str, text: str) -> list[tuple[int, int]] | None:
         """Tokenise a text in the context of the text before it; return each token with its end in the text.
 
         None if the target's tokenizer returns no offsets, or if a token spans the border between the two texts.
@@ -141,7 +145,7 @@ class VocabularyMap:
             return None
         return inside
 
-    def translated(self, text: str) -> list[tuple[int, int]]:
+    def longest_matches(self, text: str) -> list[tuple[int, int]]:
         """Return the target's tokens of a text, each the longest match, with the index of its end in the text.
 
         The result ends before the first character that no token begins with.

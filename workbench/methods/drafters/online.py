@@ -47,7 +47,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
     def __init__(self, trainable: TrainableLayers, slot: Slot, shared: bool) -> None:
         super().__init__(trainable, shared)
         self.slot = slot
-        self.wrong: list[tuple[int, Float[Tensor, " D"]]] = []
+        self.pending: list[tuple[int, Float[Tensor, " D"]]] = []
         self.rounds = 0
 
 
@@ -77,11 +77,11 @@ class Online(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which does not contain the training schedule."""
         return "online", self.warm
 
-    def prime(self, row: Sequence, models: Models) -> OnlineTraining:
+    def init_state(self, row: Sequence, models: Models) -> OnlineTraining:
         """Return a fresh copy of the draft model's layers; with `warm` the copy trained by earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
@@ -92,7 +92,7 @@ class Online(Drafter):
                 models.shared[key] = trainable
         return OnlineTraining(trainable, open_prefilled_slot(row, models), self.warm)
 
-    def reach(self, row: Sequence) -> int:
+    def max_levels(self, row: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
         return max_draft_depth(row, row.state.drafter.slot)
 
@@ -104,7 +104,7 @@ class Online(Drafter):
         """Draft a chain."""
         if sequence.state.drafter.trainable.runner is not sequence.models.drafter:  # the draft model was changed
             self.release(sequence, sequence.models)
-            sequence.state.drafter = self.prime(sequence, sequence.models)
+            sequence.state.drafter = self.init_state(sequence, sequence.models)
         state: OnlineTraining = sequence.state.drafter
         feed = uncached_tokens(sequence, sequence.models, state.slot)
         sequence.report.signals["training steps"] = state.trainable.n_steps
@@ -117,21 +117,23 @@ class Online(Drafter):
         """Keep cache entries of accepted tokens, collect positions to train on, and run a training step when due."""
         state: OnlineTraining = row.state.drafter
         keep_accepted_chain(row, state.slot, outcome)
-        if row.images is not None or not isinstance(row.drafter, Online):
+        if row.image_inputs is not None or not isinstance(row.drafter, Online):
             return
-        positions = list(self.noted(row, outcome))
-        state.wrong = [*state.wrong, *positions][-MAX_POSITIONS:]
+        positions = list(self.training_positions(row, outcome))
+        state.pending = [*state.pending, *positions][-MAX_POSITIONS:]
         state.rounds += bool(positions)
         if state.rounds >= self.every and self.rate and state.trainable.n_steps < MAX_STEPS:
             self.train_on(row, state)
 
-    def noted(self, sequence: Sequence, feedback: RoundFeedback) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
+    def training_positions(
+        self, sequence: Sequence, feedback: RoundFeedback
+    ) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
         """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
         if feedback.hidden is None or not feedback.tokens:
             return
-        path = feedback.verdict.path
+        path = feedback.result.path
         first = len(sequence.committed) - len(feedback.emitted)
-        for i, at in enumerate(feedback.places):
+        for i, at in enumerate(feedback.path_indices):
             # this position had drafts after it, and none was accepted
             is_wrong = i == len(path) and at - 1 in feedback.parents
             if is_wrong or self.places == ALL:
@@ -140,13 +142,13 @@ class Online(Drafter):
     def train_on(self, sequence: Sequence, state: OnlineTraining) -> None:
         """Run a training step on the collected positions within the newest `reads` tokens."""
         begin = max(0, len(sequence.committed) - 1 - self.reads)
-        recent = [(i, hidden) for i, hidden in state.wrong if i > begin]
-        state.wrong, state.rounds = [], 0
+        recent = [(i, hidden) for i, hidden in state.pending if i > begin]
+        state.pending, state.rounds = [], 0
         if not recent:
             return
         head = sequence.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in recent])).float().softmax(1)
-        state.trainable.learn(
+        state.trainable.distil_step(
             sequence.committed[begin:-1], begin, [i - 1 - begin for i, _ in recent], distributions, self.rate
         )
 

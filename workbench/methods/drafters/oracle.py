@@ -33,9 +33,9 @@ class Oracle(Drafter):
         """Draft chains from the mixture."""
         target = rows[0].models.target
         for row in rows:
-            row.place.scratch = 0
+            row.cache_slot.scratch = 0
         first = [to_device(row.committed[-1:], target.device) for row in rows]
-        return draft_chain(rows, target, [row.place for row in rows], first, "oracle", draft_probs=mixture)
+        return draft_chain(rows, target, [row.cache_slot for row in rows], first, "oracle", draft_probs=mixture)
 
 
 def mixture(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:

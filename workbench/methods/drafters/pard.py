@@ -39,8 +39,8 @@ class PARDNet(FeatureNet):
     """
 
     kind: ClassVar[str] = "pard"
-    guesses_features: ClassVar[bool] = False
-    enters: ClassVar[str] = CUSTOM
+    predicts_features: ClassVar[bool] = False
+    input_fusion: ClassVar[str] = CUSTOM
     accuracy: ClassVar[tuple[tuple[float, ...], ...]] = ()
     """Empty: the accuracy of each rank at each position was not measured."""
 
@@ -50,11 +50,11 @@ class PARDNet(FeatureNet):
         super().__init__(width, heads, ffn, context, head_size=head_size, **options)
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
-    def masks(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def mask_inputs(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return the inputs of masks, fused with these features."""
-        return self.pairs(self.mask.expand_as(features), self.taken(features))
+        return self.make_pairs(self.mask.expand_as(features), self.combine_hidden_states(features))
 
-    def drafts(
+    def forward_drafts(
         self,
         next_embeds: Float[Tensor, "B n D"],
         features: Float[Tensor, "B n D"],
@@ -76,8 +76,8 @@ class PARDNet(FeatureNet):
         """
         column = torch.cat(list(columns))
         step = torch.cat([torch.full_like(part, index) for index, part in enumerate(columns)])
-        pairs = self.pairs(next_embeds, self.taken(features))
-        masks = self.masks(features[:, column[features.shape[1] :]])
+        pairs = self.make_pairs(next_embeds, self.combine_hidden_states(features))
+        masks = self.mask_inputs(features[:, column[features.shape[1] :]])
         text = (step == 0) & (column <= column[:, None])
         same_draft = (column == column[:, None]) & (step <= step[:, None])
         states = self(torch.cat([pairs, masks], 1), column + step, text | same_draft)
@@ -95,12 +95,14 @@ class PARDState(FeatureState):
         """
         clock = self.models.target.clock
         start = clock.mark()
-        pairs = self.fresh()
+        pairs = self.take_new_pairs()
         x = masks if pairs is None else torch.cat([pairs, masks], 1)
         n_pairs = x.shape[1] - masks.shape[1]
-        states = self.net(x, torch.arange(self.place, self.place + x.shape[1], device=x.device), None, self.entries)[0]
-        self.entries.keep(self.entries.stable + n_pairs)
-        self.place += n_pairs
+        states = self.net(
+            x, torch.arange(self.position, self.position + x.shape[1], device=x.device), None, self.kv_cache
+        )[0]
+        self.kv_cache.truncate(self.kv_cache.n_stable + n_pairs)
+        self.position += n_pairs
         if n_pairs:
             self.guess = states[n_pairs - 1 : n_pairs]
         assert self.guess is not None
@@ -108,9 +110,9 @@ class PARDState(FeatureState):
         self.models.meter.add(start, clock.mark())
         return logits
 
-    def whole(self, logits: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
+    def level_logits(self, logits: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
         """Return logits of one position of the draft, counted from 0, over the target's whole vocabulary."""
-        return self.head.spread(logits[:, level])
+        return self.head.scatter_logits(logits[:, level])
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,15 @@ class PARD(FeatureDrafter):
     needs: ClassVar[tuple[str, ...]] = (PARDNet.kind, "trees")
     net: ClassVar[type[FeatureNet]] = PARDNet
     state: ClassVar[type[FeatureState]] = PARDState
-    usual: ClassVar[TreeBuilder | None] = Chain()
+    default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, row: Sequence) -> PartialTree | None:
         """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
         state: PARDState = row.state.drafter
-        feature = row.place.last_hidden
+        feature = row.cache_slot.last_hidden
         if feature is None:
             return None
         assert isinstance(state.net, PARDNet)
-        logits = state.draft(state.net.masks(feature.expand(1, row.state.plan.depth - 1, -1)))
-        return HeadsGrowth(row, logits, *state.head.ranked(logits, RANKS))
+        logits = state.draft(state.net.mask_inputs(feature.expand(1, row.state.plan.depth - 1, -1)))
+        return HeadsGrowth(row, logits, *state.head.top_tokens(logits, RANKS))

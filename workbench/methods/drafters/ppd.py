@@ -53,7 +53,7 @@ class PromptTokens(ProbeNet):
 class PromptState(ProbeState):
     """State of probes; `shown`: for each embedding the most similar token, for the trace only."""
 
-    shown: Int[Tensor, " jv"] | None = None
+    similar_tokens: Int[Tensor, " jv"] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class PPD(ProbeDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = (PromptTokens.kind, "trees")
-    called: ClassVar[str] = "prompt tokens"
+    display_name: ClassVar[str] = "prompt tokens"
 
-    def prime(self, row: Sequence, models: Models) -> PromptState:
+    def init_state(self, row: Sequence, models: Models) -> PromptState:
         """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
@@ -79,10 +79,12 @@ class PPD(ProbeDrafter):
             similarity = (
                 unit(net.embeds.flatten(0, 1), dim=-1) @ unit(models.target.embed.get_parameter("weight"), dim=-1).T
             )
-            return PromptState(net, shown=similarity.argmax(-1))
+            return PromptState(net, similar_tokens=similarity.argmax(-1))
 
-    def asked(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
+    def add_probe_inputs(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
         """Return the probes with prompt embeddings as inputs."""
         state: PromptState = row.state.drafter
-        assert state.shown is not None
-        return replace(bare, tokens=state.shown[at.own], states=state.net.embeds.flatten(0, 1)[at.own])
+        assert state.similar_tokens is not None
+        return replace(
+            bare, tokens=state.similar_tokens[at.input_index], states=state.net.embeds.flatten(0, 1)[at.input_index]
+        )

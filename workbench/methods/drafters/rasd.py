@@ -23,10 +23,8 @@ from workbench.methods.drafters.rest import (
     RETRIEVED,
     DatastoreState,
     RetrievedTree,
-    longest_param,
     no_match_notice,
     retrieve,
-    shortest_param,
     store_param,
 )
 from workbench.methods.tree_builders.best_first import BestFirst
@@ -43,7 +41,7 @@ class FusedState(DraftModelState):
 
     def __init__(self, draft_state: DraftModelState, store: Datastore) -> None:
         super().__init__(draft_state.slot)
-        self.store, self.owned = store, DatastoreState(store, (STORE, BOTH))
+        self.store, self.inspectable = store, DatastoreState(store, (STORE, BOTH))
 
 
 def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree:
@@ -104,7 +102,7 @@ class Rasd(TreeFromModel):
 
     superposes: ClassVar[bool] = False  # retrieved tokens do not belong to a superposed draft
     source: ClassVar[str] = MODEL
-    usual: ClassVar[TreeBuilder | None] = TREE_BUILDER
+    default_tree_builder: ClassVar[TreeBuilder | None] = TREE_BUILDER
     store: str = store_param()
     retrieved: int = param(8, ge=0, le=32, doc="maximum number of nodes from the datastore, besides the draft model's")
     levels: int = param(
@@ -128,27 +126,27 @@ class Rasd(TreeFromModel):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def prime(self, row: Sequence, models: Models) -> FusedState:
+    def init_state(self, row: Sequence, models: Models) -> FusedState:
         """Open a slot of the draft model's KV cache, and the datastore."""
         store = store_of(models, self.store == "own")
-        return FusedState(super().prime(row, models), store)
+        return FusedState(super().init_state(row, models), store)
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the model's tree, merged with retrieved branches."""
         state: FusedState = row.state.drafter
         growth = self.begin(row)
-        tree = (plan.grower or TREE_BUILDER).grow(growth, replace(plan, depth=min(plan.depth, self.levels)))
+        tree = (plan.tree_builder or TREE_BUILDER).build(growth, replace(plan, depth=min(plan.depth, self.levels)))
         allowed = growth.root.best(self.top)[1][0]
         tokens, parents, first = to_host([tree.tokens, tree.parents, allowed])
-        room, context = plan.within(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
-        nodes, vocabulary = len(tree) + room, growth.row.models.target.vocab_size
+        room, context = plan.limit_nodes(len(tree) + self.retrieved) - len(tree), row.committed[-self.longest :]
+        nodes, vocabulary = len(tree) + room, growth.sequence.models.target.vocab_size
         retrieved = retrieve(state.store, context, self.longest, self.shortest, nodes, plan.depth, vocabulary)
-        retrieved.tell(row, state.store)
+        retrieved.record_signals(row, state.store)
         retrieved = prune(retrieved, first)
         place, added = fuse(tokens, parents, retrieved, room)
         row.report.signals["nodes from the store"] = len(added)
         parents += [-1 if retrieved.parents[node] < 0 else place[retrieved.parents[node]] for node in added]
-        merged = DraftTree.of(
+        merged = DraftTree.from_parents(
             [*tokens, *(retrieved.tokens[node] for node in added)], parents, device=tree.tokens.device
         )
         shared = set(place)
@@ -167,7 +165,7 @@ def merge_explanations(
         found: retrieved and pruned branches.
         added: indices of the retrieved nodes that were added.
     """
-    device, grown = tree.tokens.device, tree.grown
+    device, grown = tree.tokens.device, tree.explanation
     counts, shares = (
         to_device([values[node] for node in added], device, torch.float32)
         for values in (retrieved.counts, retrieved.shares)

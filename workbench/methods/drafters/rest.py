@@ -85,7 +85,7 @@ class RetrievedTree:
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
     counts: list[int] = field(default_factory=list[int])
-    read: int = 0
+    n_read: int = 0
     matched: int = 0
     hits: int = 0
     entry: int = -1
@@ -93,9 +93,9 @@ class RetrievedTree:
     @property
     def shares(self) -> list[float]:
         """Share of the read occurrences that contain each node's path."""
-        return [count / self.read for count in self.counts]
+        return [count / self.n_read for count in self.counts]
 
-    def tell(self, sequence: Sequence, store: Datastore) -> None:
+    def record_signals(self, sequence: Sequence, store: Datastore) -> None:
         """Record the match and its position in the sequence's trace."""
         sequence.report.signals["store tokens"] = len(store)
         sequence.report.signals["matched tokens"] = self.matched
@@ -162,7 +162,7 @@ class DatastoreState(InspectableState):
     def __init__(self, store: Datastore, sources: Collection[str] = ()) -> None:
         self.store, self.sources = store, sources
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         """Return the size of the datastore and its `n` largest texts."""
         card, n_bytes = self.store.card, self.store.tokens.nbytes + self.store.suffixes.nbytes
         ends = [*(start for _, start in card.texts[1:]), len(self.store)]
@@ -203,19 +203,21 @@ class Rest(Drafter):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def prime(self, row: Sequence, models: Models) -> DatastoreState:
+    def init_state(self, row: Sequence, models: Models) -> DatastoreState:
         """Return the datastore."""
         return DatastoreState(store_of(models, self.store == "own"))
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the most frequent continuations of the longest match."""
         assert row.models is not None
         store, target, device = row.state.drafter.store, row.models.target, row.models.target.device
-        context, nodes = row.committed[-self.longest :], plan.within(self.nodes)
+        context, nodes = row.committed[-self.longest :], plan.limit_nodes(self.nodes)
         retrieved = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
-        retrieved.tell(row, store)
+        retrieved.record_signals(row, store)
         if not retrieved.tokens:
             return DraftTree.empty("rest", device)
-        tree = DraftTree.of(retrieved.tokens, retrieved.parents, source="rest", device=device, score=retrieved.shares)
+        tree = DraftTree.from_parents(
+            retrieved.tokens, retrieved.parents, source="rest", device=device, score=retrieved.shares
+        )
         counts = to_device(retrieved.counts, device, torch.long)
         return replace(tree, grown=TreeExplanation((RETRIEVED,), before=counts, after=tree.score))

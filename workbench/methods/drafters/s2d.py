@@ -65,19 +65,19 @@ class Block:
     """
 
     layers: abc.Sequence[S2DLayer]
-    entries: abc.Sequence[DraftKVCache]
+    kv_caches: abc.Sequence[DraftKVCache]
     waiting: Float[Tensor, "m W"]
 
     @property
-    def read(self) -> int:
+    def n_processed(self) -> int:
         """Number of positions that the block has processed."""
-        return self.entries[0].used
+        return self.kv_caches[0].n_used
 
-    def keep(self, n: int) -> None:
+    def truncate(self, n: int) -> None:
         """Drop all positions after the first n, processed or waiting."""
-        self.waiting = self.waiting[: max(0, n - self.read)]
-        for entries in self.entries:
-            entries.keep(min(n, entries.used))
+        self.waiting = self.waiting[: max(0, n - self.n_processed)]
+        for entries in self.kv_caches:
+            entries.truncate(min(n, entries.n_used))
 
 
 @dataclass(slots=True)
@@ -108,28 +108,28 @@ class S2DState:
     scratch_of: dict[int, int] = field(default_factory=dict[int, int])
     is_unsure: bool = False
 
-    def take(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
+    def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
         """Queue tokens before the first block: the next tokens of the text, or with `sees` a level of the draft."""
         block = self.blocks[0]
-        block.waiting = torch.cat([block.waiting, self.net.entering(tokens)])
+        block.waiting = torch.cat([block.waiting, self.net.embed_tokens(tokens)])
         if tree_mask is None:
             self.n_text += len(tokens)
         else:
             self.levels.append(tree_mask)
 
-    def keep(self, n: int) -> None:
+    def truncate(self, n: int) -> None:
         """Drop all positions after the first n, in every block; remaining draft positions become text."""
         for block in self.blocks:
-            block.keep(n)
-        self.n_text, self.levels, self.scratch_of = self.blocks[0].read + len(self.blocks[0].waiting), [], {}
+            block.truncate(n)
+        self.n_text, self.levels, self.scratch_of = self.blocks[0].n_processed + len(self.blocks[0].waiting), [], {}
 
-    def through(self, number: int) -> Float[Tensor, "m W"]:
+    def run_block(self, number: int) -> Float[Tensor, "m W"]:
         """Run all waiting positions of a block through it; return the outputs, which wait before the next block."""
         block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
-            places, mask = self.laid(block.read, block.read + stream.shape[1])
-            for layer, entries in zip(block.layers, block.entries, strict=True):
+            places, mask = self.positions_and_mask(block.n_processed, block.n_processed + stream.shape[1])
+            for layer, entries in zip(block.layers, block.kv_caches, strict=True):
                 stream = layer(stream, places, mask, entries)
             outputs.append(stream[0])
         block.waiting, stream = block.waiting[:0], torch.cat(outputs)
@@ -137,7 +137,7 @@ class S2DState:
             next_block.waiting = torch.cat([next_block.waiting, stream])
         return stream
 
-    def laid(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
+    def positions_and_mask(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
         """Return the places and the attention mask of positions `start` to `end`; mask None: causal."""
         device, text, widths = self.blocks[0].waiting.device, self.n_text, [len(level) for level in self.levels]
         if end <= text or max(widths) == 1:  # a chain is causal, as a text is
@@ -155,7 +155,7 @@ class S2DState:
         logits = exits = is_unsure = None
         self.is_unsure = False
         for exit_, threshold in enumerate(self.thresholds):
-            stream = self.through(exit_)[-w:]
+            stream = self.run_block(exit_)[-w:]
             if threshold >= 1 and exit_ < last:  # this exit is never used
                 continue
             exit_logits = to_float32(self.head(self.net.after(stream)))
@@ -176,7 +176,7 @@ class S2DState:
         assert logits is not None
         assert exits is not None
         self.models.meter.add(start, self.models.target.clock.mark())
-        return self.head.spread(logits), exits
+        return self.head.scatter_logits(logits), exits
 
 
 def top_prob(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
@@ -195,33 +195,33 @@ class S2DGrowth(PartialTree):
         self.root = self._distributions(1)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
-        self.state.take(tokens, self.sees)
+        self.state.queue_tokens(tokens, self.attention_mask)
         return self._distributions(len(tokens))
 
-    def goes_on(self, distributions: NodeDistributions) -> bool:
+    def should_continue(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
         if self.state.is_unsure:
-            self.row.report.signals[STOPPED] = len(self.tokens)
-        return not self.state.is_unsure and super().goes_on(distributions)
+            self.sequence.report.signals[STOPPED] = len(self.tokens)
+        return not self.state.is_unsure and super().should_continue(distributions)
 
     def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
         """Store the indices of drafted nodes, and record which exit drafted each."""
         empty = self.tokens[0][:0]
-        index_tensors = [torch.cat([empty, *self.read]), torch.cat(self.exits), torch.cat(self.parents)]
+        index_tensors = [torch.cat([empty, *self.expanded]), torch.cat(self.exits), torch.cat(self.parents)]
         read, exits, parents, *selection = to_host([*index_tensors, *([] if kept is None else [kept])])
         final: abc.Sequence[int] = selection[0] if selection else range(self.n)
         scratch: dict[int, int] = {node: i for i, node in enumerate(read)}
         exit_of: dict[int, int] = dict(zip([-1, *read], exits, strict=True))
         self.state.scratch_of = {i: scratch[node] for i, node in enumerate(final) if node in scratch}
         layers = [float(self.state.net.exits[exit_of[parents[node]]]) for node in final]
-        self.row.report.signals.update(make_table_signals("layers that drafted each token", {"layers": layers}))
+        self.sequence.report.signals.update(make_table_signals("layers that drafted each token", {"layers": layers}))
 
     def _distributions(self, w: int) -> FullDistributions:
         logits, exits = self.state.exit_logits(w)
         self.exits.append(exits)
         if not self.tokens:
-            return distributions_of(self.row, logits, [[]])
-        return distributions_of(self.row, logits, self.paths() if self.row.sampling.needs_history else [])
+            return distributions_of(self.sequence, logits, [[]])
+        return distributions_of(self.sequence, logits, self.paths() if self.sequence.sampling.needs_history else [])
 
 
 @dataclass(frozen=True)
@@ -240,14 +240,14 @@ class S2D(DistributionDrafter):
     """
 
     needs: ClassVar[tuple[str, ...]] = (S2DNet.kind, "trees")
-    usual: ClassVar[TreeBuilder | None] = Chain()
+    default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     sure: float = param(0.8, ge=0.0, le=1.0, doc="minimum top probability to use the smallest size's token; 1: never")
     sure_later: float = param(
         0.6, ge=0.0, le=1.0, doc="minimum top probability to use the token of an intermediate size"
     )
     least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
-    def prime(self, row: Sequence, models: Models) -> S2DState:
+    def init_state(self, row: Sequence, models: Models) -> S2DState:
         """Return an empty state; tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
@@ -261,15 +261,15 @@ class S2D(DistributionDrafter):
             for layers in net.blocks
         ]
         thresholds = [self.sure, *[self.sure_later] * (len(blocks) - 2)][: len(blocks) - 1]
-        first = min(row.place.n_pictured, len(row.committed) - 1)
+        first = min(row.cache_slot.image_prefill_length, len(row.committed) - 1)
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
     def begin(self, row: Sequence) -> S2DGrowth | None:
         """Read the committed tokens and start a tree; None if even the last exit's confidence is low."""
         state: S2DState = row.state.drafter
-        state.keep(min(state.n_text, len(row.committed) - 1 - state.first))
+        state.truncate(min(state.n_text, len(row.committed) - 1 - state.first))
         unread = row.committed[state.first + state.n_text :]
-        state.take(to_device(unread, state.blocks[0].waiting.device))
+        state.queue_tokens(to_device(unread, state.blocks[0].waiting.device))
         growth = S2DGrowth(row)
         if state.is_unsure:
             row.report.signals[STOPPED] = 0
@@ -280,11 +280,11 @@ class S2D(DistributionDrafter):
         """Keep the cache entries of accepted nodes that directly follow their parents; other nodes are read again."""
         state: S2DState = row.state.drafter
         n = 0
-        for node in outcome.verdict.path[: len(outcome.emitted)]:
+        for node in outcome.result.path[: len(outcome.emitted)]:
             if state.scratch_of.get(node) != n:
                 break
             n += 1
-        state.keep(state.n_text + n)
+        state.truncate(state.n_text + n)
 
 
 def _net(models: Models) -> S2DNet:

@@ -21,7 +21,7 @@ class S2DLayer(DecoderLayer):
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
         del self.after  # all exits share one norm
-        self.feeds(ffn)
+        self.add_mlp(ffn)
 
     def forward(
         self,
@@ -31,7 +31,7 @@ class S2DLayer(DecoderLayer):
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n W"]:
         """Return the residual stream after the layer; arguments: see `AttentionNet.mix`."""
-        return self.fed(self.mix(x, positions, mask, kv_cache))
+        return self.apply_mlp(self.attend(x, positions, mask, kv_cache))
 
 
 class S2DNet(TrainedNet):
@@ -81,24 +81,28 @@ class S2DNet(TrainedNet):
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
-    def entering(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
+    def embed_tokens(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
         """Return the residual stream before the first layer."""
         return nn.functional.embedding(tokens, self.embed.weight)
 
     def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
         """Return the LM head inputs at each exit for whole texts, for training."""
-        x, outputs, places = self.entering(tokens), list[Tensor](), torch.arange(tokens.shape[1], device=tokens.device)
+        x, outputs, places = (
+            self.embed_tokens(tokens),
+            list[Tensor](),
+            torch.arange(tokens.shape[1], device=tokens.device),
+        )
         for block in self.blocks:
             for layer in block:
                 x = layer(x, places)
             outputs.append(self.after(x))
         return outputs
 
-    def settle(self) -> S2DNet:
+    def prepare_for_drafting(self) -> S2DNet:
         """Prepare for drafting: no gradients, and weights packed for inputs of few positions."""
-        super().settle()
+        super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
-            layer.settle()
+            layer.prepare_for_drafting()
         pack(self.embed)
         return self
 

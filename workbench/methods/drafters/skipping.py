@@ -31,12 +31,12 @@ HalfLayers = frozenset[int]
 class ReducedTarget(PartialTarget):
     """Target without some half layers, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
 
-    without: HalfLayers = frozenset()
+    skipped: HalfLayers = frozenset()
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
         """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
-        return self.target.forward(batch, layers=layers, skipped_halves=self.without, shared_copy=self.shared_copy)
+        return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
 
 
 class ReducedTargetDrafter(Drafter):
@@ -45,7 +45,7 @@ class ReducedTargetDrafter(Drafter):
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def part(self, sequence: Sequence) -> ReducedTarget:
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
         """Return the part of the target that drafts in this round, and record its signals."""
         raise NotImplementedError
 
@@ -53,10 +53,10 @@ class ReducedTargetDrafter(Drafter):
         """Draft chains, batched for sequences with the same part."""
         groups = dict[ReducedTarget, list[Sequence]]()
         for row in rows:
-            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).part(row), []).append(row)
+            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
         trees: dict[int, DraftTree] = {}
         for part, group in groups.items():
-            slots = [row.place for row in group]
+            slots = [row.cache_slot for row in group]
             for slot in slots:
                 slot.scratch = 0
             first = [to_device(row.committed[-1:], part.device) for row in group]
@@ -67,13 +67,13 @@ class ReducedTargetDrafter(Drafter):
 class LayerSkippingDrafter(ReducedTargetDrafter):
     """Draft with the target without some half layers, chosen by subclasses."""
 
-    def without(self, sequence: Sequence) -> HalfLayers:
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
         """Return the half layers that are skipped in this round."""
         raise NotImplementedError
 
-    def part(self, row: Sequence) -> ReducedTarget:
+    def reduced_target(self, row: Sequence) -> ReducedTarget:
         """Return the target without the skipped half layers, and record which layers draft."""
-        target, without = row.models.target, self.without(row)
+        target, without = row.models.target, self.skipped_half_layers(row)
         row.report.signals.update(layer_signals(without, target.n_layers))
         return ReducedTarget(target, without)
 

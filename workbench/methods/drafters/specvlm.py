@@ -51,24 +51,24 @@ class SpecVLMNet(FeatureNet):
     """
 
     kind = "specvlm"
-    begins = ("queries",)
+    no_random_init = ("queries",)
 
     def __init__(self, width: int, heads: int, ffn: int, context: int = 1024) -> None:
         super().__init__(width, heads, ffn, context)
         self.conv, self.resample = compressors.Convolution(width), compressors.Resampler(width)
         self.gate = nn.Linear(width, len(MENU))
 
-    def look(
+    def compress_image(
         self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
     ) -> CompressedImage:
         """Return the image's pairs, compressed."""
         how = how or Compression()
-        full_view = super().look(seen, pairs, picture)
+        full_view = super().compress_image(seen, pairs, picture)
         if how.compressor == "all":
             return full_view
         if how.compressor != "gate":
             return self.compress(full_view.inputs, seen.grids[picture], how.compressor, how)
-        logits = self.gate(self.norm_feature(seen.of_question()))  # [B, menu]
+        logits = self.gate(self.norm_feature(seen.mean_question_feature()))  # [B, menu]
         if how.noise is not None:
             return self._drawn(full_view.inputs, seen.grids[picture], logits, how)
         gate = logits.softmax(-1)[0]
@@ -90,7 +90,7 @@ class SpecVLMNet(FeatureNet):
             return self.conv(x, rows, cols, options.ratio)
         return self.resample(x) if name == "resample" else compressors.drop_all(x)
 
-    def practise(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
+    def sample_options(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
         """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
         ratio = RATIOS[int(chance(1) * len(RATIOS))]
         uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
@@ -111,7 +111,7 @@ class SpecVLMNet(FeatureNet):
         inputs = torch.cat([view.inputs for view in views], 1) * weight[:, operation].unsqueeze(-1)
         cost = (logits.softmax(-1) @ n_each.to(x)).mean() / x.shape[1]
         return CompressedImage(
-            inputs, torch.cat([view.places for view in views]), "gate", visible=one_hot[:, operation] > 0, cost=cost
+            inputs, torch.cat([view.positions for view in views]), "gate", visible=one_hot[:, operation] > 0, cost=cost
         )
 
 
@@ -128,5 +128,5 @@ class SpecVLM(FeatureDrafter):
     ratio: int = param(4, ge=1, le=64, doc="compression ratio: vision tokens per kept token, for prune, pool and conv")
 
     @property
-    def how(self) -> Compression:
+    def image_options(self) -> Compression:
         return Compression(self.compressor, self.ratio)

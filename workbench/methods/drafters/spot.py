@@ -112,7 +112,7 @@ class Pool:
         while n_positions > self.most and len(self.texts) > 1:
             n_positions -= len(self.texts.pop(0))
 
-    def drawn(self, random: Random, n: int, longest: int) -> list[Window]:
+    def sample_windows(self, random: Random, n: int, longest: int) -> list[Window]:
         """Return random windows of at most n texts, each of at most `longest` positions and with a part of the answer.
 
         Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, since long answers of the current step, which
@@ -148,7 +148,7 @@ class OnlineHead(OnlineTrainer):
         rounds: number of rounds since the last training step, over all sequences.
     """
 
-    called = "head"
+    label = "head"
 
     def __init__(self, net: FeatureNet, target: Runner, info: HeadInfo) -> None:
         self.origin, self.target, self.info, self.pool = net, target, info, Pool()
@@ -157,27 +157,27 @@ class OnlineHead(OnlineTrainer):
         with torch.inference_mode(False), torch.no_grad():
             self._student, self.net = (_copy_net(net, kind, target.context + SCRATCH) for kind in (wide, target.dtype))
             self._student.requires_grad_(True)
-        self._steps: Any = self._beginning()
-        self._seen = self._standing()
+        self._optimizer: Any = self._new_optimizer()
+        self._target_versions = self._weight_versions()
         self.head = SharedHead(target.lm_head, info.config)
-        self.shared_copy: CompiledFeatureNet | None = None
-        self.settle()
+        self.compiled_net: CompiledFeatureNet | None = None
+        self.use_weights()
 
     # -- the target --------------------------------------------------------------------------------------------------
 
-    def look_up(self) -> None:
+    def detect_target_changes(self) -> None:
         """Detect changes of the target's weights: start a new step of the pool, and draft with the new LM head.
 
         Changes that PyTorch does not track (through `.data`) are missed, as in the target's compiled layers.
         """
-        if (versions := self._standing()) == self._seen:
+        if (versions := self._weight_versions()) == self._target_versions:
             return
-        self._seen = versions
+        self._target_versions = versions
         self.pool.next_step()
         self.head = SharedHead(self.target.lm_head, self.info.config)
-        self.settle()
+        self.use_weights()
 
-    def _standing(self) -> list[tuple[int, int]]:
+    def _weight_versions(self) -> list[tuple[int, int]]:
         weights = self.target.model.parameters()
         return [(0 if w.is_inference() else w._version, w.data_ptr()) for w in weights]
 
@@ -191,23 +191,23 @@ class OnlineHead(OnlineTrainer):
             longest: maximum number of positions per window.
             rate: learning rate.
         """
-        self.look_up()
+        self.detect_target_changes()
         self.rounds, start = 0, time.process_time()
         random = Random(self.n_steps)
-        windows = self.pool.drawn(random, texts, longest)
+        windows = self.pool.sample_windows(random, texts, longest)
         if not windows:
             return False
         with torch.inference_mode(False), torch.enable_grad():
             loss: Any = self._loss(windows, random)
             self.loss = float(loss.item())
             if math.isfinite(self.loss):  # skip the step if the target's outputs contain NaN
-                self._steps.param_groups[0]["lr"] = rate
+                self._optimizer.param_groups[0]["lr"] = rate
                 loss.backward()
                 nn.utils.clip_grad_norm_(self._student.parameters(), CLIP)
-                self._steps.step()
-            self._steps.zero_grad()
+                self._optimizer.step()
+            self._optimizer.zero_grad()
         self.n_steps += 1
-        self.settle()
+        self.use_weights()
         self.seconds += time.process_time() - start
         return True
 
@@ -221,7 +221,9 @@ class OnlineHead(OnlineTrainer):
             for row, window in zip(features, windows, strict=True):
                 row[: len(window.tokens)] = window.features
             following = self.target.embed(ids[:, 1:]).to(like)
-        states = net(net.pairs(following, net.taken(features[:, :-1])), torch.arange(n - 1, device=device))
+        states = net(
+            net.make_pairs(following, net.combine_hidden_states(features[:, :-1])), torch.arange(n - 1, device=device)
+        )
         indices = [b * (n - 1) + s for b, w in enumerate(windows) for s in range(w.first - 1, len(w.tokens) - 1)]
         places = to_device(indices, device, torch.long)
         guess, targets = states.flatten(0, 1)[places], features[:, 1:].flatten(0, 1)[places]
@@ -238,7 +240,7 @@ class OnlineHead(OnlineTrainer):
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
         """Return logits over the draft vocabulary, by the target's current LM head, with gradients."""
-        head, token_ids = self.target.lm_head, self.head.kept
+        head, token_ids = self.target.lm_head, self.head.token_ids
         weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
         if token_ids is not None:
             weight, bias = weight[token_ids], None if bias is None else bias[token_ids]
@@ -247,13 +249,13 @@ class OnlineHead(OnlineTrainer):
         bias = None if bias is None else bias.detach().to(weight.dtype)
         return F.linear(features.to(weight.dtype), weight, bias).to(features.dtype)
 
-    def _beginning(self) -> torch.optim.AdamW:
+    def _new_optimizer(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._student.parameters(), weight_decay=0.0, betas=(0.9, 0.95), fused=True)
 
     # -- trained state -----------------------------------------------------------------------------------------------
 
     @property
-    def whose(self) -> str:
+    def fingerprint(self) -> str:
         """SHA-256 of the initial net's weights, 64 hexadecimal digits."""
         digest = hashlib.sha256()
         for weight in self.origin.parameters():
@@ -265,20 +267,20 @@ class OnlineHead(OnlineTrainer):
         weights = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
         return ((name, weight.detach(), origin) for (name, weight), origin in weights)
 
-    def settle(self) -> None:
+    def use_weights(self) -> None:
         """Copy the trained weights to the net that drafts."""
         self.version += 1
         with torch.inference_mode(False), torch.no_grad():
             for weight, trained in zip(self.net.parameters(), self._student.parameters(), strict=True):
                 weight.copy_(trained)
-            self.net.settle()
-            self.shared_copy = compile_net(self.net, self.head, self.target)
+            self.net.prepare_for_drafting()
+            self.compiled_net = compile_net(self.net, self.head, self.target)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset to the initial net, with an empty pool."""
-        self.begin_again()
-        self._steps, self.pool.texts, self.rounds = self._beginning(), [], 0
-        self.settle()
+        self.reset_weights()
+        self._optimizer, self.pool.texts, self.rounds = self._new_optimizer(), [], 0
+        self.use_weights()
 
     @property
     def n_bytes(self) -> int:

@@ -55,12 +55,12 @@ class Entry:
     """
 
     tokens: abc.Sequence[int]
-    chances: abc.Sequence[float]
+    probs: abc.Sequence[float]
     n: int = 1
 
-    def with_one_more(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
+    def averaged_with(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
         """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
-        mean = {token: self.n * prob for token, prob in zip(self.tokens, self.chances, strict=True)}
+        mean = {token: self.n * prob for token, prob in zip(self.tokens, self.probs, strict=True)}
         for token, prob in zip(tokens, chances, strict=True):
             mean[token] = mean.get(token, 0.0) + prob
         best = sorted(mean.items(), key=lambda item: -item[1])[: len(self.tokens)]
@@ -80,7 +80,7 @@ class Table(InspectableState):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         most = heapq.nlargest(n, ((e.n, context) for context, e in self._entries.items() if context))
         top = [StateEntry(context, self._entries[context].tokens[:3], count) for count, context in most]
         size = len(self)
@@ -92,11 +92,11 @@ class Table(InspectableState):
         return {
             "contexts": pad_rows([context for context, _ in entries], self.longest),
             "tokens": pad_rows([e.tokens for _, e in entries], width),
-            "chances": pad_rows([e.chances for _, e in entries], width, np.float32, fill=0),
+            "chances": pad_rows([e.probs for _, e in entries], width, np.float32, fill=0),
             "laws": np.array([e.n for _, e in entries], np.int32),
         }
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         counts = check_array(arrays, "laws", (None,), 1, 1e9, whole=True)
         if not (n := len(counts)):
             return
@@ -119,14 +119,14 @@ class Table(InspectableState):
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             entry = self._entries.pop(context, None)
-            self._entries[context] = entry.with_one_more(tokens, probs) if entry else Entry(tokens, probs)
+            self._entries[context] = entry.averaged_with(tokens, probs) if entry else Entry(tokens, probs)
         self._keep_bound()
 
     def _keep_bound(self) -> None:
         while len(self._entries) > self.most:
             del self._entries[next(iter(self._entries))]
 
-    def behind(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
+    def lookup(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
         """Return length and entry of the longest known context at the text's end; length 0: the overall mean."""
         for n in range(min(self.longest, len(text)), -1, -1):
             if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
@@ -148,7 +148,7 @@ class SparseDistributions(NodeDistributions):
     p: Float[Tensor, "w k"]
     size: int
 
-    def whole(self) -> Float[Tensor, "w V"]:
+    def full_probs(self) -> Float[Tensor, "w V"]:
         return self.p.new_zeros(len(self.p), self.size).scatter_(1, self.tokens, self.p)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
@@ -173,17 +173,17 @@ class TableGrowth(PartialTree):
         return self._distributions(self.paths())
 
     def _distributions(self, paths: abc.Sequence[abc.Sequence[int]]) -> SparseDistributions:
-        matches = [self.table.behind([*self.before, *path]) for path in paths]
+        matches = [self.table.lookup([*self.before, *path]) for path in paths]
         self.is_known = any(n for n, _ in matches)
         entries = [entry for _, entry in matches if entry is not None]
-        p = to_device([entry.chances for entry in entries], self.device, self.dtype)
+        p = to_device([entry.probs for entry in entries], self.device, self.dtype)
         return SparseDistributions(
             to_device([entry.tokens for entry in entries], self.device), p / p.sum(1, keepdim=True), self.size
         )
 
-    def goes_on(self, distributions: NodeDistributions) -> bool:
+    def should_continue(self, distributions: NodeDistributions) -> bool:
         """Return False for nodes without a known context: the mean over all contexts is not used for drafts."""
-        return self.is_known and super().goes_on(distributions)
+        return self.is_known and super().should_continue(distributions)
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,11 @@ class Stand(DistributionDrafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
-    def prime(self, row: Sequence, models: Models) -> Table:
+    def init_state(self, row: Sequence, models: Models) -> Table:
         """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
         if not self.warm:
             return Table(self.longest)
@@ -232,7 +232,7 @@ class Stand(DistributionDrafter):
     def begin(self, row: Sequence) -> TableGrowth | None:
         """Start a tree; None if no known context ends with the newest token."""
         table: Table = row.state.drafter
-        n, entry = table.behind(row.committed)
+        n, entry = table.lookup(row.committed)
         row.report.signals |= {"contexts known": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
@@ -244,10 +244,10 @@ class Stand(DistributionDrafter):
         table: Table = row.state.drafter
         first = len(row.committed) - len(outcome.emitted)
         before = row.committed[max(0, first - self.longest) : first]
-        accepted = {0, *(node + 1 for node in outcome.verdict.path)}
+        accepted = {0, *(node + 1 for node in outcome.result.path)}
         texts = [before]
         for parent, token in zip(outcome.parents, outcome.tokens, strict=True):
             texts.append([*texts[parent + 1], token])
         for place, text in enumerate(texts):
             if self.everywhere or place in accepted:
-                table.learn(text, outcome.top[place], outcome.chances[place])
+                table.learn(text, outcome.top_tokens[place], outcome.top_probs[place])

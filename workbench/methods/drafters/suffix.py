@@ -76,7 +76,7 @@ class Text:
             self._room = np.array(self.tokens[self.n - most :])
             self.n = most
 
-    def counted(self, width: int, n: int) -> list[tuple[list[int], int]]:
+    def most_frequent(self, width: int, n: int) -> list[tuple[list[int], int]]:
         """Return the `n` strings of `width` tokens that occur most often among the newest tokens, and their counts."""
         tokens = self.tokens[-LOOKED_AT:]
         if len(tokens) < width:
@@ -126,13 +126,13 @@ class Guess:
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
-    chance: list[float] = field(default_factory=list[float])
+    probs: list[float] = field(default_factory=list[float])
     matched: int = 0
 
     @property
     def score(self) -> float:
         """Expected number of accepted tokens, by the counts."""
-        return sum(self.chance)
+        return sum(self.probs)
 
 
 @dataclass
@@ -155,9 +155,9 @@ class SuffixState(InspectableState):
         if self.text.n > STORED:
             self.text.cut(STORED * 3 // 4)
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         texts = [text for text in (self.text, self.store) if text is not None]
-        strings = sorted(itertools.chain(*(text.counted(SHOWN, n) for text in texts)), key=lambda item: -item[1])
+        strings = sorted(itertools.chain(*(text.most_frequent(SHOWN, n) for text in texts)), key=lambda item: -item[1])
         top = [StateEntry(tokens[:-1], tokens[-1:], times) for tokens, times in strings[:n]]
         size, n_bytes = sum(text.n for text in texts), sum(text.n_bytes for text in texts)
         return StateSummary(size, 2 * STORED, n_bytes, 2 * 2 * 4 * (STORED + 1024), "times seen", top)
@@ -166,7 +166,7 @@ class SuffixState(InspectableState):
         stored = self.store.tokens if self.store is not None else np.empty(0, np.int32)
         return {"texts": np.concatenate([stored, self.text.tokens, np.array([END], np.int32)])}
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         loaded = check_token_ids(arrays, "texts", vocabulary, (None,), least=END).astype(np.int32)
         store = self.store if self.store is not None else Text()
         store.extend([*loaded[-STORED:], END])
@@ -212,11 +212,11 @@ class Suffix(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
-    def prime(self, row: Sequence, models: Models) -> SuffixState:
+    def init_state(self, row: Sequence, models: Models) -> SuffixState:
         """Index all committed tokens."""
         text = Text()
         text.extend(row.committed)
@@ -224,7 +224,7 @@ class Suffix(Drafter):
         text.cut(STORED)
         return SuffixState(text, len(row.committed), store, self.warm)
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Propose the best draft from the request's own text, or from the store if that has more expected tokens."""
         assert row.models is not None
         state: SuffixState = row.state.drafter
@@ -235,11 +235,11 @@ class Suffix(Drafter):
             guess = max(guess, other, key=lambda g: g.score)  # ties go to the request's own text
         row.report.signals["matched tokens"] = guess.matched
         row.report.signals["expected tokens"] = guess.score
-        return DraftTree.of(guess.tokens, guess.parents, source="suffix", device=device, score=guess.chance)
+        return DraftTree.from_parents(guess.tokens, guess.parents, source="suffix", device=device, score=guess.probs)
 
     def draft(self, text: Text, context: abc.Sequence[int], plan: Plan) -> Guess:
         """Return the best draft over all match lengths; ties go to the longer match."""
-        best, n_places, max_nodes = Guess(), 0, plan.within(self.nodes)
+        best, n_places, max_nodes = Guess(), 0, plan.limit_nodes(self.nodes)
         matches = text.matches(context[-self.longest :], self.longest)
         for m in range(len(matches), 0, -1):
             budget = min(max_nodes, int(m * self.factor + self.offset))
@@ -269,7 +269,7 @@ class Suffix(Drafter):
             chance, _, parent, level, token, next_places = heapq.heappop(heap)
             guess.tokens.append(token)
             guess.parents.append(parent)
-            guess.chance.append(-chance)
+            guess.probs.append(-chance)
             if level < depth:
                 push(next_places, len(guess.tokens) - 1, level + 1, -chance)
         return guess

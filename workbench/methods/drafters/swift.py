@@ -50,9 +50,9 @@ class Search:
     best: HalfLayers
     score: float = 0.0
     end: int | None = None
-    tried: int = 0
+    n_tried: int = 0
     of_size: int = 0
-    seen: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list[tuple[np.ndarray, float]])
+    scored: list[tuple[Bool[np.ndarray, " n"], float]] = field(default_factory=list[tuple[np.ndarray, float]])
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Swift(LayerSkippingDrafter):
     )
     enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
-    def prime(self, row: Sequence, models: Models) -> Search:
+    def init_state(self, row: Sequence, models: Models) -> Search:
         """Return an initial state that skips evenly spread layers, as many as the ratio demands."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
 
-    def without(self, row: Sequence) -> HalfLayers:
+    def skipped_half_layers(self, row: Sequence) -> HalfLayers:
         """Return the best set of skipped half layers so far."""
         state: Search = row.state.drafter
         return state.best
@@ -101,44 +101,46 @@ class Swift(LayerSkippingDrafter):
     def step(self, sequence: Sequence) -> None:
         """Score a new set and use it if it is better; score the best set again if the window moved."""
         state: Search = sequence.state.drafter
-        begin = 0 if sequence.place.pictured is None else len(sequence.place.pictured.embeds)
+        begin = 0 if sequence.cache_slot.image_prefill is None else len(sequence.cache_slot.image_prefill.embeds)
         end, n = len(sequence.committed) - 1, sequence.models.target.n_layers
-        if state.size and end - begin >= self.window and state.tried < self.steps:
+        if state.size and end - begin >= self.window and state.n_tried < self.steps:
             if state.of_size >= PATIENCE and state.score < POOR and state.size > 1:
                 state.size, state.of_size, state.end = state.size // 2, 0, None
                 state.best = initial_set(n, state.size)
             if state.end is None or end - state.end >= self.window:
                 state.end = end
-                state.score = self.try_out(sequence, state, state.best)
+                state.score = self.score_set(sequence, state, state.best)
             elif state.score < self.enough:
                 candidate = self.candidate(sequence, state)
-                score = self.try_out(sequence, state, candidate)
+                score = self.score_set(sequence, state, candidate)
                 if score > state.score:
                     state.best, state.score = candidate, score
-        sequence.report.signals["sets tried"] = state.tried
+        sequence.report.signals["sets tried"] = state.n_tried
         sequence.report.signals["halves left out"] = len(state.best)
-        if state.tried:
+        if state.n_tried:
             sequence.report.signals["matchness"] = state.score
 
     def candidate(self, sequence: Sequence, state: Search) -> HalfLayers:
         """Return the set to score next."""
         n = 2 * sequence.models.target.n_layers - 4
-        numbers = np.reshape(sequence.draw.uniform(len(sequence.committed), Purpose.GUESS, POOL * n), (POOL, n))
+        numbers = np.reshape(
+            sequence.random_stream.uniform(len(sequence.committed), Purpose.GUESS, POOL * n), (POOL, n)
+        )
         pool = numbers.argsort(1).argsort(1) < state.size
-        if state.tried % self.every or len(state.seen) < 2:
+        if state.n_tried % self.every or len(state.scored) < 2:
             return to_halves(pool[0])
         pool = np.concatenate([pool, sets_one_swap_away(to_bits(state.best, n))])
-        return to_halves(pool[bounds(state.seen, pool).argmax()])
+        return to_halves(pool[bounds(state.scored, pool).argmax()])
 
-    def try_out(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
+    def score_set(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
         """Score a set: return its matchness on the window."""
         assert state.end is not None
         start, target = state.end - self.window, sequence.models.target
-        logits = recompute_logits(target, sequence.place, start, sequence.committed[start : state.end], skipped)
+        logits = recompute_logits(target, sequence.cache_slot, start, sequence.committed[start : state.end], skipped)
         next_tokens = to_device(sequence.committed[start + 1 : state.end + 1], logits.device, torch.long)
         score = float((logits.argmax(1) == next_tokens).float().mean())
-        state.tried, state.of_size = state.tried + 1, state.of_size + 1
-        state.seen = [*state.seen, (to_bits(skipped, 2 * target.n_layers - 4), score)][-REMEMBERED:]
+        state.n_tried, state.of_size = state.n_tried + 1, state.of_size + 1
+        state.scored = [*state.scored, (to_bits(skipped, 2 * target.n_layers - 4), score)][-REMEMBERED:]
         return score
 
 

@@ -29,21 +29,21 @@ class Batch:
     """
 
     running: int = 0
-    began: int = 0
+    peak: int = 0
 
     def enter(self) -> None:
         """Count a sequence that starts."""
         self.running += 1
-        self.began = max(self.began, self.running)
+        self.peak = max(self.peak, self.running)
 
     def leave(self) -> None:
         """Count a sequence that ends."""
         self.running -= 1
-        self.began = self.began if self.running else 0
+        self.peak = self.peak if self.running else 0
 
     def is_tail(self, share: float) -> bool:
         """Return whether at most this share of the sequences still runs, or the batch has only one sequence."""
-        return self.began == 1 or self.running <= share * self.began
+        return self.peak == 1 or self.running <= share * self.peak
 
     @classmethod
     def of(cls, models: Models) -> Batch:
@@ -62,20 +62,20 @@ class TLTState(FeatureState):
         batch: batch in which the sequence is counted, until it ends.
     """
 
-    owned: TrainedState[OnlineHead] | None = None
+    inspectable: TrainedState[OnlineHead] | None = None
     text: Text | None = None
     version: int = 0
     batch: Batch | None = None
 
-    def follow(self, online_head: OnlineHead, recompute: bool) -> None:
+    def use_newest_weights(self, online_head: OnlineHead, recompute: bool) -> None:
         """Switch to the newest weights; `again`: recompute the drafter's KV cache with them."""
         if self.version == online_head.version:
             return
-        self.net, self.head, self.shared_copy = online_head.net, online_head.head, online_head.shared_copy
+        self.net, self.head, self.compiled_net = online_head.net, online_head.head, online_head.compiled_net
         self.version = online_head.version
         if recompute and self.text is not None:
-            self.entries.keep(0)
-            self.place, self.features, self.tokens = 0, [self.text.whole()], self.text.tokens[1:]
+            self.kv_cache.truncate(0)
+            self.position, self.features, self.tokens = 0, [self.text.whole()], self.text.tokens[1:]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class TLT(Eagle):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which does not contain the training schedule."""
         return "tlt", self.warm
 
@@ -121,15 +121,15 @@ class TLT(Eagle):
             online_head = OnlineHead(load_net(self.net, models, self.recipe), models.target, models.heads[kind])
             if self.warm:
                 models.shared[key] = online_head
-        online_head.look_up()
+        online_head.detect_target_changes()
         return online_head
 
-    def prime(self, row: Sequence, models: Models) -> TLTState:
+    def init_state(self, row: Sequence, models: Models) -> TLTState:
         """Read the committed text with the current head; from here on, its text is training data."""
         head, features = self.online_head(models), read_features(row, models)
-        state = cast(TLTState, self.primed(row, models, features, head.net, head.head, head.shared_copy))
-        state.owned, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
-        if row.images is None:
+        state = cast(TLTState, self.new_state(row, models, features, head.net, head.head, head.compiled_net))
+        state.inspectable, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
+        if row.image_inputs is None:
             features_so_far = features.new_empty(0, models.target.hidden_size) if not len(features) else features
             state.text = Text(head.pool.step, row.prompt_length, list(row.committed), [features_so_far])
             head.pool.add(state.text)
@@ -139,13 +139,13 @@ class TLT(Eagle):
     def begin(self, row: Sequence) -> PartialTree | None:
         """Read the accepted pairs with the current head, and start a tree."""
         state: TLTState = row.state.drafter
-        assert state.owned is not None
-        if not _is_of(state.owned.trainable, row.models, self.net.kind):  # the user has changed the head
+        assert state.inspectable is not None
+        if not _is_of(state.inspectable.trainable, row.models, self.net.kind):  # the user has changed the head
             self.release(row, row.models)
-            row.state.drafter = state = self.prime(row, row.models)
-        assert state.owned is not None
-        head = state.owned.trainable
-        state.follow(head, self.again)
+            row.state.drafter = state = self.init_state(row, row.models)
+        assert state.inspectable is not None
+        head = state.inspectable.trainable
+        state.use_newest_weights(head, self.again)
         row.report.signals["training steps"] = head.n_steps
         if head.n_steps:
             row.report.signals["loss of the last training step"] = head.loss
@@ -155,20 +155,20 @@ class TLT(Eagle):
         """Store the target's features for the next draft and for training, and run a training step when due."""
         super().observe(row, outcome)
         state: TLTState = row.state.drafter
-        if state.text is None or state.owned is None or state.batch is None:
+        if state.text is None or state.inspectable is None or state.batch is None:
             return
-        head = state.owned.trainable
+        head = state.inspectable.trainable
         state.text.tokens += outcome.emitted
         state.text.features.append(state.features[-1])
         head.pool.trim()
         head.rounds += 1
         if not isinstance(row.drafter, TLT) or not self.rate or head.n_steps >= MAX_STEPS:
             return
-        n_sequences = state.batch.running if state.owned.shared else 1
+        n_sequences = state.batch.running if state.inspectable.shared else 1
         if head.rounds >= self.every * n_sequences and state.batch.is_tail(self.tail):
             head.train_step(self.texts, self.reads, self.rate)
 
-    def study(self, models: Models, n_steps: int) -> int:
+    def train_between_batches(self, models: Models, n_steps: int) -> int:
         """Train the shared copy of the head between batches; return the number of steps that were run.
 
         Args:

@@ -49,41 +49,41 @@ class Successors(InspectableState):
 
     def __init__(self, size: int, shared: bool = False) -> None:
         self.table = np.full((size, RANKS), -1, dtype=np.int32)
-        self.seen = np.zeros(size, dtype=np.int32)
+        self.n_verified = np.zeros(size, dtype=np.int32)
         self.shared = shared
 
     def write(self, token: int, top: abc.Sequence[int]) -> None:
         """Store the target's most likely successors of a token."""
         self.table[token, : len(top)] = top[:RANKS]
-        self.seen[token] += 1
+        self.n_verified[token] += 1
 
-    def look(self, n: int) -> StateSummary:
-        best = np.argsort(-self.seen, kind="stable")[:n]
+    def summarise(self, n: int) -> StateSummary:
+        best = np.argsort(-self.n_verified, kind="stable")[:n]
         top = [
             StateEntry(
                 [token],
                 [successor for successor in self.table[token].tolist() if successor >= 0],
-                int(self.seen[token]),
+                int(self.n_verified[token]),
             )
             for token in best.tolist()
-            if self.seen[token]
+            if self.n_verified[token]
         ]
-        n_bytes = self.table.nbytes + self.seen.nbytes
-        return StateSummary(int((self.seen > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
+        n_bytes = self.table.nbytes + self.n_verified.nbytes
+        return StateSummary(int((self.n_verified > 0).sum()), len(self.table), n_bytes, n_bytes, "times verified", top)
 
     def pack(self) -> Arrays:
-        tokens = np.flatnonzero(self.seen)
-        return {"tokens": tokens.astype(np.int32), "successors": self.table[tokens], "seen": self.seen[tokens]}
+        tokens = np.flatnonzero(self.n_verified)
+        return {"tokens": tokens.astype(np.int32), "successors": self.table[tokens], "seen": self.n_verified[tokens]}
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = check_token_ids(arrays, "tokens", vocabulary, (None,))
         successors = check_token_ids(arrays, "successors", vocabulary, (len(tokens), RANKS), least=-1)
         counts = check_array(arrays, "seen", (len(tokens),), 0, 1e9, whole=True)
-        new = self.seen[tokens] == 0  # entries of this run are newer
-        self.table[tokens[new]], self.seen[tokens[new]] = successors[new], np.maximum(counts[new], 1)
+        new = self.n_verified[tokens] == 0  # entries of this run are newer
+        self.table[tokens[new]], self.n_verified[tokens[new]] = successors[new], np.maximum(counts[new], 1)
 
     def clear(self) -> None:
-        self.table[:], self.seen[:] = -1, 0
+        self.table[:], self.n_verified[:] = -1, 0
 
 
 @torch.inference_mode()
@@ -126,11 +126,11 @@ class TokenRecycling(Drafter):
         """Select the prompt's LM head inputs for capture during prefill, if the prompt is to be stored."""
         return CaptureSelection(features=self.prompt)
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
-    def prime(self, row: Sequence, models: Models) -> Successors:
+    def init_state(self, row: Sequence, models: Models) -> Successors:
         """Return a fresh table, or the shared one; with `prompt`, add the successors at committed positions."""
         size = models.target.vocab_size
         table = Successors(size)
@@ -140,7 +140,7 @@ class TokenRecycling(Drafter):
             read_prompt(table, row, models)
         return table
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""
         assert row.models is not None
         table = row.state.drafter.table
@@ -157,11 +157,11 @@ class TokenRecycling(Drafter):
                 tokens.append(token)
                 parents.append(parent)
         row.report.signals["matched tokens"] = float(bool(tokens))
-        return DraftTree.of(tokens, parents, source="token-recycling", device=row.models.target.device)
+        return DraftTree.from_parents(tokens, parents, source="token-recycling", device=row.models.target.device)
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Store the target's most likely successors of verified tokens; nodes nearer the root take precedence."""
         state: Successors = row.state.drafter
         verified = [outcome.root, *outcome.tokens]
-        for token, top in zip(reversed(verified), reversed(outcome.top), strict=True):
+        for token, top in zip(reversed(verified), reversed(outcome.top_tokens), strict=True):
             state.write(token, top)

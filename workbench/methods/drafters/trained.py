@@ -25,7 +25,7 @@ class TrainedNet(nn.Module):
 
     kind: ClassVar[str]
     """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
-    begins: ClassVar[tuple[str, ...]] = ()
+    no_random_init: ClassVar[tuple[str, ...]] = ()
     """Substrings of names of weights that training starts from the constructor's values, not from small random ones."""
     width: int
     """The target's hidden size D."""
@@ -53,7 +53,7 @@ class TrainedNet(nn.Module):
         return cls(**config["net"], context=context)
 
     @classmethod
-    def adopted(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
+    def from_checkpoint(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
         """Return a net with the weights of an external checkpoint that fits its target.
 
         Args:
@@ -70,7 +70,7 @@ class TrainedNet(nn.Module):
             "Use heads of EAGLE-1, EAGLE-2 or Medusa.",
         )
 
-    def settle(self: _Net) -> _Net:
+    def prepare_for_drafting(self: _Net) -> _Net:
         """Prepare for drafting: no gradients."""
         return self.eval().requires_grad_(False)
 
@@ -94,7 +94,7 @@ def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _
             try:
                 check_weights(info.folder)
                 if info.checkpoint is not None:
-                    net = kind.adopted(info.checkpoint, target.context + SCRATCH, target.n_layers)
+                    net = kind.from_checkpoint(info.checkpoint, target.context + SCRATCH, target.n_layers)
                 else:
                     weights = read_weights(info.folder / "model.safetensors")
                     net = kind.of(info.config, target.context + SCRATCH)
@@ -104,7 +104,7 @@ def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _
                 raise ModelError(
                     f"The {label} in {info.folder} cannot be read: {reason.rstrip('.')}.", advice
                 ) from error
-            models.shared[key] = net.to(target.device, target.dtype).settle()
+            models.shared[key] = net.to(target.device, target.dtype).prepare_for_drafting()
     return cast(_Net, models.shared[key])
 
 

@@ -157,7 +157,7 @@ class TrieState(InspectableState):
     inserted: int
     shared: bool = False
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         pairs = [
             (node.output + node.prompt.get(self.request, 0.0), (first, token))
             for first, parent in self.trie.root.children.items()
@@ -183,7 +183,7 @@ class TrieState(InspectableState):
             "counts": np.array(counts, np.float32),
         }
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         tokens = check_token_ids(arrays, "tokens", vocabulary, (None,))
         parents = check_array(arrays, "parents", (len(tokens),), -1, max(1, len(tokens)), whole=True)
         counts = check_array(arrays, "counts", (len(tokens),), 0, 1e9)
@@ -236,11 +236,11 @@ class LookaheadTrie(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
-    def prime(self, row: Sequence, models: Models) -> TrieState:
+    def init_state(self, row: Sequence, models: Models) -> TrieState:
         """Insert all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), row.prompt_length, self.warm)
@@ -250,7 +250,7 @@ class LookaheadTrie(Drafter):
         self._insert_output(row, state)
         return state
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the largest subtree below a suffix of the text, trying long suffixes first."""
         assert row.models is not None
         state: TrieState = row.state.drafter
@@ -267,7 +267,7 @@ class LookaheadTrie(Drafter):
             if len(best[0]) >= depth:
                 break
         row.report.signals["matched tokens"] = matched
-        return DraftTree.of(*best, source="lookahead-trie", device=row.models.target.device)
+        return DraftTree.from_parents(*best, source="lookahead-trie", device=row.models.target.device)
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Insert the output branches that are now complete."""

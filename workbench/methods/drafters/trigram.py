@@ -72,11 +72,11 @@ class AdaptiveTrigram(Drafter):
         """Return a note if drafts depend on other runs (warm)."""
         return WARM_NOTICE if self.warm else ""
 
-    def memory(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return the memory's name, which contains the parameters of the table but not those of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
-    def prime(self, row: Sequence, models: Models) -> Trigrams:
+    def init_state(self, row: Sequence, models: Models) -> Trigrams:
         """Return a table with the tri-grams of committed tokens; with `warm`, added to the table of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, row.committed, 0)
@@ -87,24 +87,26 @@ class AdaptiveTrigram(Drafter):
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
-    def propose_row(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the result of the search after the newest two tokens."""
         assert row.models is not None
         table: Trigrams = row.state.drafter
         pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
-        successors = table.row(pair)
+        successors = table.successors(pair)
         row.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
         row.report.signals["matched tokens"] = 2.0 if successors else 0.0
-        nodes, device = plan.within(self.nodes), row.models.target.device
+        nodes, device = plan.limit_nodes(self.nodes), row.models.target.device
         if not successors:
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
-            uniforms = to_list(row.draw.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth))
+            uniforms = to_list(
+                row.random_stream.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth)
+            )
             batches = [uniforms[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
             sequences = most_visited(search(table, pair, plan.depth, batches), nodes, plan.depth)
         else:
             sequences = best_first(table, pair, nodes, plan.depth)
-        tree = DraftTree.of(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
+        tree = DraftTree.from_parents(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
         visits, weights = (to_device(values, device, torch.float32) for values in (sequences.visits, sequences.weights))
         return replace(tree, grown=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
@@ -118,6 +120,6 @@ class AdaptiveTrigram(Drafter):
             pairs += [
                 (before[parent + 2], token) for parent, token in zip(outcome.parents, outcome.tokens, strict=True)
             ]
-            for pair, top, probs in zip(pairs, outcome.top, outcome.chances, strict=True):
+            for pair, top, probs in zip(pairs, outcome.top_tokens, outcome.top_probs, strict=True):
                 table.approach(pair, top, probs, self.rate)
         self._read(table, row.committed, first)

@@ -47,7 +47,7 @@ class Trigrams(InspectableState):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def look(self, n: int) -> StateSummary:
+    def summarise(self, n: int) -> StateSummary:
         heaviest = ((next(iter(row.items())), pair) for pair, row in self._rows.items() if row)
         entries = heapq.nlargest(n, ((weight, pair, token) for (token, weight), pair in heaviest))
         top = [
@@ -64,7 +64,7 @@ class Trigrams(InspectableState):
             "weights": pad_rows([list(row.values()) for row in self._rows.values()], WIDTH, np.float32, fill=0),
         }
 
-    def take(self, arrays: Arrays, vocabulary: int) -> None:
+    def merge(self, arrays: Arrays, vocabulary: int) -> None:
         pairs = check_token_ids(arrays, "pairs", vocabulary, (None, 2), least=-1)
         tokens = check_token_ids(arrays, "tokens", vocabulary, (len(pairs), WIDTH), least=-1)
         weights = numbers_in(arrays, "weights", (len(pairs), WIDTH), 0, HEAVIEST + 0.001)
@@ -78,18 +78,18 @@ class Trigrams(InspectableState):
     def clear(self) -> None:
         self._rows.clear()
 
-    def row(self, pair: Pair) -> dict[int, float]:
+    def successors(self, pair: Pair) -> dict[int, float]:
         """Return the weight of each successor; empty if the pair is unknown."""
         return self._rows.get(pair, {})
 
     def write(self, pair: Pair, token: int, step: float) -> None:
         """Increase the weight of a tri-gram that occurs in the text, up to `HEAVIEST`."""
-        row = self.row(pair)
+        row = self.successors(pair)
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
         """Set w ← (1 − rate) · w + rate · p after a pair, with p over the target's most likely tokens there."""
-        row = {token: (1 - rate) * weight for token, weight in self.row(pair).items()}
+        row = {token: (1 - rate) * weight for token, weight in self.successors(pair).items()}
         for token, prob in zip(tokens, probs, strict=True):
             row[token] = row.get(token, 0.0) + rate * prob
         self._keep(pair, row)
@@ -114,7 +114,7 @@ class SearchNode:
         below: states of its successors; None before it is expanded.
     """
 
-    chance: float = 1.0
+    prior: float = 1.0
     weight: float = 0.0
     visits: int = 0
     total: float = 0.0
@@ -145,7 +145,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
     Source: Liu et al. 2024, ADED, arXiv:2407.12021, draft maker; constants and score as in its released code.
     """
     root = SearchNode()
-    root.expand(table.row(pair))
+    root.expand(table.successors(pair))
     for numbers in uniforms:
         current, path, score = root, [root], 1.0
         u, v = pair
@@ -156,10 +156,10 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
             score += current.weight
             u, v = v, token
             if current.below is None:
-                current.expand(table.row((u, v)))
+                current.expand(table.successors((u, v)))
                 break
         for number in numbers[len(path) - 1 :]:
-            if not (row := table.row((u, v))):
+            if not (row := table.successors((u, v))):
                 break
             token = _drawn(row, number)
             score += row[token]
@@ -177,7 +177,7 @@ def _chosen(at: SearchNode) -> int:
     best, choice = -math.inf, -1
     for token, state in at.below.items():  # in descending order of weight
         n = state.visits
-        value = state.total / n + exploration * state.chance / (1 + n) if n else math.inf
+        value = state.total / n + exploration * state.prior / (1 + n) if n else math.inf
         if value > best:
             best, choice = value, token
     return choice
@@ -230,7 +230,7 @@ def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences
     heap: list[tuple[float, int, int, int, int, float, Pair]] = []
 
     def push(chance: float, pair: Pair, parent: int, level: int) -> None:
-        row = table.row(pair)
+        row = table.successors(pair)
         total = sum(row.values())
         for token, weight in row.items():
             child_prob = chance * weight / total

@@ -30,17 +30,17 @@ def unroll(
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.
     """
-    n, state = features.shape[1], net.taken(features)
+    n, state = features.shape[1], net.combine_hidden_states(features)
     places = torch.arange(n, device=features.device)
     same_column = torch.eye(n, dtype=torch.bool, device=features.device)
     mask = same_column.new_ones(n, n).tril()
     keys: list[Tensor] = []
     values: list[Tensor] = []
     for step in range(steps):
-        stream, attention_input = net.reads(net.pairs(next_embeds(step), state))
-        queries, key, value = net.turned(attention_input, places + step)
+        stream, attention_input = net.attention_inputs(net.make_pairs(next_embeds(step), state))
+        queries, key, value = net.project_qkv(attention_input, places + step)
         keys, values = [*keys, key], [*values, value]
         mask = torch.cat([mask, same_column], 1) if step else mask
         attention = nn.functional.scaled_dot_product_attention(queries, torch.cat(keys, 2), torch.cat(values, 2), mask)
-        state = net.left(net.mixed(attention, stream))
+        state = net.output_state(net.add_attention(attention, stream))
         yield state

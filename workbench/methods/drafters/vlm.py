@@ -25,10 +25,10 @@ class TextOnlyDraftModel(DraftModel):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "pictures")
-    blind: ClassVar[bool] = True
+    ignores_images: ClassVar[bool] = True
     source: ClassVar[str] = "vlm-text-only"
 
-    def prime(self, row: Sequence, models: Models) -> DraftModelState:
+    def init_state(self, row: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with the prompt's text and all generated tokens."""
         return DraftModelState(open_prefilled_slot(row, models, ignore_images=True))
 

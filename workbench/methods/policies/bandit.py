@@ -23,11 +23,11 @@ REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in t
 class RoundHistory:
     """The last rounds as (length, tokens, seconds), and the parts and models that they were measured with."""
 
-    whose: Any = None
-    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
+    parts: Any = None
+    stats_reader: RoundStatsReader = field(default_factory=RoundStatsReader)
     rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
-    def take(self, stats: RoundStats, window: int) -> None:
+    def add(self, stats: RoundStats, window: int) -> None:
         """Add a round; drop the oldest beyond the window."""
         self.rounds.append((stats.planned, stats.tokens, stats.seconds))
         while len(self.rounds) > window:
@@ -71,22 +71,22 @@ class Bandit(Policy):
             "Qwen2.5 7B and 32B while training, one strategy each",
             1.0, 1.0, "Hu et al. 2025, TLT, arXiv:2511.16665: the bandit finds the best strategy (recalled)",
             lambda lab: lab.speed_over({"policy": "bandit", "depth": 8}, BEST_OF), key="bandit", timed=True,
-            tolerance=0.05, method="draft-model", why=("2026-11-24 17:42 UTC", BY_HINDSIGHT),
-            why_on={"smollm2": ("2026-11-26 16:47 UTC", BY_HINDSIGHT)},
+            tolerance=0.05, method="draft-model", explanation=("2026-11-24 17:42 UTC", BY_HINDSIGHT),
+            explanation_by_column={"smollm2": ("2026-11-26 16:47 UTC", BY_HINDSIGHT)},
         ),
     )  # fmt: skip
 
-    def start(self) -> list[RoundHistory]:
+    def init_state(self) -> list[RoundHistory]:
         """Return an empty history, in a list so that another drafter can start a new one."""
         return [RoundHistory()]
 
     def plan(self, row: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the length with the highest upper confidence bound."""
-        if state[0].whose != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(row)):
             state[0] = RoundHistory(parts)
         played = state[0]
-        if (lap := played.laps.over(row)) is not None:
-            played.take(lap, self.remembered)
+        if (lap := played.stats_reader.take_last_round(row)) is not None:
+            played.add(lap, self.remembered)
         k = self.choose(played.rates())
         row.report.signals["planned depth"] = k
         return Plan(k)
@@ -106,4 +106,4 @@ class Bandit(Policy):
 
     def observe(self, row: Sequence, state: list[RoundHistory], outcome: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
-        state[0].laps.judged(outcome)
+        state[0].stats_reader.record_tokens(outcome)

@@ -58,11 +58,11 @@ class Pulls:
         chance: random generator for lengths.
     """
 
-    whose: Any = None
-    rows: int = 1
-    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
+    parts: Any = None
+    batch_size: int = 1
+    stats_reader: RoundStatsReader = field(default_factory=RoundStatsReader)
     rounds: dict[int, deque[tuple[int, int, float]]] = field(default_factory=dict[int, deque[tuple[int, int, float]]])
-    chance: Random = field(default_factory=lambda: Random(0))
+    rng: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, batch_size: int) -> dict[int, float]:
         """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
@@ -97,23 +97,23 @@ class Buckets(Policy):
     chance: float = param(0.1, ge=0.0, le=1.0, doc="ε, share of rounds with a random length")
     remembered: int = param(200, **REMEMBERED)
 
-    def start(self) -> list[Pulls]:
+    def init_state(self) -> list[Pulls]:
         """Return an empty history, in a list so that another drafter can start a new one."""
         return [Pulls()]
 
     def plan(self, row: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan a length for the current number of sequences in the batch."""
-        if state[0].whose != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(row)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
-        if (lap := pulls.laps.over(row)) is not None:
-            history = pulls.rounds.setdefault(pulls.rows, deque())
+        if (lap := pulls.stats_reader.take_last_round(row)) is not None:
+            history = pulls.rounds.setdefault(pulls.batch_size, deque())
             history.append((lap.planned, lap.tokens, lap.seconds))
             while len(history) > self.remembered:
                 history.popleft()
-        pulls.rows = rows
+        pulls.batch_size = rows
         nodes = budget(rows)
-        k = self.choose(pulls.rewards(rows), pulls.chance) if nodes else 0
+        k = self.choose(pulls.rewards(rows), pulls.rng) if nodes else 0
         row.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
         return Plan(k, nodes=nodes)
 
@@ -127,4 +127,4 @@ class Buckets(Policy):
 
     def observe(self, row: Sequence, state: list[Pulls], outcome: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
-        state[0].laps.judged(outcome)
+        state[0].stats_reader.record_tokens(outcome)

@@ -33,9 +33,9 @@ class Confidence(Policy):
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
-        return Plan(self.depth, stops=self.threshold > 0)
+        return Plan(self.depth, can_stop_early=self.threshold > 0)
 
-    def go_on(self, row: Sequence, state: Any, step: Step) -> bool:
+    def should_continue(self, row: Sequence, state: Any, step: Step) -> bool:
         """Return whether the drafter's confidence reaches the threshold; in a tree, after any node of the level."""
         row.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

@@ -26,11 +26,11 @@ class DynamicTree(Policy):
 
     name: ClassVar[str] = "dynamic-tree"
     needs: ClassVar[tuple[str, ...]] = ("trees",)
-    grows: ClassVar[type[TreeBuilder] | None] = PathThreshold
+    tree_builder: ClassVar[type[TreeBuilder] | None] = PathThreshold
     depth: int = param(6, **DEPTH)
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with the tree builder `PathThreshold`."""
-        return Plan(self.depth, grower=PathThreshold(self.path_threshold, self.children))
+        return Plan(self.depth, tree_builder=PathThreshold(self.path_threshold, self.children))

@@ -62,9 +62,9 @@ class Entropy(Policy):
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
-        return Plan(self.depth, stops=True)
+        return Plan(self.depth, can_stop_early=True)
 
-    def go_on(self, row: Sequence, state: Any, step: Step) -> bool:
+    def should_continue(self, row: Sequence, state: Any, step: Step) -> bool:
         """Return whether √H of at least one distribution is within the bound."""
         row.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
         return lowest <= self.root_entropy

@@ -24,7 +24,7 @@ class Heuristic(Policy):
     name: ClassVar[str] = "heuristic"
     depth: int = param(4, **DEPTH)
 
-    def start(self) -> list[int]:
+    def init_state(self) -> list[int]:
         """Return the current length, in a list so that it can change."""
         return [self.depth]
 
@@ -35,5 +35,5 @@ class Heuristic(Policy):
 
     def observe(self, row: Sequence, state: list[int], outcome: RoundFeedback) -> None:
         """Adapt to the last round. A round that the end of the text cuts short does not matter: no round follows."""
-        all_accepted = len(outcome.tokens) > 0 and len(outcome.verdict.path) == len(outcome.tokens)
+        all_accepted = len(outcome.tokens) > 0 and len(outcome.result.path) == len(outcome.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

@@ -24,7 +24,7 @@ class RoundStats:
 
     planned: int
     nodes: int
-    kept: int
+    n_accepted: int
     tokens: int
     seconds: float = 0.0
     drafting_s: float = 0.0
@@ -32,7 +32,7 @@ class RoundStats:
 
 def parts_of(sequence: Sequence) -> tuple[Any, ...]:
     """Return the drafter, verifier, tree builder and models of a sequence; other laps are not comparable."""
-    return sequence.drafter, sequence.verifier, sequence.configured.grower, id(sequence.models)
+    return sequence.drafter, sequence.verifier, sequence.configured_method.tree_builder, id(sequence.models)
 
 
 class RoundStatsReader:
@@ -41,12 +41,12 @@ class RoundStatsReader:
     def __init__(self) -> None:
         self._run: RoundStats | None = None
 
-    def judged(self, feedback: RoundFeedback) -> None:
+    def record_tokens(self, feedback: RoundFeedback) -> None:
         """Record the round's tokens."""
-        n_accepted = len(feedback.verdict.path)
-        self._run = RoundStats(feedback.planned.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
+        n_accepted = len(feedback.result.path)
+        self._run = RoundStats(feedback.plan.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
-    def over(self, sequence: Sequence) -> RoundStats | None:
+    def take_last_round(self, sequence: Sequence) -> RoundStats | None:
         """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
         lap, self._run = self._run, None
         rounds = [] if sequence.trace is None else sequence.trace.rounds

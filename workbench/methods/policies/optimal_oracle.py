@@ -42,7 +42,7 @@ class OptimalOracle(Policy):
     simulates: ClassVar[bool] = True
     depth: int = param(4, **DEPTH)
 
-    def start(self) -> list[int]:
+    def init_state(self) -> list[int]:
         """Return the target's next tokens, up to K; empty at the start."""
         return []
 
@@ -50,14 +50,14 @@ class OptimalOracle(Policy):
         """Compute the target's next tokens and plan depth K with early stopping."""
         state.clear()
         if not row.sampling.greedy:
-            row.say(SAMPLED)
+            row.add_warning(SAMPLED)
             return Plan(self.depth)
         n_ahead = min(self.depth, row.remaining - 1)
         if n_ahead > 0:
             state += look_ahead(row, n_ahead)
-        return Plan(self.depth, stops=True)
+        return Plan(self.depth, can_stop_early=True)
 
-    def go_on(self, row: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, row: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
         """Return whether the drafter's likeliest next token is the target's."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()
@@ -66,11 +66,11 @@ class OptimalOracle(Policy):
 def look_ahead(sequence: Sequence, n: int) -> list[int]:
     """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's KV cache is unchanged."""
     target, plan = sequence.models.target, sequence.state.plan
-    sequence.place.scratch, sequence.state.plan = 0, Plan(n)
+    sequence.cache_slot.scratch, sequence.state.plan = 0, Plan(n)
     try:
         first = to_device(sequence.committed[-1:], target.device)
         with torch.inference_mode():
-            (tree,) = draft_chain([sequence], target, [sequence.place], [first], "look-ahead")
+            (tree,) = draft_chain([sequence], target, [sequence.cache_slot], [first], "look-ahead")
         return to_list(tree.tokens)
     finally:
-        sequence.place.scratch, sequence.state.plan = 0, plan
+        sequence.cache_slot.scratch, sequence.state.plan = 0, plan

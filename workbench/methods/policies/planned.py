@@ -50,16 +50,16 @@ class RoundEstimates:
         spent_s: seconds of all rounds.
     """
 
-    whose: Any = None
-    laps: RoundStatsReader = field(default_factory=RoundStatsReader)
+    parts: Any = None
+    stats_reader: RoundStatsReader = field(default_factory=RoundStatsReader)
     seconds: dict[int, deque[float]] = field(default_factory=dict[int, deque[float]])
     accepted: dict[int, float] = field(default_factory=lambda: {1: 0.7})
     tested: dict[int, float] = field(default_factory=lambda: {1: 1.0})
-    offered: float = 1.0
-    asked: float = 1.0
+    n_drafted: float = 1.0
+    n_planned: float = 1.0
     idle_s: float = 0.0
-    drafting: bool = False
-    alike: int = 0
+    is_drafting: bool = False
+    n_same_kind: int = 0
     lost_s: float = 0.0
     tried_s: float = 0.0
     spent_s: float = 0.0
@@ -93,21 +93,21 @@ class RoundEstimates:
     def outlook(self, depth: int) -> list[tuple[float, float]]:
         """Return the expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may get no draft."""
         costs = self.costs(depth)
-        offer_rate, idle_s = self.offered / self.asked, self.idle_s / self.asked
+        offer_rate, idle_s = self.n_drafted / self.n_planned, self.idle_s / self.n_planned
         without_s = (1 - offer_rate) * costs[0] + idle_s
         pairs = list(zip(self.tokens(depth), costs, strict=True))
         return [pairs[0], *((offer_rate * n + 1 - offer_rate, offer_rate * s + without_s) for n, s in pairs[1:])]
 
-    def judge(self, feedback: RoundFeedback, forgetting: float) -> None:
+    def count_tests(self, feedback: RoundFeedback, forgetting: float) -> None:
         """Count tests. A draft shorter than planned counts as rejected at its end, as the plan is evaluated."""
-        self.laps.judged(feedback)
-        planned, n_accepted = feedback.planned.depth, len(feedback.verdict.path)
+        self.stats_reader.record_tokens(feedback)
+        planned, n_accepted = feedback.plan.depth, len(feedback.result.path)
         if not planned:
             if self.tested[1] > REMEMBERED:
                 self._forget(forgetting)
             return
-        self.offered = forgetting * self.offered + bool(feedback.tokens)
-        self.asked, self.idle_s = forgetting * self.asked + 1, forgetting * self.idle_s
+        self.n_drafted = forgetting * self.n_drafted + bool(feedback.tokens)
+        self.n_planned, self.idle_s = forgetting * self.n_planned + 1, forgetting * self.idle_s
         if feedback.tokens:
             self._forget(forgetting)
             for level in range(1, min(planned, n_accepted + 1) + 1):
@@ -119,16 +119,16 @@ class RoundEstimates:
             for level in counts:
                 counts[level] *= forgetting
 
-    def time(self, stats: RoundStats) -> None:
+    def add_times(self, stats: RoundStats) -> None:
         """Add a round's time. A round that was planned to draft but got no draft counts as plain plus idle drafting."""
         idle_s = 0.0 if stats.nodes or not stats.planned else stats.drafting_s
         self.idle_s += idle_s
         durations = self.seconds.setdefault(stats.planned if stats.nodes else 0, deque(maxlen=WINDOW))
         durations.append(stats.seconds - idle_s)
         self.spent_s += stats.seconds
-        if bool(stats.planned) is not self.drafting:
-            self.drafting, self.alike = not self.drafting, 0
-        self.alike += 1
+        if bool(stats.planned) is not self.is_drafting:
+            self.is_drafting, self.n_same_kind = not self.is_drafting, 0
+        self.n_same_kind += 1
         if 0 in self.seconds and stats.planned:  # a stall of the machine is not a cost of the draft
             plain_s = stats.tokens * median_low(self.seconds[0])
             self.lost_s = max(0.0, self.lost_s + min(stats.seconds, 2 * median_low(durations) + idle_s) - plain_s)
@@ -153,17 +153,17 @@ class Planned(Policy):
     depth: int = param(4, **DEPTH)
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
-    def start(self) -> list[RoundEstimates]:
+    def init_state(self) -> list[RoundEstimates]:
         """Return initial estimates, in a list so that another drafter can start new ones."""
         return [RoundEstimates()]
 
     def plan(self, row: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the best K from 0 to `depth`, or a length to try again."""
-        if state[0].whose != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(row)):
             state[0] = RoundEstimates(parts)
         belief = state[0]
-        if (lap := belief.laps.over(row)) is not None:
-            belief.time(lap)
+        if (lap := belief.stats_reader.take_last_round(row)) is not None:
+            belief.add_times(lap)
         k = self.choose(belief)
         row.report.signals["planned depth"] = k
         row.report.signals["believed acceptance"] = belief.acceptance
@@ -172,7 +172,7 @@ class Planned(Policy):
     def choose(self, estimates: RoundEstimates) -> int:
         """Return 0, a short draft, 0 once more; then the best length, or one to try."""
         n_plain = len(estimates.seconds.get(0, ()))
-        if n_plain < 2 and (not n_plain or estimates.drafting):
+        if n_plain < 2 and (not n_plain or estimates.is_drafting):
             return 0
         if n_plain < 2:
             return min(self.depth, FIRST)
@@ -181,18 +181,18 @@ class Planned(Policy):
         longest, plain_s = max(range(1, self.depth + 1), key=rates.__getitem__), outlook[0][1]
         if rates[longest] > rates[0]:
             regret = plain_s - 1 / rates[longest]
-            if estimates.alike < EVERY or estimates.tried_s + regret > SHARE * estimates.spent_s:
+            if estimates.n_same_kind < EVERY or estimates.tried_s + regret > SHARE * estimates.spent_s:
                 return longest
             estimates.tried_s += regret
             return 0
         tokens, seconds = outlook[longest]
         regret = seconds - tokens * plain_s
         is_soon = (
-            estimates.alike < EVERY and regret > SHARE * plain_s
+            estimates.n_same_kind < EVERY and regret > SHARE * plain_s
         )  # a trial that costs almost nothing is always made
         may_lose_s = SHARE * estimates.spent_s + plain_s
         return 0 if is_soon or estimates.lost_s + regret > may_lose_s else longest
 
     def observe(self, row: Sequence, state: list[RoundEstimates], outcome: RoundFeedback) -> None:
         """Count the round's tests."""
-        state[0].judge(outcome, self.forgetting)
+        state[0].count_tests(outcome, self.forgetting)

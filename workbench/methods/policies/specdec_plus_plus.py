@@ -97,21 +97,21 @@ class SpecDecPlusPlus(Policy):
             1.072, "Huang et al. 2025, arXiv:2405.19715, abstract: 7.2 % (GSM8K 9.4, HumanEval 11.1)",
             lambda lab: lab.speed_over({"policy": "specdec++"}, BEST_OF, temperature=1.0),
             key="specdec++", timed=True, tolerance=0.05, method="draft-model",
-            why=("2026-11-24 17:44 UTC", LITTLE.format("86.7", "83.1")),
-            why_on={"smollm2": ("2026-11-26 16:53 UTC", LITTLE.format("71.3", "70.1"))},
+            explanation=("2026-11-24 17:44 UTC", LITTLE.format("86.7", "83.1")),
+            explanation_by_column={"smollm2": ("2026-11-26 16:53 UTC", LITTLE.format("71.3", "70.1"))},
         ),
     )  # fmt: skip
 
-    def start(self) -> list[Tensor | None]:
+    def init_state(self) -> list[Tensor | None]:
         """Return the probability that all drafts of the round are accepted, in a list so that it can change."""
         return [None]
 
     def plan(self, row: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the longest draft, with early stopping."""
         state[0] = None
-        return Plan(self.longest, stops=True)
+        return Plan(self.longest, can_stop_early=True)
 
-    def go_on(self, row: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, row: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
         """Return whether all drafts so far are likely enough to be accepted.
 
         Raises:

@@ -33,7 +33,7 @@ class TokensPerLayer(Policy):
     name: ClassVar[str] = "tokens-per-layer"
     depth: int = param(4, **DEPTH)
 
-    def start(self) -> list[float]:
+    def init_state(self) -> list[float]:
         """Return the current threshold, in a list so that it can change."""
         return [0.0]
 
@@ -50,8 +50,8 @@ class TokensPerLayer(Policy):
         state[0] = ledger.threshold(ledger.best(depth))
         row.report.signals["planned depth"] = depth
         row.report.signals["threshold"] = state[0]
-        return Plan(depth, stops=state[0] > 0)
+        return Plan(depth, can_stop_early=state[0] > 0)
 
-    def go_on(self, row: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, row: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
         """Return whether the exit's confidence reaches the threshold."""
         return step.p.amax() >= state[0]

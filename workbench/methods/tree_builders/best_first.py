@@ -53,9 +53,9 @@ class BestFirst(TreeBuilder):
     nodes: int = param(12, **NODES)
     ranked: bool = True
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Expand level by level, rank all nodes, and keep the best."""
-        depth, nodes = plan.depth, plan.within(self.nodes)
+        depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
         logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
         growth.add(tokens[0])
@@ -67,7 +67,7 @@ class BestFirst(TreeBuilder):
             if not self.ranked:
                 expanded = expanded.sort().values
             distributions = growth.expand(expanded)
-            if not growth.goes_on(distributions):
+            if not growth.should_continue(distributions):
                 break
             logq, tokens = distributions.best(self.width)
             growth.add(tokens.view(-1), _fan(expanded.shape[0], k, growth.device))

@@ -45,20 +45,20 @@ class Chain(TreeBuilder):
     name: ClassVar[str] = "chain"
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draft as many tokens as the plan has levels."""
-        row, distributions = growth.row, growth.root
-        depth = plan.within(plan.depth)
+        row, distributions = growth.sequence, growth.root
+        depth = plan.limit_nodes(plan.depth)
         sampled = not row.sampling.greedy
-        u = from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
+        u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
         u = None if u is None else u.to(growth.device, non_blocking=True)
         probs: list[Tensor] = []
         for level in range(depth):
-            p = distributions.whole()
+            p = distributions.full_probs()
             token = likeliest(p) if u is None else pick(p, u[level : level + 1])
             probs.append(p)
             growth.add(token, torch.zeros_like(token) if level else None)
-            if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
+            if level + 1 == depth or not growth.should_continue(distributions := growth.expand()):
                 break
         growth.close()
         return _chain_tree(
@@ -227,7 +227,7 @@ class _States:
 
 def _uniforms(sequence: Sequence) -> Float[Tensor, " K"]:
     """Return one uniform number per planned level, float64 on the host."""
-    return from_numpy(sequence.draw.uniform(len(sequence.committed), Purpose.DRAFT, sequence.state.plan.depth))
+    return from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.DRAFT, sequence.state.plan.depth))
 
 
 def _chain_tree(
@@ -263,11 +263,19 @@ def _chain_tree(
             Sampling.DETERMINISTIC,
             n,
             q=q,
-            q_of=q_of,
+            child_q_rows=q_of,
             source=source,
             score=token_probs,
-            grown=_GROWN,
+            explanation=_GROWN,
         )
     return DraftTree(
-        tokens, parents, token_probs.log(), Sampling.CHAIN, n, q=distributions, q_of=q_of, source=source, grown=_GROWN
+        tokens,
+        parents,
+        token_probs.log(),
+        Sampling.CHAIN,
+        n,
+        q=distributions,
+        child_q_rows=q_of,
+        source=source,
+        explanation=_GROWN,
     )

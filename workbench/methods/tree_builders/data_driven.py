@@ -46,14 +46,14 @@ class Counts:
             rank, and paths.
     """
 
-    kept: list[list[float]] = field(default_factory=list[list[float]])
+    accepted: list[list[float]] = field(default_factory=list[list[float]])
     tested: list[list[float]] = field(default_factory=list[list[float]])
     rounds: int = 0
-    drawn: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
+    current_tree: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
 
-    def chances(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
+    def rank_probs(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
         """Return the probability of each level and rank; the last level's holds for all deeper ones."""
-        levels = zip(self.kept, self.tested, strict=True)
+        levels = zip(self.accepted, self.tested, strict=True)
         probs = [
             tuple(
                 (k + PRIOR_TESTS * a) / (n + PRIOR_TESTS) for k, n, a in zip(n_accepted, n_tested, assumed, strict=True)
@@ -83,36 +83,42 @@ class DataDriven(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     nodes: int = param(12, **NODES)
 
-    def prime(self, drafter: Drafter, models: Models) -> Counts:
+    def init_state(self, drafter: Drafter, models: Models) -> Counts:
         """Return empty counts."""
         return Counts()
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
         rank_probs, paths = self.shape(growth, plan)
         grown = TreeExplanation((DRIVEN,), before=rank_probs)
-        if growth.row.sampling.greedy:
+        if growth.sequence.sampling.greedy:
             return fill_paths(growth, paths, grown)
         return draw(growth, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
         """Return probabilities by level and rank, and the paths of ranks of the current tree."""
-        state = growth.row.state.tree_builder if isinstance(growth.row.state.tree_builder, Counts) else Counts()
-        budget = plan.depth, plan.within(self.nodes)
-        if state.drawn is None or state.drawn[0] != budget or state.rounds >= state.drawn[1] + REPLAN_INTERVAL:
-            rank_probs = state.chances(ASSUMED_RANK_PROBS[0])
-            state.drawn = budget, state.rounds, rank_probs, tuple(best_paths(rank_probs, budget[1], budget[0]))
-        return state.drawn[2:]
+        state = (
+            growth.sequence.state.tree_builder if isinstance(growth.sequence.state.tree_builder, Counts) else Counts()
+        )
+        budget = plan.depth, plan.limit_nodes(self.nodes)
+        if (
+            state.current_tree is None
+            or state.current_tree[0] != budget
+            or state.rounds >= state.current_tree[1] + REPLAN_INTERVAL
+        ):
+            rank_probs = state.rank_probs(ASSUMED_RANK_PROBS[0])
+            state.current_tree = budget, state.rounds, rank_probs, tuple(best_paths(rank_probs, budget[1], budget[0]))
+        return state.current_tree[2:]
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
         state: Counts = row.state.tree_builder
         state.rounds += 1
-        children, path = children_of(outcome.parents), outcome.verdict.path
+        children, path = children_of(outcome.parents), outcome.result.path
         for level, (parent, accepted_node) in enumerate(zip((-1, *path), (*path, None), strict=True)):
-            for counts in (state.kept, state.tested):
+            for counts in (state.accepted, state.tested):
                 if level == len(counts):
                     counts.append([0.0] * len(ASSUMED_RANK_PROBS[0]))
             for rank, node in enumerate(children[parent + 1][: len(ASSUMED_RANK_PROBS[0])]):
                 state.tested[level][rank] += 1
-                state.kept[level][rank] += node == accepted_node
+                state.accepted[level][rank] += node == accepted_node

@@ -54,13 +54,13 @@ class Sparse:
     """
 
     paths: tuple[Path, ...]
-    behind: tuple[int, ...]
+    probe_counts: tuple[int, ...]
     tokens: float
     next: tuple[float, ...]
 
     @property
     def size(self) -> int:
-        return len(self.behind) + sum(self.behind)
+        return len(self.probe_counts) + sum(self.probe_counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +118,15 @@ class DynamicSparse(TreeBuilder):
         True, doc="choose the tree size by measured forward-pass costs; otherwise use the maximum size"
     )
 
-    def prime(self, drafter: Drafter, models: Models) -> Sizing:
+    def init_state(self, drafter: Drafter, models: Models) -> Sizing:
         """Return the costs of forwards; the first run of these models on this machine measures them."""
         return Sizing(costs_of(models))
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Fill the tree of the current state with the likeliest tokens."""
-        row, most = growth.row, max(2, plan.within(self.places))
+        row, most = growth.sequence, max(2, plan.limit_nodes(self.places))
         ranks = row.models.target.vocab_size
-        rank_probs = tuple(tuple(level[:ranks]) for level in growth.chances or ASSUMED_RANK_PROBS)
+        rank_probs = tuple(tuple(level[:ranks]) for level in growth.rank_probs or ASSUMED_RANK_PROBS)
         levels = max(plan.depth, row.drafter.reach(row) or 0)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
@@ -143,9 +143,13 @@ class DynamicSparse(TreeBuilder):
 def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:
     """Return the number of probes after the root and each node; None if another tree builder built the last tree."""
     state = sequence.state.tree_builder
-    if not isinstance(state, Sizing) or state.now is None or sequence.state.plan.grower != sequence.configured.grower:
+    if (
+        not isinstance(state, Sizing)
+        or state.now is None
+        or sequence.state.plan.grower != sequence.configured_method.tree_builder
+    ):
         return None
-    root, *n_probes = state.now.behind
+    root, *n_probes = state.now.probe_counts
     levels = zip(state.now.paths, n_probes, strict=True)
     counts = (root, *(n for path, n in levels if len(path) <= tree.depth))  # the policy may have stopped drafting early
     return counts if len(counts) == len(tree) + 1 else None
@@ -234,7 +238,7 @@ def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.nd
 def planning_note(state_trees: StateTrees) -> str:
     """Return a note for the trace with the trees and their shares."""
     trees = ", ".join(
-        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.behind)} probe positions, in "
+        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe positions, in "
         f"{state_trees.share[s]:.0%} of rounds"
         for s, tree in enumerate(state_trees.states)
     )

@@ -76,9 +76,9 @@ class DySpec(TreeBuilder):
         for nodes in (16, 32, 64)
     )  # fmt: skip
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw level by level, and keep the best positions."""
-        most = plan.within(self.nodes)
+        most = plan.limit_nodes(self.nodes)
         sampler, distributions = TreeSampler(growth, self.siblings), growth.root
         path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
         drafted = list[torch.Tensor]()  # product of q down to each node
@@ -99,14 +99,18 @@ class DySpec(TreeBuilder):
             drafted.append(path[below] * q[below, place])
             path = torch.minimum(path[below] * q[below, place], all_worths[-len(below) :])  # also after rounding
             inner = ((path >= bound) & (path > 0)).nonzero().squeeze(1)
-            if level + 1 == plan.depth or not len(inner) or not growth.goes_on(distributions := growth.expand(inner)):
+            if (
+                level + 1 == plan.depth
+                or not len(inner)
+                or not growth.should_continue(distributions := growth.expand(inner))
+            ):
                 break
             path = path[inner]
         # The stable sort puts earlier siblings and parents first.
         best = all_worths.sort(descending=True, stable=True).indices[:most].sort().values
         selection: list[int] = to_list(best)
         fan = Counter[int](to_list(torch.cat(growth.parents)[best]))
-        return sampler.tree(
+        return sampler.finish(
             max(fan.values()),
             TreeExplanation((WORTH,), before=all_worths[best], after=torch.cat(drafted)[best]),
             selection,

@@ -53,9 +53,9 @@ class HeadAndOne(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.HEAD_AND_ONE
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
-        most = plan.within(MOST_NODES)
+        most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(growth, self.siblings)
         fan = widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
@@ -63,7 +63,7 @@ class HeadAndOne(TreeBuilder):
             tokens, is_child = children(p, room, k, sampler.uniforms(p.shape[0], level))
             below, rank = is_child.nonzero().unbind(1)
             sampler.add(tokens[below, rank], below, is_deterministic=rank < tokens.shape[1] - 1)
-        return sampler.tree(max(fan), TreeExplanation((HEAD, ONE)))
+        return sampler.finish(max(fan), TreeExplanation((HEAD, ONE)))
 
 
 def children(

@@ -44,9 +44,9 @@ class PathThreshold(TreeBuilder):
     threshold: float = 0.1
     children: int = 4
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Add all nodes of a level at a time, until none reaches the threshold."""
-        depth, most = plan.depth, plan.within(MOST_NODES)
+        depth, most = plan.depth, plan.limit_nodes(MOST_NODES)
         distributions = growth.root
         path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
         draft_logq, paths, fanout = list[Tensor](), list[Tensor](), 1
@@ -67,9 +67,9 @@ class PathThreshold(TreeBuilder):
             paths.append(path)
             draft_logq.append(logq[below, child])
             fanout = tokens.shape[1]
-            if level + 1 == depth or not growth.goes_on(distributions := growth.expand()):
+            if level + 1 == depth or not growth.should_continue(distributions := growth.expand()):
                 break
         growth.close()
-        return growth.chosen(
+        return growth.to_tree(
             fanout, torch.cat(draft_logq).exp(), TreeExplanation((LIKELY,), before=torch.cat(paths).exp())
         )

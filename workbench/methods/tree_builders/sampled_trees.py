@@ -28,12 +28,12 @@ class TreeSampler:
         self.growth, self.sampling = growth, sampling
         self._distributions: list[Float[Tensor, "w V"]] = []
         self._logq: list[Float[Tensor, " w"]] = []
-        self._chosen: list[Bool[Tensor, " w"]] = []
+        self._is_deterministic: list[Bool[Tensor, " w"]] = []
 
     def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
         """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
-        p = distributions.whole()
-        if self.growth.row.sampling.greedy:
+        p = distributions.full_probs()
+        if self.growth.sequence.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
         self._distributions.append(p)
         return p
@@ -46,7 +46,11 @@ class TreeSampler:
         growth, distributions = self.growth, self.growth.root
         for level, k in enumerate(fan):
             yield level, k, self.probs(distributions)
-            if level + 1 == len(fan) or growth.n >= most or not growth.goes_on(distributions := growth.expand()):
+            if (
+                level + 1 == len(fan)
+                or growth.n >= most
+                or not growth.should_continue(distributions := growth.expand())
+            ):
                 return
 
     def add(
@@ -62,16 +66,16 @@ class TreeSampler:
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
         if is_deterministic is not None:
-            self._chosen.append(is_deterministic)
+            self._is_deterministic.append(is_deterministic)
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
         """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
-        row = self.growth.row
-        numbers = from_numpy(row.draw.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        row = self.growth.sequence
+        numbers = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return numbers.to(self.growth.device, non_blocking=True)
 
-    def first(
+    def draw_siblings(
         self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
         """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
@@ -87,18 +91,18 @@ class TreeSampler:
             return top.values, top.indices
         logq, tokens = distributions.best(top_k)
         top_probs = logq.softmax(1)
-        self._distributions.append(torch.zeros_like(distributions.whole()).scatter_(1, tokens, top_probs))
+        self._distributions.append(torch.zeros_like(distributions.full_probs()).scatter_(1, tokens, top_probs))
         top = self.gumbel(top_probs, level).topk(min(k, top_probs.shape[1]), dim=1)
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
         """Return log p + Gumbel noise, float64; its descending order is a draw without replacement. −∞ where p is 0."""
-        row = self.growth.row
-        u = from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        row = self.growth.sequence
+        u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
-    def tree(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:
+    def finish(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:
         """Return the draft tree and close the growth.
 
         Args:
@@ -113,14 +117,14 @@ class TreeSampler:
         parents = torch.cat(growth.parents)[selection]
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)
         q_of[0] = 0
-        if growth.read:
+        if growth.expanded:
             # The nodes expanded last may have no distribution here, as they got no children.
-            expanded = torch.cat(growth.read)[: sum(map(len, self._distributions)) - 1]
+            expanded = torch.cat(growth.expanded)[: sum(map(len, self._distributions)) - 1]
             q_of[expanded + 1] = torch.arange(1, len(expanded) + 1, device=growth.device)
         selection_q_of = torch.cat([q_of[:1], q_of[selection + 1]])
         logq, probs_of, is_deterministic = torch.cat(self._logq)[selection], None, None
-        if self._chosen:
-            is_deterministic = torch.cat(self._chosen)[selection]
+        if self._is_deterministic:
+            is_deterministic = torch.cat(self._is_deterministic)[selection]
             probs_of = q_of[parents + 1].masked_fill(is_deterministic, -1)
             grown = replace(grown, of=(~is_deterministic).long())
         return DraftTree(
@@ -131,10 +135,10 @@ class TreeSampler:
             depth=len(growth.tokens),
             fanout=fanout,
             q=torch.cat(self._distributions),
-            q_of=selection_q_of,
-            probs_of=probs_of,
-            without=None if is_deterministic is None else ~is_deterministic,
+            child_q_rows=selection_q_of,
+            node_q_rows=probs_of,
+            without_replacement=None if is_deterministic is None else ~is_deterministic,
             source=growth.source,
             score=None if is_deterministic is None else logq.exp(),
-            grown=grown,
+            explanation=grown,
         )

@@ -68,7 +68,7 @@ class PlannedTree:
         seconds: expected seconds per round; 0 if costs are not known.
     """
 
-    given: tuple[int, int, tuple[float, ...]]
+    inputs: tuple[int, int, tuple[float, ...]]
     paths: tuple[Path, ...]
     tokens: float
     seconds: float
@@ -91,9 +91,9 @@ class SequoiaState:
     level_s: float
     accepted: Counter[int] = field(default_factory=Counter[int])
     tested: Counter[int] = field(default_factory=Counter[int])
-    drawing: PlannedTree | None = None
+    tree: PlannedTree | None = None
 
-    def chances(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
+    def sibling_probs(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
         """Return P[j], the probability that sibling j is the accepted one. `before`: prior values."""
         return tuple(
             (self.accepted[j] + PRIOR_TESTS * prior) / (self.tested[j] + PRIOR_TESTS) for j, prior in enumerate(priors)
@@ -149,43 +149,43 @@ class Sequoia(TreeBuilder):
                     {"grower": "rsd-c", "branching": FIXED[width], "depth": depth}, temperature=1.0,
                 ),
                 key=f"sequoia-{width * depth}", method="draft-tree-sampled",
-                why=MEASURED.get(width * depth, ("", "")), why_on=ON_SMOLLM2.get(width * depth, {}),
+                explanation=MEASURED.get(width * depth, ("", "")), explanation_by_column=ON_SMOLLM2.get(width * depth, {}),
             )
             for width, depth in ((4, 4), (4, 8), (8, 8))
         ),
     )  # fmt: skip
 
-    def prime(self, drafter: Drafter, models: Models) -> SequoiaState:
+    def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
         """Return the costs of forwards; the first run of these models on this machine measures them."""
         costs = costs_of(models)
         return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
-        drawing = self.drawing(growth, plan)
+        drawing = self.plan_tree(growth, plan)
         grown = TreeExplanation(
-            (PLANNED,), before=[tuple((growth.chances or ASSUMED_RANK_PROBS)[0])], after=[drawing.given[2]]
+            (PLANNED,), before=[tuple((growth.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
         )
-        fill_tree = fill_paths if growth.row.sampling.greedy else draw
+        fill_tree = fill_paths if growth.sequence.sampling.greedy else draw
         return fill_tree(growth, drawing.paths, grown)
 
-    def drawing(self, growth: PartialTree, plan: Plan) -> PlannedTree:
+    def plan_tree(self, growth: PartialTree, plan: Plan) -> PlannedTree:
         """Return the tree for the current probabilities; plan it again only if they changed."""
-        row, most = growth.row, plan.within(self.nodes)
+        row, most = growth.sequence, plan.limit_nodes(self.nodes)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, SequoiaState) else None
-        priors = tuple((growth.chances or ASSUMED_RANK_PROBS)[0])
-        sibling_probs = priors if state is None else state.chances(priors)
-        current = state and state.drawing
+        priors = tuple((growth.rank_probs or ASSUMED_RANK_PROBS)[0])
+        sibling_probs = priors if state is None else state.sibling_probs(priors)
+        current = state and state.tree
         if (
             not current
-            or current.given[:2] != (plan.depth, most)
-            or _max_difference(current.given[2], sibling_probs) >= REPLAN_THRESHOLD
+            or current.inputs[:2] != (plan.depth, most)
+            or _max_difference(current.inputs[2], sibling_probs) >= REPLAN_THRESHOLD
         ):
             if state is None:
                 return best_tree(sibling_probs, most, plan.depth)
             costs = [state.costs.verify_s(m) for m in range(1, most + 2)]
             counted_costs = costs if self.counts_time else ()
-            current = state.drawing = best_tree(sibling_probs, most, plan.depth, counted_costs, state.level_s)
+            current = state.tree = best_tree(sibling_probs, most, plan.depth, counted_costs, state.level_s)
             row.report.notes.append(planning_note(current, costs, state.level_s))
         row.report.signals["expected tokens"] = current.tokens
         row.report.signals["expected ms"] = 1e3 * current.seconds
@@ -197,7 +197,7 @@ class Sequoia(TreeBuilder):
         for counts in (state.accepted, state.tested):
             for rank in counts:
                 counts[rank] *= FORGETTING  # type: ignore[assignment]
-        children, path = children_of(outcome.parents), outcome.verdict.path
+        children, path = children_of(outcome.parents), outcome.result.path
         for parent, accepted_node in zip((-1, *path), (*path, None), strict=True):
             for rank, node in enumerate(children[parent + 1]):
                 state.tested[rank] += 1
@@ -275,7 +275,7 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
     # Index of the distribution of each expanded node; −1: the node is missing.
     q_index = torch.zeros(1, dtype=torch.long, device=growth.device)
     for level, (below, rank, inner) in enumerate(shape.levels):
-        values, tokens = sampler.first(distributions, shape.ranks[level], level, top_k)
+        values, tokens = sampler.draw_siblings(distributions, shape.ranks[level], level, top_k)
         parent_q = q_index[below]
         is_present = (parent_q >= 0) & (rank < values.shape[1])
         parent_q, rank = parent_q.clamp_min(0), rank.clamp(max=values.shape[1] - 1)
@@ -284,15 +284,15 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
         goes_on = is_present[inner]
         if level + 1 == len(shape.levels) or not goes_on.any():
             break
-        if not growth.goes_on(distributions := growth.expand((is_present.cumsum(0) - 1)[inner[goes_on]])):
+        if not growth.should_continue(distributions := growth.expand((is_present.cumsum(0) - 1)[inner[goes_on]])):
             break
         q_index = torch.where(goes_on, goes_on.cumsum(0) - 1, -1)
-    return sampler.tree(shape.fanout, grown)
+    return sampler.finish(shape.fanout, grown)
 
 
 def planning_note(tree: PlannedTree, costs: abc.Sequence[float], level_s: float) -> str:
     """Return a note for the trace with the numbers that a tree was planned from."""
-    rates = ", ".join(f"{rate:.2f}" for rate in tree.given[2])
+    rates = ", ".join(f"{rate:.2f}" for rate in tree.inputs[2])
     n, levels = len(tree.paths), max(map(len, tree.paths))
     size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"
     one_ms, all_ms, level_ms, round_ms = (1e3 * s for s in (costs[0], costs[n], level_s, tree.seconds))

@@ -51,15 +51,15 @@ class StochasticBeam(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
     width: int = param(3, **WIDTH)
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
-        row, most = growth.row, plan.within(MOST_NODES)
+        row, most = growth.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(growth, self.siblings)
         path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # of all levels
         phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
         value = torch.zeros(1, dtype=torch.float64, device=growth.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):
-            u = from_numpy(row.draw.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+            u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
             k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))
@@ -69,7 +69,7 @@ class StochasticBeam(TreeBuilder):
             path_logq.append(phi)
             noisy_logq.append(value)
             sampler.add(token, parent)
-        return sampler.tree(
+        return sampler.finish(
             self.width, TreeExplanation((PERTURBED,), before=torch.cat(path_logq), after=torch.cat(noisy_logq))
         )
 

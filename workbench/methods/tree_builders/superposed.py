@@ -60,7 +60,7 @@ class NGrams:
                 self.following.setdefault(tuple(text[at - n : at]), Counter())[text[at]] += 1
         self.n_read = len(text)
 
-    def chances(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
+    def ngram_probs(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
         """Return P_ng of each of `tokens`: Σ w_i · (count of the token) / (count of all) after the last i tokens."""
         probs = [0.0] * len(tokens)
         for n, weight in enumerate(WEIGHTS, 1):
@@ -117,14 +117,14 @@ class Superposed(TreeBuilder):
         0.0, ge=0.0, le=1.0, doc="α, weight of an n-gram model of the text so far; 0.54 in the paper, 0: off"
     )
 
-    def prime(self, drafter: Drafter, models: Models) -> NGrams:
+    def init_state(self, drafter: Drafter, models: Models) -> NGrams:
         """Return empty counts."""
         return NGrams()
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Draft level by level: score candidates, keep the best, superpose them."""
-        most = plan.within(MOST_NODES)
-        counts = self._counts(growth.row.state.tree_builder, growth.row.committed)
+        most = plan.limit_nodes(MOST_NODES)
+        counts = self._counts(growth.sequence.state.tree_builder, growth.sequence.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
         scores = own_scores = torch.zeros(1, device=growth.device)
         lambdas = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
@@ -133,7 +133,7 @@ class Superposed(TreeBuilder):
             logq, tokens = (part.expand(len(scores), -1) for part in distributions.best(CANDIDATES))
             gain = own_gain = (logq / TEMPERATURE).log_softmax(1)
             if counts is not None:
-                gain = self._smoothed(gain, tokens, counts, growth.row.committed, texts)
+                gain = self._smoothed(gain, tokens, counts, growth.sequence.committed, texts)
             new_scores = (scores.unsqueeze(1) + gain).reshape(-1)
             k = min(self.width, most - growth.n, int(torch.isfinite(new_scores).sum()))
             if not k:
@@ -150,14 +150,14 @@ class Superposed(TreeBuilder):
                 texts = [[*texts[draft], token] for draft, token in pairs]
             if level + 1 == plan.depth or growth.n >= most:
                 break
-            if not growth.goes_on(distributions := growth.superpose(lambdas[-1][1])):
+            if not growth.should_continue(distributions := growth.superpose(lambdas[-1][1])):
                 break
         growth.close()
         if not draft_logq:  # the drafter failed
             return DraftTree.empty(growth.source, growth.device)
         lambda_before, lambda_after = zip(*lambdas, strict=True)
         grown = TreeExplanation((SUPERPOSED,), before=torch.cat(lambda_before), after=torch.cat(lambda_after))
-        return growth.chosen(self.width, torch.cat(draft_logq).exp(), grown)
+        return growth.to_tree(self.width, torch.cat(draft_logq).exp(), grown)
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
         if not self.ngrams:
@@ -177,7 +177,7 @@ class Superposed(TreeBuilder):
         """Return the gain of each candidate, to be added to the score of its draft."""
         contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         ngram_probs = [
-            counts.chances(text, candidates) for text, candidates in zip(contexts, to_list(tokens), strict=True)
+            counts.ngram_probs(text, candidates) for text, candidates in zip(contexts, to_list(tokens), strict=True)
         ]
         ngram_p = torch.tensor(ngram_probs, dtype=logp.dtype).to(logp.device)
         own_gain = (1 - self.ngrams) * logp

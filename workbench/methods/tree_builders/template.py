@@ -89,7 +89,7 @@ class Template(TreeBuilder):
             chances: how often each rank of each level is right; the last level also applies to all deeper ones; empty:
                 `ASSUMED`.
         """
-        depth, most = plan.depth, plan.within(self.nodes)
+        depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":
             return best_paths(rank_probs or ASSUMED_RANK_PROBS, most, depth)
         if self.shape == "even":
@@ -98,16 +98,18 @@ class Template(TreeBuilder):
             return [path for level in levels for path in islice(level, most)][:most]
         children = PUBLISHED[self.shape]
         nodes = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
-        return sorted(nodes, key=lambda path: (len(path), path))[: plan.within(MOST_NODES)]
+        return sorted(nodes, key=lambda path: (len(path), path))[: plan.limit_nodes(MOST_NODES)]
 
-    def grow(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
         grown = (
-            TreeExplanation((BEST,), before=growth.chances or ASSUMED_RANK_PROBS)
+            TreeExplanation((BEST,), before=growth.rank_probs or ASSUMED_RANK_PROBS)
             if self.shape == "best"
             else TreeExplanation((FIXED,))
         )
-        return fill_paths(growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.chances))), grown)
+        return fill_paths(
+            growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.rank_probs))), grown
+        )
 
 
 def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation) -> DraftTree:
@@ -120,7 +122,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
         logq, tokens = candidates[-1]
         growth.add(tokens[below, rank], below if level else None)
         draft_logq.append(logq[below, rank])
-        if level + 1 == len(shape.levels) or not growth.goes_on(distributions := growth.expand(inner)):
+        if level + 1 == len(shape.levels) or not growth.should_continue(distributions := growth.expand(inner)):
             break
         candidates.append(distributions.best(shape.ranks[level + 1]))
     if len(draft_logq) < len(shape.levels):  # the policy stopped drafting early
@@ -135,13 +137,13 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
         fanout=shape.fanout,
         source=growth.source,
         score=torch.cat(draft_logq)[shape.order].exp(),
-        grown=grown,
+        explanation=grown,
     )
 
 
 def template_of(plan: Plan) -> Template:
     """Return the fixed shape that a plan names, or the best of 12 nodes."""
-    return plan.grower if isinstance(plan.grower, Template) else Template()
+    return plan.tree_builder if isinstance(plan.tree_builder, Template) else Template()
 
 
 @lru_cache(maxsize=256)

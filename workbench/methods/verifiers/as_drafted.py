@@ -79,7 +79,7 @@ class AsDrafted(Verifier):
             lacks="a target that was trained with placeholders",
         ),
     )  # fmt: skip
-    reads_laws: ClassVar[bool] = True
+    reads_draft_probs: ClassVar[bool] = True
     keeps_greedy: ClassVar[bool] = False
     sure: float = param(
         0.0,
@@ -88,7 +88,7 @@ class AsDrafted(Verifier):
         doc="β, accept draft tokens unverified if their draft probability is above this; 1 is exact",
     )
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
@@ -96,7 +96,7 @@ class AsDrafted(Verifier):
         """Apply the exact rule, except at nodes whose draft probability exceeds β."""
         tree, exact = v.tree, exact_decision(v)
         if not is_chain_with_probs(tree, exact):
-            return exact.for_nothing
+            return exact.without_error
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
         token_q = at_draft_tokens(tree, q)
@@ -107,8 +107,8 @@ class AsDrafted(Verifier):
                 select_rows(v.p, node), select_rows(q, node), select_rows(v.logits, node), self.sure
             )
 
-        greedy = v.u_stop is None
+        greedy = v.u_bonus is None
         deviation = (
-            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.late)
+            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.lazy)
         )
         return accept_unverified(exact, writes, AS_DRAFTED, {"own_chance": token_q}, deviation)

@@ -48,7 +48,7 @@ class Block(Exact):
 
     name: ClassVar[str] = "block"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
-    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.CHAIN})
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "τ / τ of token-by-token verification, both expected on the same drafts of 8, temperature 1",
@@ -60,20 +60,20 @@ class Block(Exact):
         ),
     )  # fmt: skip
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
-    def judge(
+    def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Test all prefixes at once, with sums in float64; verify a tree by recursive rejection."""
         if tree.sampling is not Sampling.CHAIN:
             return recursive_rejection(tree, p, u_stop, late)
         assert tree.q is not None
-        assert tree.q_of is not None
+        assert tree.child_q_rows is not None
         tiny = torch.finfo(torch.float64).tiny
-        p_x, q_x = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1), tree.q[tree.q_of[:-1], tree.tokens]
+        p_x, q_x = p[:-1].gather(1, tree.tokens.unsqueeze(1)).squeeze(1), tree.q[tree.child_q_rows[:-1], tree.tokens]
         gain = (p_x.double().log() - q_x.double().clamp_min(tiny).log()).cumsum(0)  # [N]
         # w may not exceed 1: its logarithm is a running sum clamped at 0 from above, computed for all steps at once.
         log_w = gain - gain.cummax(0).values.clamp_min(0)
@@ -81,11 +81,11 @@ class Block(Exact):
 
         def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R 1"]], Float[Tensor, "R V"]]:
             if not ends:
-                return [excess(fans.p, fans.q, w[fans.place, None].to(p.dtype))], fans.p
-            rest = (fans.p * w[fans.place, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
+                return [excess(fans.p, fans.q, w[fans.position, None].to(p.dtype))], fans.p
+            rest = (fans.p * w[fans.position, None].to(p.dtype)).sub_(fans.q).clamp_(min=0)
             more = rest.sum(1, keepdim=True)
             # A position without residual is never the end, but `pick` does not accept weights of sum 0.
-            return [more], where_rows((fans.there & (more > 0)).squeeze(1), rest, fans.p)
+            return [more], where_rows((fans.has_child & (more > 0)).squeeze(1), rest, fans.p)
 
         (more,), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=supports_distributions(p, tree.q))
         more = more[1:].double()  # [N-1]

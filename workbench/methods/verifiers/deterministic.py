@@ -26,9 +26,9 @@ class Deterministic(Exact):
 
     name: ClassVar[str] = "deterministic"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling)
-    made_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling) - {Sampling.DETERMINISTIC}
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset(Sampling) - {Sampling.DETERMINISTIC}
 
-    def judge(
+    def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Verify as if every draft were deterministic."""

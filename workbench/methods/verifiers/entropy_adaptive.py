@@ -63,8 +63,8 @@ class GeneratorState:
         entropies: entropies of the last distributions that tokens were drawn from, in bits, the newest last.
     """
 
-    small: bool
-    since: int
+    is_draft_model: bool
+    n_tokens: int
     entropies: tuple[float, ...] = ()
 
     @property
@@ -72,14 +72,14 @@ class GeneratorState:
         """Mean entropy H̄ in bits; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
-    def wrote(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:
+    def after_token(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:
         """Return the state after one more token, drawn from a distribution of that entropy; the model may switch."""
         last = (*self.entropies, entropy)[-verifier.entropy_window :]
-        pen = GeneratorState(self.small, self.since + 1, last)
+        pen = GeneratorState(self.is_draft_model, self.n_tokens + 1, last)
         small_next = pen.mean < verifier.mean_entropy
         return (
             GeneratorState(small_next, 0, last)
-            if small_next is not self.small and pen.since >= verifier.least_run
+            if small_next is not self.is_draft_model and pen.n_tokens >= verifier.least_run
             else pen
         )
 
@@ -94,9 +94,9 @@ class EntropyState:
         target: entropy in bits of the target's distribution at the same positions.
     """
 
-    pen: GeneratorState
-    then: abc.Sequence[GeneratorState] = ()
-    target: abc.Sequence[float] = ()
+    current: GeneratorState
+    node_states: abc.Sequence[GeneratorState] = ()
+    target_entropies: abc.Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class EntropyAdaptive(Verifier):
             "Simonds 2025, arXiv:2502.06833, results (recalled; direction)", temperature=0.0,
         ),
     )  # fmt: skip
-    reads_laws: ClassVar[bool] = True
+    reads_draft_probs: ClassVar[bool] = True
     keeps_greedy: ClassVar[bool] = False
     mean_entropy: float = param(
         1.5,
@@ -138,10 +138,10 @@ class EntropyAdaptive(Verifier):
         5, ge=1, le=64, doc="d, minimum number of tokens between two switches of the generating model"
     )
 
-    def prime(self, row: Sequence, models: Models) -> EntropyState:
+    def init_state(self, row: Sequence, models: Models) -> EntropyState:
         """Return the initial state: the target generates first; the model may switch after its first token."""
         make_ready(models.target.device)
-        return EntropyState(GeneratorState(small=False, since=self.least_run))
+        return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes that the small model generates."""
@@ -150,7 +150,7 @@ class EntropyAdaptive(Verifier):
         state.then = (state.pen,)
         if not is_chain_with_probs(tree, exact):
             state.then = [state.pen] * (len(tree) + 1)
-            return exact.for_nothing
+            return exact.without_error
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
         draft_entropies = compute_node_errors(len(tree), lambda node: bits(select_rows(q, node)), q, lazy=True)
@@ -170,22 +170,22 @@ class EntropyAdaptive(Verifier):
             excess_mass = excess(select_rows(q, node), select_rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
             return torch.where(writes[node], excess_mass, 0.0)
 
-        greedy = v.u_stop is None
+        greedy = v.u_bonus is None
         deviation = (
-            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.late)
+            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.lazy)
         )
         return accept_unverified(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
         state: EntropyState = row.state.verifier
-        path = outcome.verdict.path
+        path = outcome.result.path
         position = path[-1] + 1 if path else 0
-        pen = state.then[position]
-        n_small = sum(state.then[node].small for node in path)
-        state.pen = pen if pen.small else pen.wrote(state.target[position], self)
+        pen = state.node_states[position]
+        n_small = sum(state.node_states[node].is_draft_model for node in path)
+        state.current = pen if pen.is_draft_model else pen.after_token(state.target_entropies[position], self)
         row.report.signals["tokens of the small model's own"] = n_small
-        row.report.signals["mean entropy (bits)"] = state.pen.mean
+        row.report.signals["mean entropy (bits)"] = state.current.mean
 
 
 def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:

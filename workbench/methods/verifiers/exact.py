@@ -34,18 +34,18 @@ EMITTED = Rule(
 class Exact(Verifier):
     """A rule for sampled drafts. For deterministic drafts, the draft that equals the target's draw is accepted."""
 
-    made_for: ClassVar[frozenset[Sampling]] = frozenset()
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset()
     """Ways of drawing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply greedy match, the rule for deterministic drafts, or `judge`."""
-        if v.u_stop is None:
+        if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
-            return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
-        return self.judge(v.tree, v.p, v.u_stop, v.late)
+            return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
+        return self.decide(v.tree, v.p, v.u_bonus, v.lazy)
 
-    def judge(
+    def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Apply the rule to a tree of at least one node, with the distributions that it was drawn from."""
@@ -56,13 +56,13 @@ class Exact(Verifier):
 class EmissionVerifier(Exact):
     """A rule defined by the distribution of the token that a position emits, given the drafts there."""
 
-    says: ClassVar[Rule] = EMITTED
+    explanation: ClassVar[Rule] = EMITTED
 
-    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Return the probability that each child is accepted, and the token's distribution if none is."""
         raise NotImplementedError
 
-    def outline(
+    def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code: (acceptance, final distribution at the children's tokens, its other mass).
@@ -72,7 +72,7 @@ class EmissionVerifier(Exact):
         """
         return None
 
-    def judge(
+    def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Compute the emitted token's distribution, draw from it, and accept the draft that equals the draw."""
@@ -80,20 +80,20 @@ class EmissionVerifier(Exact):
         is_compiled = supports_distributions(p, tree.q)
 
         def at(fans: SiblingGroups, ends: bool) -> tuple[Sequence[Float[Tensor, "R F"]], Tensor]:
-            if is_compiled and not ends and (outline := self.outline(tree, fans)) is not None:
+            if is_compiled and not ends and (outline := self.compiled_acceptance(tree, fans)) is not None:
                 accept_probs, left_x, other_mass = outline
                 reject_prob = (1 - accept_probs.sum(1, keepdim=True)).clamp_min_(0)
                 is_same = fans.token.unsqueeze(2) == fans.token.unsqueeze(1)  # [R, F, F]
                 emitted = (is_same * accept_probs.unsqueeze(1)).sum(2).addcmul_(reject_prob, left_x)
                 return child_acceptance(fans, emitted, reject_prob * other_mass), p
             accept, unclaimed, left_probs = match_sampled_token(
-                fans, fans.emitted(*self.tests(tree, fans)), inplace=True
+                fans, fans.emitted_probs(*self.acceptance(tree, fans)), inplace=True
             )
             return [accept, unclaimed], left_probs
 
         (accept, unclaimed), stop = verify_positions(tree, p, u_stop, at, late, in_one_piece=is_compiled)
         inputs = {"emitted": accept * unclaimed, "unclaimed": unclaimed}
-        return AcceptanceDecision(accept, stop, reason=Reason((self.says,), inputs))
+        return AcceptanceDecision(accept, stop, reason=Reason((self.explanation,), inputs))
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:

@@ -36,8 +36,8 @@ class GreedyDraft(EmissionVerifier):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(
         {Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.FIXED_NUMBER, Sampling.HEAD_AND_ONE}
     )
-    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.HEAD_AND_ONE})
-    says: ClassVar[Rule] = rule_of(
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.HEAD_AND_ONE})
+    explanation: ClassVar[Rule] = rule_of(
         "greedy-draft", "Greedy draft", "The one sampled draft is tested with min(1, p / q̃).", PAPER
     )
     claims: ClassVar[tuple[Claim, ...]] = tuple(
@@ -53,10 +53,10 @@ class GreedyDraft(EmissionVerifier):
         for warmth in (0.5, 1.0)
     )  # fmt: skip
 
-    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Test the last child of each position, which was sampled."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
-        heads = (fans.there & ~last).to(fans.q.dtype)
+        heads = (fans.has_child & ~last).to(fans.q.dtype)
         rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = rest.sum(1, keepdim=True)
         # q̃ is 0 if the chosen tokens have all of q; then the last draft is deterministic, too.
@@ -64,16 +64,16 @@ class GreedyDraft(EmissionVerifier):
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
 
-    def outline(
+    def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Test once, by q without the earlier children."""
         test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
-        return accept_probs, test.at_tokens, test.beside.unsqueeze(1)
+        return accept_probs, test.at_tokens, test.other_mass.unsqueeze(1)
 
 
 def _last(fans: SiblingGroups) -> Bool[Tensor, "R F"]:
     """Return which child of each position is the last."""
-    n = fans.there.sum(1, keepdim=True)
+    n = fans.has_child.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

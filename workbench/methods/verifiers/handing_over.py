@@ -19,9 +19,9 @@ from workbench.kernels.rejection import recursive_rejection
 
 def exact_decision(v: Verification) -> AcceptanceDecision:
     """Return the decision of greedy match or recursive rejection, for nodes that the drafter does not decide."""
-    if v.u_stop is None:
+    if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
-    return recursive_rejection(v.tree, v.p, v.u_stop, v.late)
+    return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
 
 
 def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
@@ -57,4 +57,6 @@ def accept_unverified(
     """
     assert exact.reason is not None
     reason = Reason((*exact.reason.rules[:1], rule), {**exact.reason.inputs, **inputs}, accepted.long())
-    return AcceptanceDecision(torch.where(accepted, 1.0, exact.accept), exact.stop, reason=reason, paid=paid)
+    return AcceptanceDecision(
+        torch.where(accepted, 1.0, exact.accept), exact.bonus, reason=reason, distribution_error=paid
+    )

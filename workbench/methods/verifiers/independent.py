@@ -26,9 +26,9 @@ class Independent(Exact):
 
     name: ClassVar[str] = "independent"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.SAMPLED})
-    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
 
-    def judge(
+    def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Apply recursive rejection, treating siblings as independent draws."""

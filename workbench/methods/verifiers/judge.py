@@ -143,7 +143,7 @@ class Judge(Verifier):
         is_same = info.config.get("draft_model") == models.drafter_name
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
-    def prime(self, row: Sequence, models: Models) -> JudgeHead:
+    def init_state(self, row: Sequence, models: Models) -> JudgeHead:
         """Return the judge head, which all sequences share."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
@@ -152,19 +152,19 @@ class Judge(Verifier):
         tree = v.tree
         exact = verify_lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):
-            return exact.for_nothing
+            return exact.without_error
         scores = v.state(v.hidden[1:], tree.states).sigmoid().to(v.p.dtype)
         is_good = scores > self.judge_threshold
         is_good &= ~v.logits[tree.parents + 1, tree.tokens].isneginf()
-        if v.u_stop is None:
+        if v.u_bonus is None:
             is_good &= ~has_target_token_sibling(tree, exact.accept)
         rules = exact.reason.rules
         rule_of_node = torch.where(is_good, len(rules), ranks(tree.parents).clamp_max(len(rules) - 1))
         inputs = {**exact.reason.inputs, "judged": scores}
         return AcceptanceDecision(
             torch.where(is_good, 1.0, exact.accept),
-            exact.stop,
+            exact.bonus,
             reason=Reason((*(UNJUDGED[rule.name] for rule in rules), GOOD), inputs, rule_of_node),
-            paid=torch.where(is_good, 1 - exact.accept, 0.0),
-            at_most=v.u_stop is not None and tree.fanout > 1,
+            distribution_error=torch.where(is_good, 1 - exact.accept, 0.0),
+            is_upper_bound=v.u_bonus is not None and tree.fanout > 1,
         )

@@ -41,8 +41,8 @@ class KSeq(EmissionVerifier):
 
     name: ClassVar[str] = "k-seq"
     exact_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.SAMPLED})
-    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
-    says: ClassVar[Rule] = rule_of(
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED})
+    explanation: ClassVar[Rule] = rule_of(
         "k-seq",
         "K-SEQ",
         "The first sibling that passes min(1, p / (ρ·q)) is accepted; ρ compensates their number.",
@@ -57,16 +57,16 @@ class KSeq(EmissionVerifier):
         ),
     )  # fmt: skip
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         """Compile the search for ρ now, which takes seconds, rather than in a round; return no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))
 
-    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Run the tests in sequence, for all positions at once."""
         p, q = fans.p, fans.q
-        k = fans.there.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
+        k = fans.has_child.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = (
             _compiled_discounts(fans)[0]
             if supports_distributions(fans.target.distributions, fans.drafter.distributions)
@@ -76,21 +76,21 @@ class KSeq(EmissionVerifier):
         beta = shared.sum(1, keepdim=True)
         tiny = torch.finfo(p.dtype).tiny
         test_probs = torch.where(
-            fans.there, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0
+            fans.has_child, shared.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny), 0.0
         )
         accept_probs = _first(test_probs)
         rest = (p - shared * (_any(beta, k) / beta.clamp_min(tiny))).clamp_min_(0)
         total = rest.sum(1, keepdim=True)
         return accept_probs, torch.where(total > 0, rest / total.clamp_min(tiny), p)
 
-    def outline(
+    def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code, which keeps a position's distributions in the CPU caches."""
         rho, share, other_mass, total = _compiled_discounts(fans)
-        p, q, tiny = fans.target.of(fans.token), fans.drafter.of(fans.token), torch.finfo(torch.float32).tiny
+        p, q, tiny = fans.target.gather(fans.token), fans.drafter.gather(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
-        accept_probs = _first(torch.where(fans.there, shared / q.clamp_min(tiny), 0.0))
+        accept_probs = _first(torch.where(fans.has_child, shared / q.clamp_min(tiny), 0.0))
         is_empty = total <= 0  # no residual: return p, as in `tests`; it is never drawn from
         at_tokens = torch.where(is_empty, p, (p - shared * share).clamp_min_(0) / total.clamp_min(tiny))
         return accept_probs, at_tokens, torch.where(is_empty, 1.0, other_mass / total.clamp_min(tiny))
@@ -110,7 +110,7 @@ def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]
         fans.drafter.distributions,
         fans.drafter.at,
         fans.token,
-        fans.there,
+        fans.has_child,
     )
     arguments = (
         *(tensor.contiguous().numpy() for tensor in inputs),

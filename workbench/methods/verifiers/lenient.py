@@ -68,14 +68,16 @@ class Lenient(Verifier):
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p/λ."""
-        if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest()).for_nothing
+        if v.u_bonus is None:
+            return greedy_match(v.tree, v.likeliest()).without_error
         tree = v.tree
-        test = relaxed_rejection(tree, v.p, v.u_stop, Lift(self.lenience), v.late, with_total_variation=True)
+        test = relaxed_rejection(tree, v.p, v.u_bonus, Lift(self.lenience), v.lazy, with_total_variation=True)
         inputs = {"residual": test.residual, "q_left": test.q_left}
         if tree.q is None:
             reason = Reason((LENIENT_POINT,), inputs)
         else:
-            rule_of_node = (tree.probs_of < 0).long() if tree.probs_of is not None else tree.tokens.new_zeros(len(tree))
+            rule_of_node = (
+                (tree.node_q_rows < 0).long() if tree.node_q_rows is not None else tree.tokens.new_zeros(len(tree))
+            )
             reason = Reason((LENIENT, LENIENT_POINT), {**inputs, "q": test.q}, rule_of_node)
-        return AcceptanceDecision(test.accept, test.stop, reason=reason, paid=test.apart)
+        return AcceptanceDecision(test.accept, test.bonus, reason=reason, distribution_error=test.total_variation)

@@ -131,7 +131,7 @@ class Nearest(Verifier):
         0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )
 
-    def prime(self, row: Sequence, models: Models) -> Neighbours:
+    def init_state(self, row: Sequence, models: Models) -> Neighbours:
         """Return the neighbours by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
@@ -141,16 +141,16 @@ class Nearest(Verifier):
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̃ₓ; at temperature 0, accept by the argmax of p̃ₓ."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
-        if v.u_stop is None and (is_exact or not len(tree)):
-            return greedy_match(tree, v.likeliest()).for_nothing
+        if v.u_bonus is None and (is_exact or not len(tree)):
+            return greedy_match(tree, v.likeliest()).without_error
         neighbours = v.state.of(tree.tokens, self.neighbours)  # [N, k]
         if v.sampling.processors:
             is_forbidden = v.logits[tree.parents + 1, tree.tokens].isneginf()
             neighbours = torch.where(is_forbidden.unsqueeze(1), tree.tokens.unsqueeze(1), neighbours)
-        lift = Lift(near=neighbours, mass=self.mass, ratio=self.mass_ratio)
-        if v.u_stop is None:
+        lift = Lift(neighbours=neighbours, mass=self.mass, ratio=self.mass_ratio)
+        if v.u_bonus is None:
             return _greedy(v, lift)
-        test = relaxed_rejection(tree, v.p, v.u_stop, lift, v.late)
+        test = relaxed_rejection(tree, v.p, v.u_bonus, lift, v.lazy)
         inputs = {"residual": test.residual, "q_left": test.q_left, "near": test.lifted - test.residual}
         if tree.q is not None:
             inputs["q"] = test.q
@@ -158,7 +158,11 @@ class Nearest(Verifier):
         deviation = test.accept - (test.residual / test.q_left.clamp_min(tiny)).clamp(max=1)
         is_bound = tree.q is not None or tree.fanout > 1
         return AcceptanceDecision(
-            test.accept, test.stop, reason=Reason((NEAREST,), inputs), paid=deviation, at_most=is_bound
+            test.accept,
+            test.bonus,
+            reason=Reason((NEAREST,), inputs),
+            distribution_error=deviation,
+            is_upper_bound=is_bound,
         )
 
 
@@ -180,4 +184,4 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     inputs = {**exact.reason.inputs, "lifted": lifted, "best": best}
     reason = Reason((NEAREST_OWN, NEAREST_GREEDY), inputs, is_lifted.long())
     accept = torch.where(is_good, 1.0, exact.accept)
-    return AcceptanceDecision(accept, exact.stop, reason=reason, paid=torch.where(is_good, 1.0, 0.0))
+    return AcceptanceDecision(accept, exact.bonus, reason=reason, distribution_error=torch.where(is_good, 1.0, 0.0))

@@ -24,7 +24,7 @@ def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
         >>> [verifier.name for verifier in offered(Sampling.CHAIN)]
         ['block', 'deterministic']
     """
-    return tuple(v for v in EXACT_VERIFIERS if set(kinds) <= v.exact_for and set(kinds) & v.made_for)
+    return tuple(v for v in EXACT_VERIFIERS if set(kinds) <= v.exact_for and set(kinds) & v.useful_for)
 
 
 def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
@@ -33,7 +33,7 @@ def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exac
     With a tree builder that does not suit the verifier, the method does not promise the target's distribution:
     `Configured.unsound` has the reason.
     """
-    return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.made_for for grower in tree_builders))
+    return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.useful_for for grower in tree_builders))
 
 
 def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:

@@ -57,8 +57,8 @@ class OptimalTwo(EmissionVerifier):
     exact_for: ClassVar[frozenset[Sampling]] = frozenset(
         {Sampling.DETERMINISTIC, Sampling.CHAIN, Sampling.SAMPLED, Sampling.FIXED_NUMBER}
     )
-    made_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED, Sampling.FIXED_NUMBER})
-    says: ClassVar[Rule] = rule_of(
+    useful_for: ClassVar[frozenset[Sampling]] = frozenset({Sampling.SAMPLED, Sampling.FIXED_NUMBER})
+    explanation: ClassVar[Rule] = rule_of(
         "optimal-two", "Optimal choice of two", "One of the first two drafts is chosen by weights, and tested.", PAPER
     )
     claims: ClassVar[tuple[Claim, ...]] = (
@@ -75,7 +75,7 @@ class OptimalTwo(EmissionVerifier):
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
             key="bound", tolerance=0.005, method="draft-tree-sampled",
-            why_on={"smollm2": (
+            explanation_by_column={"smollm2": (
                 "2026-11-24 13:53 UTC",
                 f"{WRONG_SCALE}: with 14 prompts the interval is ±0.7 % and contains 1; the tolerance is 0.5 %. On the "
                 "bundled pair, with 25, it is reproduced.",
@@ -85,7 +85,7 @@ class OptimalTwo(EmissionVerifier):
     free: int = param(32, ge=1, le=256, doc="number of tokens with individual weights; more are closer to the optimum")
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         """Compile the search for weights now, which takes seconds, rather than in a round; return no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
@@ -94,12 +94,12 @@ class OptimalTwo(EmissionVerifier):
         if supports_distributions(probs, probs):
             self._compiled(DraftTree.chain([0]), dummy_sibling_groups(probs), ends=True)
 
-    def tests(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
         """Test the pair, then the other siblings."""
         if supports_distributions(fans.target.distributions, fans.drafter.distributions):
             accept_probs, _, _, rest = self._compiled(tree, fans, ends=True)
             return accept_probs, rest
-        p, q, x, is_child = fans.p, fans.q, fans.token, fans.there
+        p, q, x, is_child = fans.p, fans.q, fans.token, fans.has_child
         tiny, without = torch.finfo(p.dtype).tiny, tree.sampling in WITHOUT_REPLACEMENT
 
         def test(probs: Tensor, drawn_from: Tensor, token: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class OptimalTwo(EmissionVerifier):
             rest = where_rows(has_child.squeeze(1), residual(rest, q), rest)
         return accept_probs, rest
 
-    def outline(
+    def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
         """Return `tests` by compiled code, without wide intermediate tensors."""
@@ -148,7 +148,7 @@ class OptimalTwo(EmissionVerifier):
         )
         arguments = (
             *p, *q, *(np.ndarray(probs.shape, np.int32, probs) for probs in distributions),
-            fans.token.contiguous().numpy(), fans.there.contiguous().numpy(),
+            fans.token.contiguous().numpy(), fans.has_child.contiguous().numpy(),
             min(self.free, len(distributions[0][0])), GROUPS, tree.sampling in WITHOUT_REPLACEMENT, self.steps,
             np.float32(math.exp(MOST)),
             accept_probs.numpy(), at_tokens.numpy(), other_mass.numpy(), rest.numpy(), np.zeros(2, np.int64),

@@ -88,7 +88,7 @@ class Reflective(Verifier):
     reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second look at the draft; 0 is exact")
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
-    def prime(self, row: Sequence, models: Models) -> Int[Tensor, " R"]:
+    def init_state(self, row: Sequence, models: Models) -> Int[Tensor, " R"]:
         """Return the token ids of the question, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
@@ -105,22 +105,24 @@ class Reflective(Verifier):
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
         tree = v.tree
-        if v.probed is None:
-            return verify_lossless(v).for_nothing
-        if v.u_stop is None:
-            return self._greedy(v, v.probed)
+        if v.probe_output is None:
+            return verify_lossless(v).without_error
+        if v.u_bonus is None:
+            return self._greedy(v, v.probe_output)
         p = v.p
-        mixed, second = self._mixed(v, v.probed, p.dtype)
+        mixed, second = self._mixed(v, v.probe_output, p.dtype)
         is_tested = torch.zeros(len(p), 1, dtype=torch.bool, device=p.device).index_fill(0, tree.parents + 1, True)
         p_hat = torch.where(is_tested, v.probs_of(mixed), p)  # p̂ [N+1, V]
-        test = relaxed_rejection(tree, p_hat, v.u_stop, Lift(), v.late)
+        test = relaxed_rejection(tree, p_hat, v.u_bonus, Lift(), v.lazy)
         reflected = v.probs_of(second)[tree.parents + 1, tree.tokens]
         inputs = {"residual": test.residual, "q_left": test.q_left, "reflected": reflected}
         if tree.q is not None:
             inputs["q"] = test.q
         tv = (p_hat - p).abs_().sum(1) / 2
         deviation = torch.where(ranks(tree.parents) == 0, tv[tree.parents + 1], 0.0)
-        return AcceptanceDecision(test.accept, test.stop, reason=Reason((REFLECTIVE,), inputs), paid=deviation)
+        return AcceptanceDecision(
+            test.accept, test.bonus, reason=Reason((REFLECTIVE,), inputs), distribution_error=deviation
+        )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
         """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
@@ -137,7 +139,10 @@ class Reflective(Verifier):
             ranks(tree.parents) == 0, (tokens != target_tokens)[positions].to(decision.accept.dtype), 0.0
         )
         return AcceptanceDecision(
-            decision.accept, decision.stop, reason=Reason((REFLECTIVE_GREEDY,), decision.reason.inputs), paid=deviation
+            decision.accept,
+            decision.bonus,
+            reason=Reason((REFLECTIVE_GREEDY,), decision.reason.inputs),
+            distribution_error=deviation,
         )
 
     def _mixed(
@@ -147,7 +152,7 @@ class Reflective(Verifier):
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second
-        first = (v.logits if v.raw is None else v.raw).to(dtype)
+        first = (v.logits if v.raw_logits is None else v.raw_logits).to(dtype)
         return (1 - self.reflection) * first + self.reflection * second, second
 
 

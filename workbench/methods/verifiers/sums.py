@@ -46,7 +46,7 @@ def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
     """Return the deviation as `workbench.core.relaxed.price_of_keeping` does."""
-    q, q_index = tree.q, node if tree.q_of is None else tree.q_of[node]
+    q, q_index = tree.q, node if tree.child_q_rows is None else tree.child_q_rows[node]
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.threshold_rule_error(tree, p, least, node)
     inputs = select_rows(p, node).numpy(), q.numpy(), q_index.numpy(), least[node].numpy()

@@ -67,14 +67,14 @@ class TypicalAcceptance(Verifier):
         0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy): the acceptance threshold at high entropy"
     )
 
-    def prime(self, row: Sequence, models: Models) -> None:
+    def init_state(self, row: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Return acceptance 0 or 1 per node; `walk` chooses among paths by their target probabilities (the score)."""
-        if v.u_stop is None:
-            return greedy_match(v.tree, v.likeliest()).for_nothing
+        if v.u_bonus is None:
+            return greedy_match(v.tree, v.likeliest()).without_error
         tree, p = v.tree, v.p
         entropy = v.entropies()
         threshold = torch.minimum(p.new_tensor(self.epsilon), self.delta * torch.exp(-entropy))  # [N+1]
@@ -90,12 +90,14 @@ class TypicalAcceptance(Verifier):
 
         is_chain = tree.fanout <= 1
         deviation = (
-            compute_node_errors(len(tree), price, p, v.late)
+            compute_node_errors(len(tree), price, p, v.lazy)
             if is_chain
             else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
-        stop, reason = sample_bonus_tokens(p, v.u_stop, v.late), Reason((TYPICAL,), inputs)
-        return AcceptanceDecision(accept, stop, p_x, reason, deviation, at_most=not is_chain and tree.q is not None)
+        stop, reason = sample_bonus_tokens(p, v.u_bonus, v.lazy), Reason((TYPICAL,), inputs)
+        return AcceptanceDecision(
+            accept, stop, p_x, reason, deviation, is_upper_bound=not is_chain and tree.q is not None
+        )
 
     def walk(
         self,
@@ -123,7 +125,7 @@ class TypicalAcceptance(Verifier):
         results = tuple((node, node in path) for node in tested_nodes)
         return VerificationResult(path, int(stop[position]), bool(children_of(parents)[position]), results, {})
 
-    def draws(self, sampling: SamplingParams) -> bool:
+    def needs_uniform(self, sampling: SamplingParams) -> bool:
         """Return False: acceptance is a threshold, and nothing is drawn."""
         return False
 

@@ -57,9 +57,9 @@ class CheckResult:
         says: result as text; if the heads do not match, also the target that would fit.
     """
 
-    what: str
+    name: str
     fits: bool | None
-    says: str
+    message: str
 
 
 def check_compatibility(checkpoint: Checkpoint, target: HeadRequirements) -> list[CheckResult]:
@@ -69,7 +69,7 @@ def check_compatibility(checkpoint: Checkpoint, target: HeadRequirements) -> lis
 
 def mismatch_reason(checkpoint: Checkpoint, target: HeadRequirements) -> str:
     """Return why heads do not fit a target, as a sentence; empty if they fit."""
-    reasons = [line.says for line in check_compatibility(checkpoint, target) if line.fits is False]
+    reasons = [line.message for line in check_compatibility(checkpoint, target) if line.fits is False]
     return (
         f"{checkpoint.name} ({checkpoint.layout}) does not fit {target.name}: {'; '.join(reasons)}." if reasons else ""
     )
@@ -101,8 +101,8 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
             f"it knows {vocab:,} tokens and the target has {target.vocab_size:,}; it is for a target of {vocab:,} "
             f"tokens{intended_target}",
         )
-    if checkpoint.kept is not None:
-        yield CheckResult("draft vocabulary", None, f"it proposes {len(checkpoint.kept):,} of them")
+    if checkpoint.draft_tokens is not None:
+        yield CheckResult("draft vocabulary", None, f"it proposes {len(checkpoint.draft_tokens):,} of them")
 
 
 def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
@@ -126,7 +126,7 @@ def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
         head_rope, target_rope = _rope(checkpoint.facts["rope"]), _rope(target.rope)
         comparison = "as the target's" if head_rope == target_rope else f"its own; the target's are {target_rope}"
         yield CheckResult("positions", None, f"{head_rope}, {comparison}")
-    yield from (CheckResult("note", None, note) for note in checkpoint.says)
+    yield from (CheckResult("note", None, note) for note in checkpoint.notes)
 
 
 def _rope(rope: Mapping[str, Any]) -> str:
@@ -147,12 +147,12 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
     """
     import torch
 
-    stored = checkpoint.parts.get("embed.weight")
+    stored = checkpoint.tensor_names.get("embed.weight")
     if stored is None:
         return ""
-    n = min(checkpoint.stored.shapes[stored][0], len(embedding))
+    n = min(checkpoint.files.shapes[stored][0], len(embedding))
     rows = list(range(0, n, max(n // ROWS, 1)))[:ROWS]
-    head_rows = checkpoint.stored.rows(stored, rows).float()
+    head_rows = checkpoint.files.rows(stored, rows).float()
     target_rows = embedding.detach()[torch.tensor(rows, device=embedding.device)].float().cpu()
     similarity = float(torch.cosine_similarity(head_rows, target_rows, dim=1).mean())
     if similarity >= ALIKE:

@@ -42,28 +42,28 @@ class Checkpoint:
 
     layout: str
     architecture: str
-    stored: CheckpointFiles
+    files: CheckpointFiles
     facts: Mapping[str, Any]
-    parts: Mapping[str, str]
-    kept: tuple[int, ...] | None = None
+    tensor_names: Mapping[str, str]
+    draft_tokens: tuple[int, ...] | None = None
     order: tuple[int, ...] | None = None
     unread: tuple[str, ...] = ()
     verifier: str = ""
-    says: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
     """Further notes about the checkpoint, one sentence each."""
 
     @property
     def name(self) -> str:
         """Name of the folder."""
-        return self.stored.folder.resolve().name
+        return self.files.folder.resolve().name
 
     @property
     def n_parameters(self) -> int:
         """Number of parameters in the tensors that are read."""
         total = 0
-        for name in self.parts.values():
+        for name in self.tensor_names.values():
             n = 1
-            for size in self.stored.shapes[name]:
+            for size in self.files.shapes[name]:
                 n *= size
             total += n
         return total
@@ -76,8 +76,8 @@ class Checkpoint:
         Raises:
             ModelError: a tensor cannot be read.
         """
-        stored_names = {name: stored for name, stored in self.parts.items() if name != "embed.weight"}
-        tensors = self.stored.tensors(stored_names.values())
+        stored_names = {name: stored for name, stored in self.tensor_names.items() if name != "embed.weight"}
+        tensors = self.files.tensors(stored_names.values())
         weights = {name: tensors[stored] for name, stored in stored_names.items()}
         if self.order is not None:
             for name in weights:
@@ -98,7 +98,7 @@ class TensorSpec:
     """
 
     name: str
-    stored: str
+    stored_name: str
     shape: tuple[int, ...]
     optional: bool = False
 
@@ -118,21 +118,21 @@ def match_tensors(
         ModelError: tensors are missing, unknown or of another shape; the message names them and the expected shape.
     """
     parts = list(specs)
-    missing = [part.stored for part in parts if part.stored not in stored.shapes and not part.optional]
+    missing = [part.stored_name for part in parts if part.stored_name not in stored.shapes and not part.optional]
     if missing:
         raise ModelError(
             f"{stored.folder} is of the layout {layout}, but lacks {_some(missing)}.",
             "Fetch it again, or convert it again: it needs all of these tensors.",
         )
     for part in parts:
-        shape = stored.shapes.get(part.stored)
+        shape = stored.shapes.get(part.stored_name)
         if shape is not None and shape != part.shape:
             raise ModelError(
-                f"{part.stored} in {stored.folder} is {_times(shape)}; by its configuration it would be "
+                f"{part.stored_name} in {stored.folder} is {_times(shape)}; by its configuration it would be "
                 f"{_times(part.shape)}.",
                 "Give it the config.json that it was trained with.",
             )
-    expected = {part.stored for part in parts} | set(unread)
+    expected = {part.stored_name for part in parts} | set(unread)
     unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
@@ -140,7 +140,7 @@ def match_tensors(
             "them would be wrong.",
             "Use heads of the published layout.",
         )
-    return {part.name: part.stored for part in parts if part.stored in stored.shapes}
+    return {part.name: part.stored_name for part in parts if part.stored_name in stored.shapes}
 
 
 def read_positive_int(

@@ -59,7 +59,7 @@ def _of_fasterdecoding(stored: CheckpointFiles) -> Checkpoint:
     facts: dict[str, Any] = {"hidden_size": width, "vocab_size": vocab_size, "n_heads": n_heads, "n_layers": n_layers}
     tensor_names = match_tensors(stored, FASTERDECODING, parts)
     return Checkpoint(
-        FASTERDECODING, "medusa", stored, facts, tensor_names, verifier=verifier_of(config), says=tuple(notes)
+        FASTERDECODING, "medusa", stored, facts, tensor_names, verifier=verifier_of(config), notes=tuple(notes)
     )
 
 

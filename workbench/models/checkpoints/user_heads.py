@@ -104,9 +104,9 @@ def open_heads(place: str) -> OwnHeads:
         return OwnHeads(path, config)
     checkpoint = read_once(str(path), _date(path))
     facts = {"workbench_head": checkpoint.architecture, "hidden_size": checkpoint.facts["hidden_size"]}
-    if checkpoint.kept is not None:
-        facts["draft_vocabulary"] = list(checkpoint.kept)
-    return OwnHeads(checkpoint.stored.folder, facts, checkpoint)
+    if checkpoint.draft_tokens is not None:
+        facts["draft_vocabulary"] = list(checkpoint.draft_tokens)
+    return OwnHeads(checkpoint.files.folder, facts, checkpoint)
 
 
 @lru_cache(maxsize=8)

@@ -48,7 +48,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
         remedy = f"{problem.remedy} Or continue training, and promote the next checkpoint."
         raise type(problem)(problem.message, remedy) from None
     for other in runs:
-        is_same_kind = all(other.asked[field] == run.asked[field] for field in ("head", "target"))
+        is_same_kind = all(other.record[field] == run.record[field] for field in ("head", "target"))
         if is_same_kind and (previous_folder := promoted_folder(other)) != str(folder):
             _end(other, previous_folder, heads, prefer_heads)
     record = {"folder": str(folder), "step": step, "switched": switched}

@@ -45,7 +45,7 @@ class LabRun:
         return self.folder.name
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Content of `run.json`: head, target, options, created, stopped, process; `damaged` if it cannot be read."""
         try:
             content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ class LabRun:
             WorkbenchError: `run.json` cannot be read; it is not changed.
         """
         with FileLock(self.folder / "note.lock"):  # so that no concurrent change is lost
-            request = self.asked
+            request = self.record
             if "damaged" in request:
                 raise WorkbenchError(f"{self.folder / 'run.json'} cannot be read.", "Try again, or delete the run.")
             write_atomically(self.folder / "run.json", (json.dumps(request | more, indent=1) + "\n").encode())
@@ -69,7 +69,7 @@ class LabRun:
     @property
     def process(self) -> psutil.Process | None:
         """The training process: the recorded one, or the one that holds the run's lock; None if none is found."""
-        recorded = processes.find(self.asked)
+        recorded = processes.find(self.record)
         return processes.holder(self.lock) if recorded is None and processes.is_locked(self.lock) else recorded
 
     @property
@@ -80,7 +80,7 @@ class LabRun:
     @property
     def is_training(self) -> bool:
         """Whether a training process is running, even if its id could not be recorded."""
-        return processes.is_locked(self.lock) or processes.find(self.asked) is not None
+        return processes.is_locked(self.lock) or processes.find(self.record) is not None
 
     @property
     def log(self) -> str:
@@ -114,20 +114,20 @@ class LabRun:
     @property
     def state(self) -> str:
         """One of: running, done, stopped (by the user), failed (with an error), killed (from outside), damaged."""
-        if "damaged" in self.asked:
+        if "damaged" in self.record:
             return DAMAGED
         if self.is_training:
             return RUNNING
         if self.figures is not None:
             return DONE
-        if self.asked.get("stopped"):
+        if self.record.get("stopped"):
             return STOPPED
         return FAILED if self.error[0] else KILLED
 
     @property
     def head(self) -> Path | None:
         """Folder of the last saved head; None before the first checkpoint."""
-        ending = f"-{self.asked['head']}"
+        ending = f"-{self.record['head']}"
         heads = (config.parent for config in self.folder.glob("*/config.json"))
         return next((folder for folder in heads if folder.name.endswith(ending)), None)
 
@@ -140,7 +140,7 @@ class LabRun:
 
     def summary(self, curves: dict[str, Points] | None = None) -> dict[str, Any]:
         """Return a summary of the run as plain data; `trouble` is the error and its remedy."""
-        request, state = self.asked, self.state
+        request, state = self.record, self.state
         curves = self.curves() if curves is None else curves
         last_step = max((points[-1][0] for points in curves.values()), default=0)
         return {
@@ -161,7 +161,7 @@ class LabRun:
         finite = {tag: [point for point in points if math.isfinite(point[1])] for tag, points in curves_read.items()}
         return {tag: points for tag, points in finite.items() if points}
 
-    def whole(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return the summary with curves, progress, memory, and the end of the log."""
         curves = self.curves()
         return self.summary(curves) | {
@@ -185,7 +185,7 @@ class LabRun:
             to 1; None: unknown); left_s (remaining seconds of the stage, or None); evaluating_s (seconds of on-policy
             evaluation, which do not count as training time).
         """
-        log, options = self.log, self.asked["options"]
+        log, options = self.log, self.record["options"]
         stages = _STAGE.findall(log)
         stage = int(stages[-1]) if stages else 0
         finished: float | None = None
@@ -207,7 +207,7 @@ class LabRun:
 
     def _is_stopping(self, state: str) -> bool:
         """Return whether the user has stopped the run and it has not ended yet."""
-        return state == RUNNING and bool(self.asked.get("stopped"))
+        return state == RUNNING and bool(self.record.get("stopped"))
 
     def _trouble(self, state: str, step: int) -> dict[str, str] | None:
         if state == DAMAGED:

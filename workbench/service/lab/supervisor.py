@@ -58,7 +58,7 @@ class Lab:
     def __init__(self, folder: Path | None = None, command: Sequence[str] = ()) -> None:
         self.folder = folder or default_lab()
         self._command = [*command] or [sys.executable, "-m", "workbench", "train"]
-        self._begun: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
 
     # -- runs ----------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Lab:
             threading.Thread(target=_end, args=(process,), daemon=True).start()
         return run
 
-    def forget(self, run_id: Any, prefer_heads: PreferHeads = lambda *_: 0) -> None:
+    def delete(self, run_id: Any, prefer_heads: PreferHeads = lambda *_: 0) -> None:
         """Delete a run with its curves and its head; if the head is promoted, stop drafting with it.
 
         Args:
@@ -189,7 +189,7 @@ class Lab:
                 else promotion.demote(run, heads, prefer_heads)
             )
 
-    def promote_again(self, prefer_heads: PreferHeads) -> list[str]:
+    def restore_promotions(self, prefer_heads: PreferHeads) -> list[str]:
         """Promote the heads again that were promoted when the app ended; return their folders."""
         if not self.folder.is_dir():
             return []
@@ -200,11 +200,11 @@ class Lab:
 
     def close(self) -> None:
         """Stop the trainings that this process started; they can be resumed."""
-        for run_id, process in list(self._begun.items()):
+        for run_id, process in list(self._processes.items()):
             if process.poll() is None:
                 LabRun(self.folder / "runs" / run_id).note(stopped=True)
                 process.terminate()
-        for process in self._begun.values():
+        for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LEAVING_S)
             process.kill()
@@ -240,13 +240,13 @@ class Lab:
         with self._locked():
             if (current := self.training()) is not None:
                 raise CapacityError(
-                    f"A run is being trained: {current.asked['head']} for {current.asked['target']}.",
+                    f"A run is being trained: {current.record['head']} for {current.record['target']}.",
                     "Wait until it ends, or stop it; it can be resumed later.",
                 )
             yield
 
     def _begin(self, run: LabRun) -> None:
-        request = run.asked
+        request = run.record
         work = self.folder / "answers" / request["data"]
         settings = {**request["options"], "target": _place_of(request["target"]), "work": work, "run": run.folder}
         options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -263,7 +263,7 @@ class Lab:
                 stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True, pass_fds=descriptors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )  # fmt: skip
-        self._begun[run.id] = process
+        self._processes[run.id] = process
         try:
             run.note(**_identity(process.pid))
         except OSError as error:
@@ -294,7 +294,7 @@ class Lab:
 
     def _reap(self) -> None:
         """Poll the child processes, so that ended ones do not stay as zombies."""
-        for process in self._begun.values():
+        for process in self._processes.values():
             process.poll()
 
 

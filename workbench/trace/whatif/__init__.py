@@ -24,23 +24,23 @@ from workbench.trace.whatif.wording import explain_speed
 
 __all__ = [
     "Alternative",
-    "TimeBreakdown",
     "Combination",
     "Costs",
-    "LengthPredictions",
     "EmittedTokenRanks",
+    "LengthPredictions",
+    "TimeBreakdown",
     "WidthEstimate",
     "analyse",
-    "time_breakdown",
     "combine",
-    "fit_costs",
-    "predict_tau",
-    "predict_draft_lengths",
     "compare_with_theory",
-    "rank_emitted_tokens",
     "compare_with_transport_bound",
     "estimate_widths",
     "explain_speed",
+    "fit_costs",
+    "predict_draft_lengths",
+    "predict_tau",
+    "rank_emitted_tokens",
+    "time_breakdown",
 ]  # fmt: skip
 PLAIN = "autoregressive"
 

@@ -73,7 +73,7 @@ class TimeBreakdown:
         return self.tau * self.plain_s / self.round_s if self.plain_s and self.round_s else None
 
     @property
-    def predicted(self) -> float | None:
+    def predicted_speedup(self) -> float | None:
         """Speed-up by Leviathan's theorem 3.8 with measured rate and drafting time; verification costs a plain step."""
         if not self.plain_s or self.tau_iid is None:
             return None
@@ -81,7 +81,7 @@ class TimeBreakdown:
 
     def steps(self) -> list[tuple[str, float]]:
         """Return speed-ups from formula to measurement, replacing one assumption at a time by measured values."""
-        plain, predicted, measured = self.plain_s, self.predicted, self.speedup
+        plain, predicted, measured = self.plain_s, self.predicted_speedup, self.speedup
         if plain is None or predicted is None or measured is None:
             return []
         return [
@@ -93,7 +93,7 @@ class TimeBreakdown:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the budget with its derived values as JSON data."""
-        wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted}
+        wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted_speedup}
         return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
 

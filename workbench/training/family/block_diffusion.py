@@ -52,7 +52,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         ParameterError: the readings hold no hidden states of a layer that is to be fused.
     """
     options, teacher = setup.options, setup.teacher
-    taps, table = check_capture_layers(setup), setup.table
+    taps, table = check_capture_layers(setup), setup.lm_head_rows
 
     def fresh() -> BlockNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})
@@ -64,10 +64,10 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         anchors, is_there = sample_anchors(batch.answer, generator)
         is_known = sample_visible(anchors.shape, net.block, generator).to(anchors.device)
-        states = net.blocks(load_fusion_batch(setup, batch.rows, taps), batch.embeds, anchors, is_known)
+        states = net.forward_blocks(load_fusion_batch(setup, batch.rows, taps), batch.embeds, anchors, is_known)
         for offset in range(1, net.block):
             mask = is_there & answer_continues(batch.answer, offset - 1).gather(1, anchors) & ~is_known[..., offset]
-            yield states[:, :, offset][mask], predicting_positions(batch.places, anchors + offset)[mask]
+            yield states[:, :, offset][mask], predicting_positions(batch.flat_index, anchors + offset)[mask]
 
     weights = [math.exp(-offset / DECAY) for offset in range(net.block - 1)]
     return train_drafts(
@@ -76,8 +76,8 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         drafts,
         lambda state: F.linear(state, table),
         [weight / sum(weights) for weight in weights],
-        vocab_size=len(teacher.head),
-        **draft_vocabulary_config(setup.kept, teacher),
+        vocab_size=len(teacher.lm_head),
+        **draft_vocabulary_config(setup.draft_vocabulary, teacher),
     )
 
 

@@ -38,7 +38,7 @@ class DrafterInTraining(nn.Module):
         self.config, self.model = config, full_model.model
         self.model.embed_tokens = nn.Embedding(1, 1)  # never used
         self.model.embed_tokens.requires_grad_(False)
-        self._theirs = (embedding, head)  # in a tuple they are not saved in the state
+        self._target_rows = (embedding, head)  # in a tuple they are not saved in the state
         self.enter = nn.Linear(embedding.shape[1], config.hidden_size, bias=False)
         self.leave = nn.Linear(head.shape[1], config.hidden_size, bias=False)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -49,19 +49,19 @@ class DrafterInTraining(nn.Module):
 
     def states(self, ids: Int[Tensor, "B n"], **more: Any) -> Float[Tensor, "B n H"]:
         """Return the hidden states before the LM head; `more` goes to the decoder: a cache, a mask."""
-        embeds = self.enter(nn.functional.embedding(ids, self._theirs[0]))
+        embeds = self.enter(nn.functional.embedding(ids, self._target_rows[0]))
         return self.model(inputs_embeds=embeds, **{"use_cache": False} | more)[0]
 
-    def table(self, draft_vocabulary: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
+    def lm_head_rows(self, draft_vocabulary: Int[Tensor, " K"]) -> Float[Tensor, "K H"]:
         """Return the LM head's rows of some tokens."""
-        return self.leave(self._theirs[1][draft_vocabulary])
+        return self.leave(self._target_rows[1][draft_vocabulary])
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights under their names in the model's folder."""
         inner = {f"model.{name}": weight for name, weight in self.model.state_dict().items() if "embed" not in name}
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 
-    def take(self, weights: dict[str, Tensor]) -> None:
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Set all weights, under the names of `weights`.
 
         Raises:

@@ -20,13 +20,13 @@ _DRAFTER = "A draft model with the target's tokenizer, distilled from the target
 
 def card(model: TrainedModel) -> str:
     """Return the text of a card."""
-    config, figures, measured = model.config, model.figures, model.measured
+    config, figures, measured = model.config, model.figures, model.evaluation
     kind, machine = config.get("workbench_head", "drafter"), figures["machine"]
     head = registry.heads().get(kind)
     idea = (
         _DRAFTER if head is None else head.idea.format(**config.get("net", {})) + _lm_head_text(config.get("net", {}))
     )
-    agrees = DEFAULT_AGREEMENT if head is None else head.agrees
+    agrees = DEFAULT_AGREEMENT if head is None else head.agreement
     curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thin_curve(figures["curve"])]
     lines = [
         f"Drafts for `{config['target']}`. {idea} What it drafts never changes the output{_approximate_text(kind)}.",

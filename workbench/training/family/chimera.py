@@ -54,15 +54,17 @@ def compute_draft_states(
     layer, n = net.layer, features.shape[1]
     positions = torch.arange(n, device=features.device)
     diagonal = torch.eye(n, dtype=torch.bool, device=features.device)
-    cached_kv, mask = layer.held(net.enter(features), positions), diagonal.new_ones(n, n).tril()
+    cached_kv, mask = layer.project_kv(net.enter(features), positions), diagonal.new_ones(n, n).tril()
     for level in range(net.blocks):
-        x = net.trigram(torch.cat([_shift_inputs(token_inputs, level + 2 - back) for back in range(TOKENS, 0, -1)], -1))
+        x = net.encode_trigram(
+            torch.cat([_shift_inputs(token_inputs, level + 2 - back) for back in range(TOKENS, 0, -1)], -1)
+        )
         draft_positions, mask = positions + 1 + level, torch.cat([mask, diagonal], 1)
-        queries, *new_kv = layer.turned(layer.before(x), draft_positions)
+        queries, *new_kv = layer.project_qkv(layer.before(x), draft_positions)
         keys, values = torch.cat([cached_kv, torch.stack(new_kv)], 3)
         attended = nn.functional.scaled_dot_product_attention(queries, keys, values, mask)
-        states = layer.after(layer.fed(layer.mixed(attended, x)))
-        cached_kv = torch.cat([cached_kv, layer.held(states, draft_positions)], 3)
+        states = layer.after(layer.apply_mlp(layer.add_attention(attended, x)))
+        cached_kv = torch.cat([cached_kv, layer.project_kv(states, draft_positions)], 3)
         yield states
 
 

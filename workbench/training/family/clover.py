@@ -31,7 +31,7 @@ def guesses(
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
-    state = net.over(features.float(), net.project(embedding[shift_left(ids, 1)]))[rows, positions]
+    state = net.head_inputs(features.float(), net.project(embedding[shift_left(ids, 1)]))[rows, positions]
     for level in range(net.blocks):
         token_inputs = net.project(embedding[shift_left(ids, level + 1)[rows, positions]])
         state, guess = net.step(state, token_inputs) if level else net.begin(state, token_inputs)

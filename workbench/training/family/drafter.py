@@ -108,7 +108,7 @@ class Teacher:
         weights: fingerprint of its weights.
     """
 
-    head: Tensor
+    lm_head: Tensor
     embedding: Tensor
     last_norm: nn.Module
     config: Any
@@ -117,7 +117,7 @@ class Teacher:
     weights: str
 
     @property
-    def ends(self) -> list[int]:
+    def end_tokens(self) -> list[int]:
         """Tokens that end its texts; empty if the tokenizer has no such token."""
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
@@ -125,10 +125,12 @@ class Teacher:
     def logits(self, features: Tensor, lm_head_rows: Tensor | None = None) -> Tensor:
         """Return logits for features [N, D], float32: of all tokens, or of those with these rows of the LM head."""
         with half_precision():
-            return F.linear(features.to(self.head.dtype), self.head if lm_head_rows is None else lm_head_rows).float()
+            return F.linear(
+                features.to(self.lm_head.dtype), self.lm_head if lm_head_rows is None else lm_head_rows
+            ).float()
 
     @torch.inference_mode()
-    def likeliest(self, features: Tensor) -> Int[Tensor, " N"]:
+    def greedy_tokens(self, features: Tensor) -> Int[Tensor, " N"]:
         """Return the most probable token after each feature [N, D], of the whole vocabulary."""
         return torch.cat([self.logits(part).argmax(-1) for part in features.split(512)])
 
@@ -144,8 +146,8 @@ def load_teacher(options: Any) -> Teacher:
     readings = Readings(options.readings)
     if (
         not (options.readings / "readings.json").exists()
-        or not readings.part(held_out=False)
-        or not readings.part(held_out=True)
+        or not readings.split_indices(held_out=False)
+        or not readings.split_indices(held_out=True)
     ):
         raise ParameterError(
             f"{options.readings} holds too few readings: some to train on and some to measure with.",
@@ -249,24 +251,24 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     """Train the drafter and write it to `options.out`; return its figures, and further facts for its card."""
     torch.set_num_threads(options.threads)
     teacher = load_teacher(options)
-    readings = Readings(options.readings, device := teacher.head.device)
-    held, prompts = readings.part(held_out=True)[: options.held], select_readings(readings, options.made)
+    readings = Readings(options.readings, device := teacher.lm_head.device)
+    held, prompts = readings.split_indices(held_out=True)[: options.held], select_readings(readings, options.made)
     check_folders_differ(options.begin, options.out)
     start_model = None if options.begin is None else _load_start_drafter(options.begin, teacher)
     start_vocab = None if start_model is None else list(getattr(start_model.config, KEY))
-    vocab_ids, facts = select_draft_vocabulary(readings, held, options.vocabulary, teacher.ends, start_vocab)
+    vocab_ids, facts = select_draft_vocabulary(readings, held, options.vocabulary, teacher.end_tokens, start_vocab)
     vocab = torch.tensor(vocab_ids, device=device)
-    vocab_index = index_in_vocab(vocab, len(teacher.head))
+    vocab_index = index_in_vocab(vocab, len(teacher.lm_head))
     drafter = build_drafter(config_of(options, teacher), teacher, options.seed) if start_model is None else start_model
     start_weights = (
         {} if start_model is None else {name: weight.clone() for name, weight in start_model.weights().items()}
     )
     report(f"chat-drafter: {sum(p.numel() for p in drafter.parameters()):,} parameters, {facts['covered']:.1%} covered")
     optimizers, losses = options.optimizers(drafter), draft_model_losses(options.loss)
-    table, own_texts = teacher.head[vocab], None
+    table, own_texts = teacher.lm_head[vocab], None
     if options.made in (DRAFTER, MIX):
         models = load_models(options.target, None, str(device), readings.facts["dtype"])
-        own_texts = OwnTexts(drafter, models, readings, prompts, vocab, teacher.ends, options.seed)
+        own_texts = OwnTexts(drafter, models, readings, prompts, vocab, teacher.end_tokens, options.seed)
     next_batch = make_next_batch(readings, options.made, options.rows, options.seed, options.anew, own_texts)
     curve, held_batches = Curve.of(options), load_answer_batches(teacher, readings, held)
 
@@ -281,7 +283,7 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         with half_precision():
             with torch.no_grad():
                 target_logits = F.linear(features.flatten(0, 1)[sample].to(table.dtype), table)
-            draft_logits = F.linear(drafter.states(ids).flatten(0, 1)[sample], drafter.table(vocab))
+            draft_logits = F.linear(drafter.states(ids).flatten(0, 1)[sample], drafter.lm_head_rows(vocab))
         loss = distillation_loss(draft_logits, target_logits, labels, options.text_weight, losses)
         loss.backward()
         share = (draft_logits.argmax(-1) == target_logits.argmax(-1)).float().mean()
@@ -298,25 +300,25 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
     if start_weights and options.average:
-        drafter.take(interpolate_weights(drafter.weights(), start_weights, options.average))
+        drafter.load_weights(interpolate_weights(drafter.weights(), start_weights, options.average))
         write_drafter(drafter, teacher, vocab_ids, options.out)
     return result, facts | {"curve": curve.points}
 
 
 def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterInTraining:
     """Return an untrained drafter."""
-    return DrafterInTraining(config, teacher.embedding, teacher.head, seed).to(teacher.head.device)
+    return DrafterInTraining(config, teacher.embedding, teacher.lm_head, seed).to(teacher.lm_head.device)
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
     """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:
-        entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.head.shape[1]}
+        entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.lm_head.shape[1]}
     config = LlamaConfig.from_dict(drafter.config.to_dict() | entries)
     weights = drafter.weights()
     if ROWS not in entries:
-        weights = expand_rows(weights, teacher.embedding, teacher.head)
+        weights = expand_rows(weights, teacher.embedding, teacher.lm_head)
     save_weights(LlamaForCausalLM(config), weights, teacher.tokenizer, out)
     if VOCABULARY in entries:
         for name in FILES:
@@ -344,7 +346,7 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
         if not is_ours:
             raise ParameterError(message, remedy)
         drafter = build_drafter(config, teacher, 0)
-        drafter.take(factor_rows(tensors_of(folder), teacher.embedding.cpu(), teacher.head.cpu()))
+        drafter.load_weights(factor_rows(tensors_of(folder), teacher.embedding.cpu(), teacher.lm_head.cpu()))
     except (OSError, ValueError, SafetensorError) as error:
         raise ParameterError(f"{message} {error}", remedy) from None
     return drafter.train()
@@ -372,14 +374,14 @@ def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], s
     for start in range(0, len(order), size):
         chunk = order[start : start + size]
         ids, features, _, answer = load_batch(readings, chunk)
-        batches.append((chunk, (ids, answer, teacher.likeliest(features[answer]))))
+        batches.append((chunk, (ids, answer, teacher.greedy_tokens(features[answer]))))
     return batches
 
 
 @torch.inference_mode()
 def agreement(drafter: DrafterInTraining, draft_vocabulary: Tensor, batches: AnswerBatches) -> float:
     """Return the share of positions at which the drafter's most probable token is the target's."""
-    table, matches, total = drafter.table(draft_vocabulary), 0, 0
+    table, matches, total = drafter.lm_head_rows(draft_vocabulary), 0, 0
     for _, (ids, answer, target_tokens) in batches:
         with half_precision():
             draft_tokens = draft_vocabulary[F.linear(drafter.states(ids)[answer], table).argmax(-1)]

@@ -28,8 +28,8 @@ class TargetParts(nn.Module):
     def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:
         super().__init__()
         self.embed = nn.Embedding.from_pretrained(teacher.embedding)
-        self.part = nn.Linear(teacher.head.shape[1], len(draft_vocabulary), bias=False)
-        self.part.weight = nn.Parameter(teacher.head[draft_vocabulary], requires_grad=False)
+        self.lm_head = nn.Linear(teacher.lm_head.shape[1], len(draft_vocabulary), bias=False)
+        self.lm_head.weight = nn.Parameter(teacher.lm_head[draft_vocabulary], requires_grad=False)
         self.norm = teacher.last_norm
 
     def get_input_embeddings(self) -> nn.Module:
@@ -38,7 +38,7 @@ class TargetParts(nn.Module):
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the LM head, under the name of Transformers' models, without the tokens left out."""
-        return self.part
+        return self.lm_head
 
     def get_decoder(self) -> nn.Module:
         """Return the object whose `norm` is the initial value of the drafter's own norm."""
@@ -50,11 +50,11 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
-    options, teacher, vocab, readings = setup.options, setup.teacher, setup.kept, setup.readings
-    net = setup.finished
+    options, teacher, vocab, readings = setup.options, setup.teacher, setup.draft_vocabulary, setup.readings
+    net = setup.start_layer
     start_weights = {} if net is None else {name: weight.clone() for name, weight in net.state_dict().items()}
-    rows = batches(readings, readings.part(held_out=False), options.rows, options.seed)
-    order = sorted(setup.held, key=lambda row: readings.rows[row, 3])
+    rows = batches(readings, readings.split_indices(held_out=False), options.rows, options.seed)
+    order = sorted(setup.held_out, key=lambda row: readings.rows[row, 3])
     groups = [
         [readings.dialogue(row) for row in order[i : i + EVAL_BATCH_SIZE]]
         for i in range(0, len(order), EVAL_BATCH_SIZE)
@@ -72,7 +72,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         return [readings.dialogue(row) for row in rows(step)]
 
     def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return vocab[said] == teacher.likeliest(features)
+        return vocab[said] == teacher.greedy_tokens(features)
 
     shared = TargetParts(teacher, vocab)
     net, result = train_net(

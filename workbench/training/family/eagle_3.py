@@ -27,7 +27,7 @@ from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
-__all__ = ["STARTS_FROM_EAGLE", "draft_vocabulary_size", "choose_capture_layers", "train"]
+__all__ = ["STARTS_FROM_EAGLE", "choose_capture_layers", "draft_vocabulary_size", "train"]
 VOCAB_DIVISOR = 4
 """By default, the share of the target's vocabulary that the head's own LM head has is 1 / SHARE: as released, 32,000 of
 128,256 tokens."""
@@ -43,7 +43,7 @@ def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the size of the draft vocabulary."""
     if options.draft_vocab_size:
         return options.draft_vocab_size
-    return max(1, len(teacher.head) // VOCAB_DIVISOR) if options.head_learns else options.vocabulary
+    return max(1, len(teacher.lm_head) // VOCAB_DIVISOR) if options.head_learns else options.vocabulary
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
@@ -63,20 +63,20 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     net = build_seeded(options.seed, lambda: build_net(options, setup, taps))
     size = measure_scales(setup, taps)
     normalise_inputs(net.fuse, size)
-    if setup.finished is not None:
-        init_from_eagle(setup, net, setup.finished, size)
+    if setup.start_layer is not None:
+        init_from_eagle(setup, net, setup.start_layer, size)
 
     def theirs(state: Tensor) -> Tensor:
-        return F.linear(net.lm_head_input(state), setup.table)
+        return F.linear(net.lm_head_input(state), setup.lm_head_rows)
 
     return train_unrolled(
         setup,
         net,
         lambda rows, _: load_fusion_batch(setup, rows, taps),
-        net.logits if net.speaks else theirs,
+        net.logits if net.has_lm_head else theirs,
         [LOSS_DECAY**step for step in range(options.ttt)],
-        vocab_size=len(teacher.head),
-        **({} if net.speaks else draft_vocabulary_config(setup.kept, teacher)),
+        vocab_size=len(teacher.lm_head),
+        **({} if net.has_lm_head else draft_vocabulary_config(setup.draft_vocabulary, teacher)),
     )
 
 
@@ -86,7 +86,7 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
     Raises:
         ParameterError: it is to start from a layer with parts that this net lacks.
     """
-    table, layer = setup.table, setup.finished
+    table, layer = setup.lm_head_rows, setup.start_layer
     heads, ffn = options.heads, options.ffn
     if layer is not None:
         if extra := set(layer.sizes) - {"width", "heads", "ffn"}:
@@ -97,11 +97,11 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
         heads, ffn = layer.heads, layer.down.in_features
     net = Eagle3Net(table.shape[1], heads, ffn, capture_layers, len(table) if options.head_learns else 0)
     init_weights(net, setup.teacher.last_norm)
-    if not net.speaks:
+    if not net.has_lm_head:
         return net
     with torch.no_grad():
         net.lm_head.weight.copy_(table)
-        net.d2t.copy_(setup.kept - torch.arange(len(table), device=table.device))
+        net.d2t.copy_(setup.draft_vocabulary - torch.arange(len(table), device=table.device))
     return net
 
 
@@ -127,10 +127,10 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
         return F.linear(layer.norm_feature(features), for_feature)
 
     net.fuse.weight.copy_(fit_fusion(setup, net.taps, scales, part))
-    texts = [setup.readings.dialogue(row) for row in setup.readings.part(held_out=False)[:SCALE_TEXTS]]
+    texts = [setup.readings.dialogue(row) for row in setup.readings.split_indices(held_out=False)[:SCALE_TEXTS]]
     features = torch.cat([text.features[1:-1].float() for text in texts])
     next_embeds = setup.teacher.embedding[torch.cat([text.ids[2:] for text in texts])]
-    of_feature, of_pair = (rms(x) for x in (part(features), layer.pairs(next_embeds, features)))
+    of_feature, of_pair = (rms(x) for x in (part(features), layer.make_pairs(next_embeds, features)))
     qkv = layer.qkv.weight * (layer.before.get_parameter("weight") / of_pair)
     for name in COPIED_WEIGHTS:
         net.get_parameter(name).copy_(layer.get_parameter(name))

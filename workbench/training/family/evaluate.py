@@ -91,7 +91,7 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
                 report(f"{folder.name} is left out: {problem}")
             else:
                 models.heads[kind] = HeadInfo(folder.name, folder, config)
-    dtype = str(models.target.stored).removeprefix("torch.")
+    dtype = str(models.target.weight_dtype).removeprefix("torch.")
     for kind, folder in folders.items():
         figures: dict[str, Any] = {"prompts": len(prompts), "tokens": options.max_new_tokens, "dtype": dtype}
         stored = models.heads[kind].config.get(STORED, {}) if kind != "drafter" else {}

@@ -38,7 +38,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
     options, teacher = setup.options, setup.teacher
-    table, progress = setup.table, 0.0
+    table, progress = setup.lm_head_rows, 0.0
 
     def fresh() -> FalconNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
@@ -71,7 +71,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         if generator is not None and options.glance:
             with torch.no_grad():
                 wrong = is_used.clone()
-                tokens = setup.kept[logits(net(net.pairs(*inputs), positions)[is_used]).argmax(-1)]
+                tokens = setup.draft_vocabulary[logits(net(net.make_pairs(*inputs), positions)[is_used]).argmax(-1)]
                 wrong[is_used] = tokens != shift_left(batch.ids, block_size + 1)[:, :n][is_used]
             has_answer = sample_glanced(
                 wrong,
@@ -81,13 +81,13 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
             )
             inputs = [torch.where(has_answer.unsqueeze(-1), *pair) for pair in zip(ahead, inputs, strict=True)]
             is_used = is_used & ~has_answer
-        states, target_index = net(net.pairs(*inputs), positions), shift_left(batch.places, block_size)[:, :n]
+        states, target_index = net(net.make_pairs(*inputs), positions), shift_left(batch.flat_index, block_size)[:, :n]
         for j in range(block_size):
             mask = is_used & (block_offset == j)
             yield states[mask], target_index[mask]
 
     shares = [1 / block_size] * block_size
-    facts = {"vocab_size": len(teacher.head)} | draft_vocabulary_config(setup.kept, teacher)
+    facts = {"vocab_size": len(teacher.lm_head)} | draft_vocabulary_config(setup.draft_vocabulary, teacher)
     return train_drafts(setup, net, drafts, logits, shares, on_progress, **facts)
 
 

@@ -63,7 +63,7 @@ def load_fusion_batch(
 
 def load_fusion_input(setup: TrainingSetup, row: int, capture_layers: tuple[int, ...]) -> Float[Tensor, "n TD"]:
     """Return the target's hidden states that are fused, for one dialogue."""
-    return torch.cat([setup.readings.stream(f"tap-{tap}", row) for tap in capture_layers], -1).float()
+    return torch.cat([setup.readings.hidden_states(f"tap-{tap}", row) for tap in capture_layers], -1).float()
 
 
 def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Float[Tensor, " TD"]:
@@ -71,7 +71,7 @@ def measure_scales(setup: TrainingSetup, capture_layers: tuple[int, ...]) -> Flo
 
     The texts' first tokens are left out: hidden states at attention sinks are a thousand times as large.
     """
-    rows = setup.readings.part(held_out=False)[:SCALE_TEXTS]
+    rows = setup.readings.split_indices(held_out=False)[:SCALE_TEXTS]
     mean_squares = (
         torch.cat([load_fusion_input(setup, row, capture_layers)[1:] for row in rows]).square().mean(0).sqrt()
     )
@@ -93,7 +93,7 @@ def fit_fusion(
         wanted: function of the target's features [n, D]: the output that the fusion should have at these positions.
     """
     squares, products, n = scales.new_zeros(len(scales), len(scales)), list[Tensor](), 0
-    for row in setup.readings.part(held_out=False):
+    for row in setup.readings.split_indices(held_out=False):
         x, y = (
             load_fusion_input(setup, row, capture_layers)[1:] / scales,
             regression_target(setup.readings.dialogue(row).features[1:].float()),

@@ -73,35 +73,35 @@ class TrainingSetup:
     options: Any
     teacher: Teacher
     readings: Readings
-    kept: Int[Tensor, " W"]
-    held: list[int]
+    draft_vocabulary: Int[Tensor, " W"]
+    held_out: list[int]
     report: Report
-    finished: FeatureNet | None = None
+    start_layer: FeatureNet | None = None
 
     @property
     def device(self) -> torch.device:
         """Device of the training: that of the teacher."""
-        return self.teacher.head.device
+        return self.teacher.lm_head.device
 
     @cached_property
-    def table(self) -> Float[Tensor, "W D"]:
+    def lm_head_rows(self) -> Float[Tensor, "W D"]:
         """Rows of the target's LM head for the reduced vocabulary."""
-        return self.teacher.head[self.kept]
+        return self.teacher.lm_head[self.draft_vocabulary]
 
-    def said(self, row: int) -> Int[Tensor, " n"]:
+    def target_tokens(self, row: int) -> Int[Tensor, " n"]:
         """Return the target's most probable token at each position that predicts a token of an answer, −1 elsewhere.
 
         A run reaches the same positions many times, so the result is cached.
         """
-        if row not in self._said:
+        if row not in self._target_tokens:
             dialogue = self.readings.dialogue(row)
             span = slice(dialogue.n_prompt - 1, len(dialogue.ids) - 1)
-            self._said[row] = torch.full_like(dialogue.ids, -1)
-            self._said[row][span] = self.teacher.likeliest(dialogue.features[span])
-        return self._said[row]
+            self._target_tokens[row] = torch.full_like(dialogue.ids, -1)
+            self._target_tokens[row][span] = self.teacher.greedy_tokens(dialogue.features[span])
+        return self._target_tokens[row]
 
     @cached_property
-    def _said(self) -> dict[int, Tensor]:
+    def _target_tokens(self) -> dict[int, Tensor]:
         return {}
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
@@ -109,10 +109,10 @@ class TrainingSetup:
         count = sum(p.numel() for p in net.parameters())
         return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
 
-    def steps(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
+    def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
         """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
         options = self.options
-        rows = batches(self.readings, self.readings.part(held_out=False), options.rows, options.seed)
+        rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
@@ -143,7 +143,7 @@ class TrainingSetup:
         options, facts = self.options, self.facts(net.to(self.device)) | facts
         loop = options.loop(options.method)
         self.report(f"{options.method}: {facts['parameters']:,} parameters")
-        curve, train_step = Curve.of(options), self.steps(step_losses)
+        curve, train_step = Curve.of(options), self.make_train_step(step_losses)
 
         def step(number: int) -> tuple[int, dict[str, float]]:
             on_progress(loop.clock.progress(number))
@@ -162,7 +162,7 @@ class TrainingSetup:
 
 def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:
     """Return the configuration entry of the reduced vocabulary; empty if it is the whole vocabulary."""
-    return {KEY: draft_vocabulary.tolist()} if len(draft_vocabulary) < len(teacher.head) else {}
+    return {KEY: draft_vocabulary.tolist()} if len(draft_vocabulary) < len(teacher.lm_head) else {}
 
 
 def answer_continues(answer: Bool[Tensor, "B n"], steps: int) -> Bool[Tensor, "B n"]:

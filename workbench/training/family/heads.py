@@ -188,18 +188,18 @@ def prepare_training(
     check_loss(options)
     checkpoint = next(iter(options.checkpoints()), None)
     if not has_head_settings and (head := registry.heads().get(options.method)):
-        options = head.settle(options)
+        options = head.apply_settings(options)
     options = dataclasses.replace(options, checkpoint=checkpoint, loss=options.loss or HeadOptions.loss)
     teacher = load_teacher(options)
-    readings = Readings(options.readings, teacher.head.device, options.everywhere)
-    held = readings.part(held_out=True)[: options.held]
+    readings = Readings(options.readings, teacher.lm_head.device, options.everywhere)
+    held = readings.split_indices(held_out=True)[: options.held]
     module, size = get_training_module(options.method), options.vocabulary
     if hasattr(module, "keeps"):
         size = module.keeps(options, teacher)
     finished, start_vocab = None, None
     if options.begin is not None:
         finished, start_vocab = _load_start_layer(options.begin, teacher)
-    vocab_ids, facts = select_draft_vocabulary(readings, held, size, teacher.ends, start_vocab)
+    vocab_ids, facts = select_draft_vocabulary(readings, held, size, teacher.end_tokens, start_vocab)
     tokens = torch.tensor(vocab_ids, device=readings.device)
     return module, TrainingSetup(options, teacher, readings, tokens, held, report, finished), facts
 
@@ -257,4 +257,4 @@ def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[
     if fingerprints_differ(config.get(WEIGHTS, ""), teacher.weights):
         message = f"The head in {folder} was trained for other weights than these."
         raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
-    return net, list(config.get(KEY, range(len(teacher.head))))
+    return net, list(config.get(KEY, range(len(teacher.lm_head))))

@@ -47,7 +47,7 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
         later: weight of a level's loss relative to the level before.
     """
     options, teacher = setup.options, setup.teacher
-    table, loss = setup.table, WeightedLoss.parse(options.loss)
+    table, loss = setup.lm_head_rows, WeightedLoss.parse(options.loss)
     net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
@@ -68,7 +68,7 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
         net.accuracy = tuple(map(tuple, hit_rates(net, setup, table, guesses)))
         return {f"agreement {block + 1}": row[0] for block, row in enumerate(net.accuracy)}
 
-    facts = {"vocab_size": len(teacher.head), **draft_vocabulary_config(setup.kept, teacher)}
+    facts = {"vocab_size": len(teacher.lm_head), **draft_vocabulary_config(setup.draft_vocabulary, teacher)}
     return setup.run(net, step_losses, measure, **facts)
 
 
@@ -88,7 +88,7 @@ def guesses(
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]
     rows, positions = indices.unbind(1)
-    states, token_inputs = net.over(features.float())[rows, positions], []
+    states, token_inputs = net.head_inputs(features.float())[rows, positions], []
     for block in range(net.blocks):
         token_inputs.append(net.project(embedding[shift_left(ids, block + 1)[rows, positions]]))
         in_answer = answer_continues(answer, block + 1)[rows, positions]
@@ -102,12 +102,12 @@ def hit_rates(net: SequentialHeads, setup: TrainingSetup, table: Tensor, guesses
     """Return how often the r-th best token of each block is the target's most probable one, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(net.blocks, RANKS, device=table.device)
     total = hits.new_zeros(net.blocks)
-    for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-        ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
+    for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+        ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
         with half_precision():
             for block, (guess, truth) in enumerate(guesses(net, setup.teacher.embedding, ids, features, answer)):
-                target_tokens = setup.teacher.likeliest(truth)
-                top_tokens = setup.kept[F.linear(guess, table).topk(RANKS, dim=-1).indices]
+                target_tokens = setup.teacher.greedy_tokens(truth)
+                top_tokens = setup.draft_vocabulary[F.linear(guess, table).topk(RANKS, dim=-1).indices]
                 hits[block] += (top_tokens == target_tokens[:, None]).float().sum(0)
                 total[block] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

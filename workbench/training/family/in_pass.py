@@ -57,7 +57,7 @@ class ProbedTexts:
     mask: Float[Tensor, "B 1 P n_plus_P"]
 
     @property
-    def places(self) -> Int[Tensor, "B P"]:
+    def position_ids(self) -> Int[Tensor, "B P"]:
         return self.at + self.layout.step + 1
 
 
@@ -67,7 +67,7 @@ RunProbes = Callable[[Any, Any, ProbedTexts], Tensor]
 
 def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the vocabulary size: the target itself drafts, with all of its tokens."""
-    return len(teacher.head)
+    return len(teacher.lm_head)
 
 
 def train_probes(
@@ -86,7 +86,7 @@ def train_probes(
     """
     options, teacher = setup.options, setup.teacher
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
-    table, loss = teacher.head, WeightedLoss.parse(options.loss)
+    table, loss = teacher.lm_head, WeightedLoss.parse(options.loss)
 
     def fresh() -> ProbeNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
@@ -115,7 +115,7 @@ def train_probes(
         return {f"agreement {step + 1}": row[0] for step, row in enumerate(net.accuracy)}
 
     with unpack_temporarily(model):  # packed products have no gradients
-        return setup.run(net, step_losses, measure, vocab_size=len(teacher.head))
+        return setup.run(net, step_losses, measure, vocab_size=len(teacher.lm_head))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def guesses(
     """
     (rows, n), n_cuts = ids.shape, anchors.at.shape[1]
     layout = probe_layout((net.levels,) * n_cuts, net.ensemble, ids.device)
-    positions = anchors.at[:, layout.place]  # [B, P]
+    positions = anchors.at[:, layout.anchor]  # [B, P]
     visible = torch.cat(
-        [torch.arange(n, device=positions.device) <= positions[..., None], layout.sees.expand(rows, -1, -1)], -1
+        [torch.arange(n, device=positions.device) <= positions[..., None], layout.mask.expand(rows, -1, -1)], -1
     )
     lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
     mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
@@ -189,13 +189,13 @@ def hit_rates(net: ProbeNet, model: Any, run_probes: RunProbes, setup: TrainingS
     hits = torch.zeros(net.levels, RANKS, device=setup.device)
     total = hits.new_zeros(net.levels)
     generator = torch.Generator().manual_seed(0)
-    for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-        ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
+    for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+        ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
         with half_precision():
             sample = sample_anchors(answer, MAX_ANCHORS, generator)
             for step, (states, truth) in enumerate(guesses(net, model, run_probes, ids, features, sample)):
-                logits = net.probe_logits(F.linear(states, setup.teacher.head))[:, 0]
-                target_tokens = setup.teacher.likeliest(truth)
+                logits = net.probe_logits(F.linear(states, setup.teacher.lm_head))[:, 0]
+                target_tokens = setup.teacher.greedy_tokens(truth)
                 hits[step] += (logits.topk(RANKS, dim=-1).indices == target_tokens[:, None]).float().sum(0)
                 total[step] += len(target_tokens)
     return [[round(float(x), 4) for x in row] for row in hits / total.clamp_min(1)[:, None]]

@@ -37,7 +37,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: the readings have no hidden states of the exit layer.
     """
-    options, table, taps = setup.options, setup.table, setup.readings.facts["taps"]
+    options, table, taps = setup.options, setup.lm_head_rows, setup.readings.facts["taps"]
     if options.exit_layer not in taps:
         raise ParameterError(
             f"{options.readings} holds nothing of layer {options.exit_layer}.",
@@ -54,7 +54,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     net = build_seeded(options.seed, fresh)
 
     def guesses(rows: list[int], decide: Tensor) -> Tensor:
-        exits = pad_and_stack([setup.readings.stream(f"tap-{options.exit_layer}", row) for row in rows])
+        exits = pad_and_stack([setup.readings.hidden_states(f"tap-{options.exit_layer}", row) for row in rows])
         return net(exits.float(), torch.arange(exits.shape[1], device=exits.device))[decide]
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
@@ -71,14 +71,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         matches = count = 0
-        for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-            rows = setup.held[start : start + EVAL_BATCH_SIZE]
+        for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+            rows = setup.held_out[start : start + EVAL_BATCH_SIZE]
             answer, target_tokens = (
                 load_batch(setup.readings, rows)[3],
-                pad_and_stack([setup.said(row) for row in rows]),
+                pad_and_stack([setup.target_tokens(row) for row in rows]),
             )
             with half_precision(options.half):
-                draft_tokens = setup.kept[F.linear(guesses(rows, answer), table).argmax(-1)]
+                draft_tokens = setup.draft_vocabulary[F.linear(guesses(rows, answer), table).argmax(-1)]
             matches, count = matches + int((draft_tokens == target_tokens[answer]).sum()), count + len(draft_tokens)
         return {"agreement 1": matches / max(count, 1)}
 
@@ -86,6 +86,6 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         net,
         step_losses,
         measure,
-        vocab_size=len(setup.teacher.head),
-        **draft_vocabulary_config(setup.kept, setup.teacher),
+        vocab_size=len(setup.teacher.lm_head),
+        **draft_vocabulary_config(setup.draft_vocabulary, setup.teacher),
     )

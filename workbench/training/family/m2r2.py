@@ -29,7 +29,7 @@ from workbench.training.models import half_precision
 
 def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
     """Return the vocabulary size: the target's own LM head reads the fast stream, with all of its tokens."""
-    return len(teacher.head)
+    return len(teacher.lm_head)
 
 
 def default_exit_layer(layers: int) -> int:
@@ -54,10 +54,10 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
             f"exit_layer={options.exit_layer}, but the target has {n_layers} layers.", f"Use 1 to {n_layers - 1}."
         )
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
-    table, loss = teacher.head, WeightedLoss.parse(options.loss)
+    table, loss = teacher.lm_head, WeightedLoss.parse(options.loss)
     with torch.no_grad():  # scale per number; the unscaled stream has the direction of f / scale
         scale = teacher.last_norm(table.new_ones(table.shape[1]))
-    held_batches = load_answer_batches(teacher, setup.readings, setup.held)
+    held_batches = load_answer_batches(teacher, setup.readings, setup.held_out)
     net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
@@ -126,5 +126,5 @@ def streams(
     layers = list(decoder_layers(model)[1])[:n]
     with torch.no_grad():
         slow = with_layers(model, layers, range(n)).get_decoder()(ids, past_key_values=cache, use_cache=True)[0]
-    fast = with_layers(model, [net.within(layer, i) for i, layer in enumerate(layers)], range(n)).get_decoder()
+    fast = with_layers(model, [net.with_adapters(layer, i) for i, layer in enumerate(layers)], range(n)).get_decoder()
     return slow, fast(ids, past_key_values=SlowStreamCache(cache), use_cache=True)[0]

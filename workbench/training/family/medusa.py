@@ -31,9 +31,9 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
     """
-    options, table, size = setup.options, setup.table, len(setup.teacher.head)
+    options, table, size = setup.options, setup.lm_head_rows, len(setup.teacher.lm_head)
     heads = build_seeded(options.seed, lambda: MedusaHeads(table.shape[1], options.blocks))
-    vocab_index = index_in_vocab(setup.kept, size)
+    vocab_index = index_in_vocab(setup.draft_vocabulary, size)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = load_batch(setup.readings, rows)
@@ -54,7 +54,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         heads.accuracy = tuple(map(tuple, hit_rates(heads, setup)))
         return {f"accuracy {k + 1}": row[0] for k, row in enumerate(heads.accuracy)}
 
-    facts = draft_vocabulary_config(setup.kept, setup.teacher)
+    facts = draft_vocabulary_config(setup.draft_vocabulary, setup.teacher)
     return setup.run(heads, step_losses, measure, vocab_size=size, loss=FIXED_LOSS, **facts)
 
 
@@ -81,12 +81,12 @@ def hit_rates(heads: MedusaHeads, setup: TrainingSetup) -> list[list[float]]:
     """Return how often the r-th best token of each head is the text's token, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(len(heads.heads), RANKS, device=setup.device)
     total = hits.new_zeros(len(heads.heads))
-    for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-        ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
+    for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+        ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
         inputs, tokens = make_inputs_and_labels(ids, features, answer, len(heads.heads))
         with half_precision():
-            top_tokens = setup.kept[
-                F.linear(heads(inputs.float()), setup.table).topk(RANKS, dim=-1).indices
+            top_tokens = setup.draft_vocabulary[
+                F.linear(heads(inputs.float()), setup.lm_head_rows).topk(RANKS, dim=-1).indices
             ]  # [K, N, 10]
         hits += (top_tokens == tokens[..., None]).float().sum(1)
         total += (tokens >= 0).float().sum(1)

@@ -19,7 +19,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """
     options, teacher = setup.options, setup.teacher
-    table = setup.table
+    table = setup.lm_head_rows
 
     def fresh() -> FeatureNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
@@ -33,6 +33,6 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         lambda rows, features: features.float(),
         lambda state: F.linear(net.lm_head_input(state), table),
         [1 / options.ttt] * options.ttt,
-        vocab_size=len(teacher.head),
-        **draft_vocabulary_config(setup.kept, teacher),
+        vocab_size=len(teacher.lm_head),
+        **draft_vocabulary_config(setup.draft_vocabulary, teacher),
     )

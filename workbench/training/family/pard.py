@@ -42,12 +42,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
     """
     options, teacher = setup.options, setup.teacher
-    table = setup.table
+    table = setup.lm_head_rows
 
     def fresh() -> PARDNet:
-        if setup.finished is not None:
-            net = PARDNet(**setup.finished.sizes)
-            net.load_state_dict(net.state_dict() | setup.finished.state_dict())
+        if setup.start_layer is not None:
+            net = PARDNet(**setup.start_layer.sizes)
+            net.load_state_dict(net.state_dict() | setup.start_layer.state_dict())
             return net
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
@@ -58,10 +58,10 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         follows = [answer_continues(shift_left(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]
         columns = sample_retained([follow.any(0) for follow in follows], generator)
-        states = net.drafts(shift_left(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
+        states = net.forward_drafts(shift_left(batch.embeds, 1)[:, :-1], batch.features[:, :-1].float(), columns)
         for step, (state, pairs) in enumerate(zip(states, columns, strict=True)):
             mask = follows[step][:, pairs]
-            yield state[mask], shift_left(batch.places, step + 1)[:, :-1][:, pairs][mask]
+            yield state[mask], shift_left(batch.flat_index, step + 1)[:, :-1][:, pairs][mask]
 
     shares = [max(RETENTION**step, MIN_RETENTION) for step in range(options.ahead)]
     return train_drafts(
@@ -70,8 +70,8 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         drafts,
         lambda state: F.linear(net.lm_head_input(state), table),
         [share / sum(shares) for share in shares],
-        vocab_size=len(teacher.head),
-        **draft_vocabulary_config(setup.kept, teacher),
+        vocab_size=len(teacher.lm_head),
+        **draft_vocabulary_config(setup.draft_vocabulary, teacher),
     )
 
 

@@ -40,11 +40,11 @@ def run_probes(net: PromptTokens, model: Any, texts: ProbedTexts) -> Float[Tenso
     with torch.no_grad():
         cache = DynamicCache()
         model.model(texts.ids, past_key_values=cache, use_cache=True)
-    embeds = net.embeds.flatten(0, 1)[texts.layout.own].expand(len(texts.ids), -1, -1)
+    embeds = net.embeds.flatten(0, 1)[texts.layout.input_index].expand(len(texts.ids), -1, -1)
     return model.model(
         inputs_embeds=embeds,
         past_key_values=cache,
         attention_mask=texts.mask,
-        position_ids=texts.places,
+        position_ids=texts.position_ids,
         use_cache=True,
     )[0]

@@ -80,7 +80,7 @@ class Readings:
 
     folder: Path
     device: torch.device = field(default_factory=partial(torch.device, "cpu"))
-    everywhere: bool = False
+    include_prompts: bool = False
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -99,23 +99,23 @@ class Readings:
         """Number of tokens of all complete readings."""
         return int(self.rows[-1, 1] + self.rows[-1, 3]) if len(self.rows) else 0
 
-    def part(self, held_out: bool) -> list[int]:
+    def split_indices(self, held_out: bool) -> list[int]:
         """Return the indices of the held-out readings, or of those to train on."""
         return [row for row, n in enumerate(self.rows[:, 0].tolist()) if is_held_out(n) == held_out]
 
     def dialogue(self, row: int) -> Dialogue:
         """Return a prompt with its answer and the features at each of its tokens."""
         ids, n_prompt = self.text(row)
-        if self.everywhere and not is_held_out(int(self.rows[row, 0])):
+        if self.include_prompts and not is_held_out(int(self.rows[row, 0])):
             n_prompt = 1
-        return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.stream("features", row))
+        return Dialogue(torch.from_numpy(ids).to(self.device), n_prompt, self.hidden_states("features", row))
 
     def text(self, row: int) -> tuple[np.ndarray, int]:
         """Return the tokens of a prompt with its answer, int64, and the number of the prompt's tokens."""
         _, start, n_prompt, length, _ = (int(x) for x in self.rows[row])
         return self._flat("ids")[start : start + length].astype(np.int64), n_prompt
 
-    def stream(self, name: str, row: int) -> Float[Tensor, "n D"]:
+    def hidden_states(self, name: str, row: int) -> Float[Tensor, "n D"]:
         """Return hidden states of an answer, bfloat16: "features", or "tap-6", the output of the sixth layer."""
         _, start, _, length, _ = (int(x) for x in self.rows[row])
         values = self._flat(name)[start : start + length]
@@ -206,7 +206,7 @@ def compute_hidden_states(
         for piece in torch.tensor(ids, device=target.device).split(CHUNK):
             output = target.forward([Segment(slot, piece)], last_only=True, capture_layers=layers)
             target.commit(slot, range(len(piece)))
-            for layer, states in output.taps.items():
+            for layer, states in output.layer_states.items():
                 chunks.setdefault(layer, []).append(states[0])
     finally:
         target.close(slot)

@@ -125,7 +125,7 @@ def run_rollouts_study(options: RolloutOptions, report: Report) -> dict[str, Any
         every=options.every, tail=options.share, rate=options.rate, texts=options.texts, reads=options.reads,
         again=options.again, warm=True,
     )  # fmt: skip
-    if problem := models.why_not(drafter.needs):
+    if problem := models.unsupported_reason(drafter.needs):
         raise ParameterError(f"{options.target} has nothing to begin with: {problem}", "Take text-target or smollm2.")
     settings = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
     methods = {
@@ -146,7 +146,7 @@ def run_rollouts_study(options: RolloutOptions, report: Report) -> dict[str, Any
         step["in_format"] = sum(is_numbered(models.tokenizer.decode(ids)) for ids in step.pop("texts"))
         n_steps = drafter.online_head(models).n_steps
         step["tail_lessons"] = n_steps - sum(s["tail_lessons"] + s["idle_lessons"] for s in steps)
-        step["idle_lessons"] = drafter.study(models, options.lessons)
+        step["idle_lessons"] = drafter.train_between_batches(models, options.lessons)
         steps.append(step)
         report(
             f"rollouts: {number + 1} of {options.steps}: τ {tau(step[FROZEN]):.2f} frozen, {tau(step[ADAPTIVE]):.2f} "
@@ -191,14 +191,14 @@ def rollout(
     engine = Engine(models, max_sequences=len(prompts), record=False)
     pairs = zip(prompts, longest, strict=True)
     sequences = [engine.submit(Request(ids, method, max_new_tokens=n, paused=True)) for ids, n in pairs]
-    while not all(sequence.primed for sequence in sequences):
+    while not all(sequence.is_open for sequence in sequences):
         engine.step()
     for sequence in sequences:
         sequence.resume()
     start, tail = time.process_time(), None
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
-        if tail is None and len(engine.rows) <= share * len(sequences):
+        if tail is None and len(engine.running) <= share * len(sequences):
             tail = time.process_time()
     end = time.process_time()
     for sequence in sequences:
@@ -224,7 +224,7 @@ class TargetTraining:
         self.models, self.options, self.loss = models, options, None
         model: Any = models.target.model
         self._steps = torch.optim.AdamW(model.parameters(), lr=options.target_rate, weight_decay=0.0)
-        self._texts = self._told()
+        self._texts = self._training_texts()
 
     def __call__(self) -> None:
         """Run the updates between two rollouts."""
@@ -243,7 +243,7 @@ class TargetTraining:
                 self.loss = round(float(loss.detach()), 4)
             model.requires_grad_(False)
 
-    def _told(self) -> Iterator[list[int]]:
+    def _training_texts(self) -> Iterator[list[int]]:
         for instance in TASKS["story"].stream(self.options.seed, held_out=False):
             yield encode(self.models, f"{USER}{instance.prompt}{ASSISTANT}{number_sentences(instance.answer)}{END}")
 

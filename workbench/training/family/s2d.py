@@ -37,16 +37,16 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     Raises:
         ParameterError: there is no such loss, or it compares features, which a language model does not predict.
     """
-    options, teacher, vocab = setup.options, setup.teacher, setup.kept
-    loss, vocabulary = draft_model_losses(options.loss), len(teacher.head)
+    options, teacher, vocab = setup.options, setup.teacher, setup.draft_vocabulary
+    loss, vocabulary = draft_model_losses(options.loss), len(teacher.lm_head)
 
     def fresh() -> S2DNet:
         shape = vars(options) | {"vocabulary": vocabulary}
-        net = registry.heads()[options.method].build(teacher.head.shape[1], shape)
+        net = registry.heads()[options.method].build(teacher.lm_head.shape[1], shape)
         for weight in net.layers.parameters():
             if weight.dim() == 2:
                 nn.init.normal_(weight, std=0.02)
-        init_from_lm_head(net.embed.weight, teacher.head)
+        init_from_lm_head(net.embed.weight, teacher.lm_head)
         return net
 
     net = build_seeded(options.seed, fresh)
@@ -74,8 +74,8 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         """Return agreement with the target and cross-entropy (nats) of each size, the whole drafter first."""
         matches, losses = torch.zeros(2, len(names), device=vocab.device)
         count = n_in_vocab = 0
-        for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-            ids, features, _, answer = load_batch(setup.readings, setup.held[start : start + EVAL_BATCH_SIZE])
+        for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+            ids, features, _, answer = load_batch(setup.readings, setup.held_out[start : start + EVAL_BATCH_SIZE])
             with half_precision(options.half):
                 states = [state[answer] for state in net(ids)]
                 for positions in torch.arange(int(answer.sum()), device=vocab.device).split(512):

@@ -110,7 +110,7 @@ def run_scaling_study(options: ScalingOptions, report: Report) -> dict[str, Any]
         )
     prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
-    train = readings.part(held_out=False)
+    train = readings.split_indices(held_out=False)
     mean = float(readings.rows[train, 3].mean()) if train else 0.0
     if not mean:
         raise ParameterError(f"{options.readings} holds nothing to train on.", "Make it: workbench train readings.")

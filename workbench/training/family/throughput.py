@@ -54,7 +54,7 @@ class ThroughputOptions(ChatHeadOptions):
 class TimedSetup(TrainingSetup):
     """Training setup whose steps are timed instead of a full run."""
 
-    found: dict[str, Any] = field(default_factory=dict[str, Any])
+    figures: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def run(
         self,
@@ -66,7 +66,7 @@ class TimedSetup(TrainingSetup):
     ) -> tuple[RunResult, Curve]:
         options = self.options
         optimizers = options.optimizers(net.to(self.device), weight_decay=0.0)
-        step, parameters = self.steps(step_losses), [p for p in net.parameters() if p.requires_grad]
+        step, parameters = self.make_train_step(step_losses), [p for p in net.parameters() if p.requires_grad]
         learn = partial(descend, parameters, optimizers, LoopOptions.clip)
         on_progress(0.5)
         for number in range(WARM_UP):
@@ -89,7 +89,7 @@ class TimedSetup(TrainingSetup):
         events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
         total = sum(event.self_cpu_time_total for event in events) or 1.0
         shares = {event.key: round(event.self_cpu_time_total / total, 3) for event in events[:SHOWN]}
-        self.found.update(
+        self.figures.update(
             tokens_a_second=sum(tokens) / sum(seconds), seconds_a_step=median(seconds),
             gflop_a_step=sum(work) / len(work) / 1e9, gflops=sum(work) / sum(seconds) / 1e9, shares=shares,
             parameters=sum(p.numel() for p in net.parameters()),
@@ -109,9 +109,9 @@ def measure_throughput(options: ThroughputOptions, report: Report) -> dict[str, 
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)
     peak_gflops = peak(options.half)
-    figures = timed_setup.found | {
+    figures = timed_setup.figures | {
         "peak_gflops": peak_gflops,
-        "share": timed_setup.found["gflops"] / peak_gflops,
+        "share": timed_setup.figures["gflops"] / peak_gflops,
         "machine": machine_facts(),
     }
     report(

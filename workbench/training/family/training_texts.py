@@ -49,7 +49,7 @@ def select_readings(readings: Readings, source: str) -> list[int]:
             f"There is no text of the kind made={source!r:.40}.", f"Take one of: {', '.join(SOURCES)}."
         )
     is_given = readings.rows[:, 4] == TEXT_ANSWER
-    rows = [row for row in readings.part(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
+    rows = [row for row in readings.split_indices(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
     if not rows:
         flag = " --set given=true" if source == TEXT else ""
         raise ParameterError(
@@ -78,8 +78,8 @@ class OwnTexts:
     models: Models
     readings: Readings
     rows: Sequence[int]
-    kept: Int[Tensor, " K"]
-    ends: Collection[int]
+    draft_vocabulary: Int[Tensor, " K"]
+    end_tokens: Collection[int]
     seed: int
 
     def write(self, epoch: int, n: int) -> list[Dialogue]:
@@ -90,11 +90,11 @@ class OwnTexts:
         for ids, n_prompt in map(self.readings.text, rows):
             prompts.append(ids[:n_prompt].tolist())
             limits.append(len(ids) - n_prompt)
-        uniforms = torch.from_numpy(rng.random((n, max(limits)))).to(self.kept.device)
-        texts = sample_continuations(self.drafter, self.kept, prompts, limits, self.ends, uniforms)
+        uniforms = torch.from_numpy(rng.random((n, max(limits)))).to(self.draft_vocabulary.device)
+        texts = sample_continuations(self.drafter, self.draft_vocabulary, prompts, limits, self.end_tokens, uniforms)
         return [
             Dialogue(
-                torch.tensor(text, device=self.kept.device),
+                torch.tensor(text, device=self.draft_vocabulary.device),
                 len(prompt),
                 compute_hidden_states(self.models, text)["features"].to(torch.bfloat16).clone(),
             )
@@ -131,7 +131,7 @@ def sample_continuations(
         [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device
     )
     table, cache, position_ids = (
-        drafter.table(draft_vocabulary),
+        drafter.lm_head_rows(draft_vocabulary),
         DynamicCache(),
         (attention_mask.cumsum(1) - 1).clamp_min(0),
     )

@@ -97,8 +97,8 @@ class Lane:
     """
 
     kind: str
-    counted: str
-    kept: list[int]
+    count_source: str
+    draft_vocabulary: list[int]
     models: Models
     method: ConfiguredMethod
     rounds: list[list[Round]] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Lane:
         return tallies(self.rounds) | {
             "drafted": [metrics.count_drafted(rounds) for rounds in self.rounds],
             "draft_s": [round(sum(r.draft_s for r in rounds), 6) for rounds in self.rounds],
-            "kind": self.kind, "counted": self.counted, "kept": len(self.kept), "rates": self.rates,
+            "kind": self.kind, "counted": self.count_source, "kept": len(self.draft_vocabulary), "rates": self.rates,
         }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def run_trimming_study(options: TrimmingOptions, report: Report) -> dict[str, An
     size = readings.facts["vocabulary"]
     if wrong := [k for k in options.sizes if not 0 < k < size]:
         raise ParameterError(f"{wrong[0]} is no part of {size:,} tokens.", f"Give sizes from 1 to {size - 1:,}.")
-    train = readings.part(held_out=False)
+    train = readings.split_indices(held_out=False)
     rows_of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != TEXT_ANSWER],
                TEXT: [row for row in train if readings.rows[row, 4] == TEXT_ANSWER]}  # fmt: skip
     counts = {name: count_tokens(readings, rows) for name, rows in rows_of_kind.items() if rows}
@@ -168,7 +168,7 @@ def run_trimming_study(options: TrimmingOptions, report: Report) -> dict[str, An
         "covered": {name: {str(k): round(coverage(tally, vocabularies[name, k]), 4) for k in sorted(options.sizes)}
                     for name, tally in counts.items()},
         "options": changed_options(options), "machine": machine_facts(), "plain": plain.to_wire(),
-        "cells": [lane.to_wire() | {"outside": _count_unproposable(answers, lane.kept)} for lane in lanes],
+        "cells": [lane.to_wire() | {"outside": _count_unproposable(answers, lane.draft_vocabulary)} for lane in lanes],
     }  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out / REPORT, (json.dumps(study, ensure_ascii=False, indent=1) + "\n").encode())

@@ -49,10 +49,10 @@ class Batch(NamedTuple):
     embeds: Float[Tensor, "B n D"]
     features: Float[Tensor, "B n D"]
     answer: Bool[Tensor, "B n"]
-    said: Int[Tensor, "B n"]
+    target_tokens: Int[Tensor, "B n"]
 
     @property
-    def places(self) -> Int[Tensor, "B n"]:
+    def flat_index(self) -> Int[Tensor, "B n"]:
         """Index of each position, counted through all answers."""
         return torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids)
 
@@ -84,7 +84,7 @@ def train_unrolled(
     def drafts(batch: Batch, _: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         inputs = layer_input(batch.rows, batch.features)
         for step, (state, mask) in enumerate(unroll_steps(net, batch.embeds, inputs, batch.answer, len(shares))):
-            yield state[mask], shift_left(batch.places, step + 1)[:, :-1][mask]
+            yield state[mask], shift_left(batch.flat_index, step + 1)[:, :-1][mask]
 
     return train_drafts(setup, net, drafts, logits, shares, **facts)
 
@@ -117,7 +117,12 @@ def train_drafts(
     def read(rows: list[int]) -> Batch:
         ids, features, _, answer = load_batch(setup.readings, rows)
         return Batch(
-            rows, ids, teacher.embedding[ids], features, answer, pad_and_stack([setup.said(row) for row in rows])
+            rows,
+            ids,
+            teacher.embedding[ids],
+            features,
+            answer,
+            pad_and_stack([setup.target_tokens(row) for row in rows]),
         )
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
@@ -125,10 +130,12 @@ def train_drafts(
         with half_precision(options.half):
             for step, (state, index) in enumerate(drafts(batch, generator)):
                 sample = sample_indices(len(state), options.places, generator)
-                sample = sample[torch.isin(batch.said.flatten()[index[sample]], setup.kept).to(sample.device)]
+                sample = sample[
+                    torch.isin(batch.target_tokens.flatten()[index[sample]], setup.draft_vocabulary).to(sample.device)
+                ]
                 if len(sample):
                     guess, truth = state[sample], batch.features.flatten(0, 1)[index[sample]].float()
-                    target_logits = teacher.logits(truth, setup.table)
+                    target_logits = teacher.logits(truth, setup.lm_head_rows)
                     step_loss, _ = loss(LossInputs(guess.float(), truth, logits(guess).float(), target_logits))
                     losses[f"step {step + 1}"] = step_loss
                     total = total + shares[step] * step_loss
@@ -137,11 +144,13 @@ def train_drafts(
     @torch.inference_mode()
     def measure() -> dict[str, float]:
         matches, count = torch.zeros(2, len(shares), device=setup.device)
-        for start in range(0, len(setup.held), EVAL_BATCH_SIZE):
-            batch = read(setup.held[start : start + EVAL_BATCH_SIZE])
+        for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):
+            batch = read(setup.held_out[start : start + EVAL_BATCH_SIZE])
             with half_precision(options.half):
                 for step, (state, index) in enumerate(drafts(batch, None)):
-                    matches[step] += (setup.kept[logits(state).argmax(-1)] == batch.said.flatten()[index]).sum()
+                    matches[step] += (
+                        setup.draft_vocabulary[logits(state).argmax(-1)] == batch.target_tokens.flatten()[index]
+                    ).sum()
                     count[step] += len(index)
         return {f"agreement {i + 1}": share for i, share in enumerate((matches / count.clamp_min(1)).tolist())}
 

@@ -43,7 +43,7 @@ class OnPolicyEvaluator:
     prompts: int
     device: str = "cpu"
     _models: list[Models] = field(default_factory=list)
-    _asked: int = 0
+    _n_calls: int = 0
 
     def __call__(self) -> dict[str, float]:
         """Return acceptance by draft position, the numbers of rounds, τ and speed-up, by curve; empty without prompts.
@@ -54,9 +54,9 @@ class OnPolicyEvaluator:
         if not self._models:
             self._models.append(load_models(self.target, None, self.device, "float32"))
         models = self._models[0]
-        self._asked += 1
+        self._n_calls += 1
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-        models.heads[self.kind] = HeadInfo(f"{self.folder.name}, {self._asked}", self.folder, config)
+        models.heads[self.kind] = HeadInfo(f"{self.folder.name}, {self._n_calls}", self.folder, config)
         models.shared.clear()  # it caches the previous net
         settings = evaluation_settings(self.kind)
         setting = next((row for row in settings if row.name == "chain"), settings[0])

@@ -69,7 +69,7 @@ def select_draft_vocabulary(
         always: tokens kept in any case.
         kept: vocabulary of a head that is trained further; it is not changed.
     """
-    train_rows = readings.part(held_out=False)
+    train_rows = readings.split_indices(held_out=False)
     target_rows = [row for row in train_rows if readings.rows[row, 4] != TEXT_ANSWER]
     counts = count_tokens(readings, target_rows)
     if draft_vocabulary is None:

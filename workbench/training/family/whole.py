@@ -139,7 +139,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
     check_loss(dataclasses.replace(defaults, loss=options.loss))
     head_options = dataclasses.replace(
-        head.settle(defaults), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt",
+        head.apply_settings(defaults), target=options.target, out=out, checkpoint=(options.run or work) / "heads.pt",
         heads=heads, ffn=options.ffn or max(16, shape.hidden_size * 2 // 3 // 16 * 16), exit_layer=exit_layer,
         transfer_layer=transfer_layer, rows=options.rows, places=options.places, minutes=options.minutes,
         steps=options.steps, half=options.half, seed=options.seed, threads=options.threads,

@@ -56,7 +56,7 @@ class Batch:
         answers: bool [B, n], positions whose feature predicts a token of the answer.
     """
 
-    seen: PromptFeatures
+    inputs: PromptFeatures
     ids: Tensor
     features: Tensor
     answers: Tensor
@@ -175,7 +175,7 @@ def read_dialogues(
         hook.remove()
     dialogues = []
     for ids, positions, is_image, features, embeds in zip(
-        packed.ids, packed.positions, packed.image, states.half(), layer_inputs[0].half(), strict=True
+        packed.ids, packed.positions, packed.is_image, states.half(), layer_inputs[0].half(), strict=True
     ):
         n_shared = 1 + int(is_image.sum())
         end = int(positions.nonzero()[-1]) + 1

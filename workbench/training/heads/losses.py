@@ -29,8 +29,8 @@ class LossInputs:
 
     guess: Float[Tensor, "N D"]
     truth: Float[Tensor, "N D"]
-    logits: Float[Tensor, "N V"]
-    wanted: Float[Tensor, "N V"]
+    draft_logits: Float[Tensor, "N V"]
+    target_logits: Float[Tensor, "N V"]
 
 
 def smooth_l1(inputs: LossInputs) -> Float[Tensor, " N"]:
@@ -50,29 +50,29 @@ def cosine(inputs: LossInputs) -> Float[Tensor, " N"]:
 
 def ce_soft(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the cross-entropy with the target's distribution: the forward KL, up to the target's own entropy."""
-    return -(inputs.wanted.softmax(-1) * inputs.logits.log_softmax(-1)).sum(-1)
+    return -(inputs.target_logits.softmax(-1) * inputs.draft_logits.log_softmax(-1)).sum(-1)
 
 
 def ce_hard(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return the cross-entropy with the target's most probable token."""
-    return F.cross_entropy(inputs.logits, inputs.wanted.argmax(-1), reduction="none")
+    return F.cross_entropy(inputs.draft_logits, inputs.target_logits.argmax(-1), reduction="none")
 
 
 def forward_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return KL(p ‖ q) of target p and drafter q: large if the drafter misses tokens that the target may generate."""
-    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
+    log_q, log_p = inputs.draft_logits.log_softmax(-1), inputs.target_logits.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def reverse_kl(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return KL(q ‖ p) of drafter q and target p: large if the drafter proposes improbable tokens."""
-    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
+    log_q, log_p = inputs.draft_logits.log_softmax(-1), inputs.target_logits.log_softmax(-1)
     return (log_q.exp() * (log_q - log_p)).sum(-1)
 
 
 def total_variation(inputs: LossInputs) -> Float[Tensor, " N"]:
     """Return half the L1 distance of the distributions: one minus the acceptance probability of a sampled draft."""
-    return (inputs.wanted.softmax(-1) - inputs.logits.softmax(-1)).abs().sum(-1) / 2
+    return (inputs.target_logits.softmax(-1) - inputs.draft_logits.softmax(-1)).abs().sum(-1) / 2
 
 
 def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
@@ -80,7 +80,7 @@ def jensen_shannon(inputs: LossInputs) -> Float[Tensor, " N"]:
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: the generalised divergence at β = ½.
     """
-    log_q, log_p = inputs.logits.log_softmax(-1), inputs.wanted.log_softmax(-1)
+    log_q, log_p = inputs.draft_logits.log_softmax(-1), inputs.target_logits.log_softmax(-1)
     log_mean = torch.logaddexp(log_q, log_p) - math.log(2)
     return ((log_q.exp() * (log_q - log_mean)).sum(-1) + (log_p.exp() * (log_p - log_mean)).sum(-1)) / 2
 
@@ -94,8 +94,8 @@ def tvd_plus_plus(inputs: LossInputs) -> Float[Tensor, " N"]:
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """
-    log_q = inputs.logits.log_softmax(-1)
-    q, reward = log_q.detach().exp(), (inputs.wanted.log_softmax(-1) >= log_q.detach()).to(log_q)
+    log_q = inputs.draft_logits.log_softmax(-1)
+    q, reward = log_q.detach().exp(), (inputs.target_logits.log_softmax(-1) >= log_q.detach()).to(log_q)
     mean = (q * reward).sum() / len(q)
     std = ((q * (reward - mean).square()).sum() / len(q)).sqrt()
     advantage = (reward - mean) / std if std > 0 else torch.zeros_like(reward)

@@ -114,7 +114,7 @@ def _train_one(
 ) -> dict[str, Any]:
     head, checkpoint = trainable()[options.method], next(iter(options.checkpoints()), None)
     if options.begin is None:  # a continued one has finished its first stage
-        options = head.settle(options)
+        options = head.apply_settings(options)
     options = dataclasses.replace(options, checkpoint=checkpoint)
     folder = head.folder(options.target.name)
     sources = {pictured: train.batches(options.rows, options.seed, pictured) for pictured in (True, False)}

@@ -107,7 +107,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
 def init_weights(net: TrainedNet, norm: nn.Module | None) -> None:
     """Initialise a drafter with torch's random numbers; its final norm gets the target's weights."""
     for name, weight in net.named_parameters():
-        if weight.dim() == 2 and not any(part in name for part in net.begins):
+        if weight.dim() == 2 and not any(part in name for part in net.no_random_init):
             nn.init.normal_(weight, std=0.02)
     if norm is not None:
         net.get_submodule("after").load_state_dict({"weight": norm.get_parameter("weight").detach().float()})
@@ -135,14 +135,14 @@ def predict_answers(
         how: how images are processed.
         features: input in place of the true features (for example with noise).
     """
-    net_input = batch.seen if features is None else dataclasses.replace(batch.seen, features=features)
-    inputs = net.enter(net_input, image_mode)
+    net_input = batch.inputs if features is None else dataclasses.replace(batch.inputs, features=features)
+    inputs = net.build_inputs(net_input, image_mode)
     mask, device = None, inputs.inputs.device
     if inputs.visible is not None:
         n = inputs.inputs.shape[1]
         diagonal = torch.eye(n, dtype=torch.bool, device=device)  # a query without any key would give NaN
         mask = (diagonal.new_ones(n, n).tril() & inputs.visible.unsqueeze(1) | diagonal).unsqueeze(1)
-    states = net(inputs.inputs, inputs.places, mask)
+    states = net(inputs.inputs, inputs.positions, mask)
     begin = net_input.spans[-1][1] if net_input.spans else 0  # pairs from here on are text: the last rows
     n_pairs = net_input.features.shape[1] - begin
     futures = net.futures(states[:, -n_pairs:])  # [B, pairs, k, D]
@@ -154,7 +154,7 @@ def predict_answers(
         guess.append(futures[:, :count, i][is_answer])
         truth.append(batch.features[:, shifted : shifted + count][is_answer])
         ahead.append(torch.full((len(guess[-1]),), i, device=device))
-    costs = [view.cost for view in inputs.views if view.cost is not None]
+    costs = [view.cost for view in inputs.images if view.cost is not None]
     cost = torch.stack(costs).mean() if costs else torch.zeros((), device=device)
     return Predictions(torch.cat(guess), torch.cat(truth), torch.cat(ahead), cost)
 
@@ -171,8 +171,8 @@ def replace_with_predictions(
         features: the target's features, possibly with noise.
         where: positions to replace.
     """
-    inputs = net.enter(dataclasses.replace(batch.seen, features=features), None)
-    guesses = net.futures(net(inputs.inputs, inputs.places, None))[:, :-1, 0]  # state s predicts f(s + 1)
+    inputs = net.build_inputs(dataclasses.replace(batch.inputs, features=features), None)
+    guesses = net.futures(net(inputs.inputs, inputs.positions, None))[:, :-1, 0]  # state s predicts f(s + 1)
     return torch.cat([features[:, :1], torch.where(mask[:, 1:, None], guesses.to(features), features[:, 1:])], 1)
 
 
@@ -245,12 +245,12 @@ def train_net(
         share = 1 - options.text_share
         has_images = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
         batch = batch_of(batches(has_images, step), embed)
-        features = batch.seen.features
+        features = batch.inputs.features
         features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
-            if options.own and not batch.seen.spans:
+            if options.own and not batch.inputs.spans:
                 features = replace_with_predictions(net, batch, features, chance(*features.shape[:2]) < options.own)
-            image_mode = net.practise(len(batch.ids), chance, step) if batch.seen.spans else None
+            image_mode = net.sample_options(len(batch.ids), chance, step) if batch.inputs.spans else None
             predictions = predict_answers(net, batch, image_mode, features)
             sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]

@@ -55,7 +55,7 @@ class Shard:
 
     scenes: Sequence[Scene]
     pixels: np.ndarray
-    shown: np.ndarray
+    item_maps: np.ndarray
 
 
 class Shards:
@@ -70,11 +70,11 @@ class Shards:
 
     def __init__(self, folder: Path, seed: int = 0, size: int = SHARD, keep: int = 2) -> None:
         self.folder, self.seed, self.size, self.keep = folder, seed, size, keep
-        self._held: OrderedDict[int, Shard] = OrderedDict()
+        self._cache: OrderedDict[int, Shard] = OrderedDict()
 
     def get(self, index: int) -> Shard:
         """Return a shard; draw and write it if it does not exist."""
-        if index not in self._held:
+        if index not in self._cache:
             path = self.folder / f"scenes-{VERSION}-{self.seed}-{self.size}-{index:04d}.npz"
             scene_list = list(islice(scenes(self.seed * 100_003 + index, held_out=False), self.size))
             if path.exists():
@@ -86,11 +86,11 @@ class Shards:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with replace_atomically(path) as part, part.open("xb") as file:
                     np.savez(file, pixels=pixels, shown=item_maps)
-            self._held[index] = Shard(scene_list, pixels, item_maps)
-            while len(self._held) > self.keep:
-                self._held.popitem(last=False)
-        self._held.move_to_end(index)
-        return self._held[index]
+            self._cache[index] = Shard(scene_list, pixels, item_maps)
+            while len(self._cache) > self.keep:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(index)
+        return self._cache[index]
 
     def batch(self, step: int, rows: int, count: int) -> tuple[list[Scene], np.ndarray, np.ndarray]:
         """Return the scenes, images and maps of one step.
@@ -108,7 +108,7 @@ class Shards:
         indices = np.random.default_rng([self.seed, shard_number]).permutation(self.size)[
             position * rows : (position + 1) * rows
         ]
-        return [shard.scenes[i] for i in indices], shard.pixels[indices], shard.shown[indices]
+        return [shard.scenes[i] for i in indices], shard.pixels[indices], shard.item_maps[indices]
 
 
 def normalise_pixels(pixels: np.ndarray) -> np.ndarray:
@@ -194,7 +194,7 @@ class PatchLabels:
 
     answers: np.ndarray
     weights: np.ndarray
-    toward: np.ndarray
+    centre_offsets: np.ndarray
     mask: np.ndarray
 
 

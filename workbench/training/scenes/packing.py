@@ -43,7 +43,7 @@ class Packed:
     mask: Tensor
     labels: Tensor
     weights: Tensor
-    image: Tensor
+    is_image: Tensor
 
 
 class Packer:
@@ -88,7 +88,7 @@ class Packer:
             seen: For each sequence, whether there is an image.
         """
         parts = [
-            self._row(turns, is_chained, has_image)
+            self._pack_sequence(turns, is_chained, has_image)
             for turns, is_chained, has_image in zip(conversations, chained, with_image, strict=True)
         ]
         size = -(-max(len(part[0]) for part in parts) // 8) * 8
@@ -119,11 +119,11 @@ class Packer:
             turns: The sequence's questions and answers.
             differs: For each of its tokens, whether the next one differs from the model's prediction.
         """
-        blocks = self._row(turns, False, True)[-1]
+        blocks = self._pack_sequence(turns, False, True)[-1]
         wrong = {block for block, different in zip(blocks, differs, strict=False) if different}
         return [number not in wrong for number in range(1, len(turns) + 1)]
 
-    def _row(
+    def _pack_sequence(
         self, turns: Sequence[ChatTurn], chained: bool, with_image: bool
     ) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
         ids = [self._user] + [self._image] * (self.vision_tokens if with_image else 0)

@@ -45,11 +45,11 @@ class Pointer:
         )
         layers: Any = model.model.language_model.layers
         self.attention = layers[len(layers) // 2 if layer is None else layer].self_attn
-        self._entered: dict[str, Any] = {}
+        self._layer_inputs: dict[str, Any] = {}
         self.attention.register_forward_pre_hook(self._keep, with_kwargs=True)
 
     def _keep(self, _: Any, __: Any, entered: dict[str, Any]) -> None:
-        self._entered = entered
+        self._layer_inputs = entered
 
     def loss(
         self,
@@ -71,18 +71,20 @@ class Pointer:
         triples, masks = [], []
         ranks = torch.from_numpy(patch_labels(scene_list, item_maps).answers[..., list(ASPECTS).index("rank")])
         for row, questions in enumerate(named_objects):
-            for position, objects in self.looks(packed.labels[row].tolist(), questions, len(scene_list[row].items)):
+            for position, objects in self.attention_targets(
+                packed.labels[row].tolist(), questions, len(scene_list[row].items)
+            ):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
-                    if mask.any() and packed.image[row].any():  # else it is hidden by others, or there is no image
+                    if mask.any() and packed.is_image[row].any():  # else it is hidden by others, or there is no image
                         triples.append((row, position, head))
                         masks.append(mask)
         if not triples:
             return torch.zeros(())
         rows, positions, heads = torch.tensor(triples).T
-        states, (cos, sin) = self._entered["hidden_states"], self._entered["position_embeddings"]
+        states, (cos, sin) = self._layer_inputs["hidden_states"], self._layer_inputs["position_embeddings"]
         head_dim = self.attention.head_dim
-        first = int(packed.image[rows[0]].nonzero()[0])
+        first = int(packed.is_image[rows[0]].nonzero()[0])
         patches = slice(first, first + ranks.shape[1])
         width = HEADS * head_dim
         queries = torch.nn.functional.linear(states, self.attention.q_proj.weight[:width])
@@ -94,7 +96,7 @@ class Pointer:
         object_scores = scores.masked_fill(~torch.stack(masks), -torch.inf)
         return (scores.logsumexp(-1) - object_scores.logsumexp(-1)).mean()
 
-    def looks(
+    def attention_targets(
         self, labels: Sequence[int], named_objects: Sequence[tuple[int, ...]], items: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield positions of a sequence and the objects to attend to there.

@@ -135,7 +135,7 @@ def reading_loss(scores: Tensor, labels: PatchLabels) -> tuple[Tensor, dict[str,
         losses.append(factor * (F.cross_entropy(logits[has_label], answer, reduction="none") * weight).sum() / total)
         accuracy[name] = float(((logits[has_label].argmax(-1) == answer) * weight).sum() / total)
     is_covered = answers[..., 0] > 0
-    distance = (pieces[-2] - torch.from_numpy(labels.toward)).abs().sum(-1)
+    distance = (pieces[-2] - torch.from_numpy(labels.centre_offsets)).abs().sum(-1)
     losses.append(4.0 * (distance * weights)[is_covered].sum() / weights[is_covered].sum().clamp(min=1e-6))
     pixels = F.binary_cross_entropy_with_logits(pieces[-1], torch.from_numpy(labels.mask), reduction="none").mean(-1)
     losses.append(4.0 * pixels[is_covered].mean())

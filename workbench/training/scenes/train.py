@@ -106,8 +106,8 @@ class SceneQuestions:
 
     turns: list[list[ChatTurn]]
     chained: list[bool]
-    seen: list[bool]
-    named: list[list[tuple[int, ...]]]
+    with_image: list[bool]
+    named_objects: list[list[tuple[int, ...]]]
 
 
 def draw_questions(scene_list: Sequence[Scene], options: VisionOptions, seed: str) -> SceneQuestions:
@@ -125,8 +125,8 @@ def draw_questions(scene_list: Sequence[Scene], options: VisionOptions, seed: st
             [(vary_wording(a.question, rng), a.answer if has_image else NO_IMAGE_ANSWER) for a in questions]
         )
         rows.chained.append(is_chained)
-        rows.seen.append(has_image)
-        rows.named.append([a.named if has_image else () for a in questions])
+        rows.with_image.append(has_image)
+        rows.named_objects.append([a.named if has_image else () for a in questions])
     return rows
 
 
@@ -143,7 +143,7 @@ def answer_states(model: LlavaForConditionalGeneration, packed: Packed, images: 
     if images is not None and len(images):
         states = trunk.vision_tower(images, output_hidden_states=True).hidden_states[-1]
         features = trunk.multi_modal_projector(states)
-        embeds = embeds.masked_scatter(packed.image[..., None], features.to(embeds.dtype))
+        embeds = embeds.masked_scatter(packed.is_image[..., None], features.to(embeds.dtype))
     bias = torch.zeros(packed.mask.shape).masked_fill(~packed.mask, torch.finfo(torch.float32).min)
     return trunk.language_model(
         inputs_embeds=embeds, attention_mask=bias, position_ids=packed.positions, use_cache=False
@@ -230,9 +230,9 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         scene_list, pixels, maps = shards.batch(step, options.rows, options.shards)
         rows = draw_questions(scene_list, options, f"{options.seed}/{step}")
-        packed = packer.pack(rows.turns, rows.chained, rows.seen)
+        packed = packer.pack(rows.turns, rows.chained, rows.with_image)
         images = torch.from_numpy(jitter_images(normalise_pixels(pixels), (options.seed, step, 2)))[
-            torch.tensor(rows.seen)
+            torch.tensor(rows.with_image)
         ]
         with half_precision():
             states = answer_states(model, packed, images)
@@ -241,7 +241,7 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         labels, weights = packed.labels[is_answer], packed.weights[is_answer]
         token_losses = F.cross_entropy(logits.float(), labels, reduction="none")
         loss = (token_losses * weights).sum() / weights.sum()
-        pointing_loss = pointer.loss(packed, rows.named, scene_list, maps) if pointer else torch.zeros(())
+        pointing_loss = pointer.loss(packed, rows.named_objects, scene_list, maps) if pointer else torch.zeros(())
         (loss + options.pointing * pointing_loss).backward()
         is_short = weights > 1
         figures = {
