@@ -51,7 +51,7 @@ class SimulatedGPU(TorchFunctionMode):
     """Simulated GPU, see the module's docstring.
 
     Attributes:
-        n: number of operations with results on the simulated GPU.
+        n_operations: number of operations with results on the simulated GPU.
     """
 
     def __init__(self) -> None:

@@ -565,7 +565,7 @@ class Argument(Operator):
 
     Attributes:
         old: last part of the name that is called.
-        which: position, or keyword.
+        argument: position, or keyword.
         new: expression; `{}` in it stands for the present argument, which may go on to name locals.
     """
 

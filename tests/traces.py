@@ -118,19 +118,31 @@ def rounds(draw: Any, index: int) -> Round:
     path = draw(st.lists(st.integers(0, len(tree) - 1), max_size=3)) if len(tree) else []
     times = [draw(st.floats(0, 1e6)) for _ in range(5)]
     return Round(
-        index, draw(text), draw(st.dictionaries(text, json_value, max_size=2)), tree, path,
-        draw(st.none() | int64), draw(st.none() | kinds), draw(st.lists(emitted, max_size=3)),
-        some(top_candidates, draw(places)), some(st.none() | top_candidates, draw(places)), some(st.floats(0, 20), draw(places)),
-        draw(st.lists(st.builds(Phase, text, st.floats(0, 1e6), st.floats(0, 1e6), text), max_size=2)), *times,
-        draw(st.integers(0, 99)), draw(st.integers(0, 99)),
+        index,
+        draw(text),
+        draw(st.dictionaries(text, json_value, max_size=2)),
+        tree,
+        path,
+        draw(st.none() | int64),
+        draw(st.none() | kinds),
+        draw(st.lists(emitted, max_size=3)),
+        some(top_candidates, draw(places)),
+        some(st.none() | top_candidates, draw(places)),
+        some(st.floats(0, 20), draw(places)),
+        draw(st.lists(st.builds(Phase, text, st.floats(0, 1e6), st.floats(0, 1e6), text), max_size=2)),
+        *times,
+        draw(st.integers(0, 99)),
+        draw(st.integers(0, 99)),
         draw(st.lists(st.builds(Change, text, json_value, json_value), max_size=2)),
-        draw(st.dictionaries(text, st.floats(0, 1), max_size=2)), draw(st.lists(text, max_size=2)), draw(visions),
+        draw(st.dictionaries(text, st.floats(0, 1), max_size=2)),
+        draw(st.lists(text, max_size=2)),
+        draw(visions),
         draw(st.floats(0, 1e6)),
         draw(st.dictionaries(st.sampled_from(["rows", "draft_s"]), st.floats(0, 1), max_size=2)),
         draw(st.lists(int64, max_size=2)),
         draw(st.lists(st.builds(TentativeTokenRecord, int64, text, int64, st.floats(0, 1)), max_size=2)),
         draw(st.lists(st.builds(Probe, int64, text, st.integers(-1, len(tree) - 1), int64, text), max_size=2)),
-    )  # fmt: skip
+    )
 
 
 @st.composite

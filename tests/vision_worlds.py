@@ -38,10 +38,14 @@ def tiny_vision_model(
         patch_size=patch,
     )  # fmt: skip
     config = LlavaConfig(
-        vision_config=vision, text_config=tiny_llama_config(vocabulary, width, layers), image_token_index=vocabulary - 1,
-        vision_feature_layer=-1, vision_feature_select_strategy="default", image_seq_length=(SIDE // patch) ** 2,
+        vision_config=vision,
+        text_config=tiny_llama_config(vocabulary, width, layers),
+        image_token_index=vocabulary - 1,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="default",
+        image_seq_length=(SIDE // patch) ** 2,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     return randomise_weights(LlavaForConditionalGeneration(config), seed, spread)
 
 
@@ -66,7 +70,7 @@ def tiny_vision_models(vocabulary: int = 8, seed: int = 1, blind: bool = False, 
     Args:
         vocabulary: number of tokens, including the placeholder.
         seed: seed of the weights.
-        blind: whether the drafter has text input only.
+        text_only: whether the drafter has text input only.
         device: device of both models.
     """
     processor = tiny_processor(vocabulary)

@@ -332,10 +332,10 @@ def tree_error(
 
     Args:
         logits: logits at the root and after each node.
-        beginning: committed tokens; the last one is the root.
+        committed: committed tokens; the last one is the root.
         tokens: tokens of the nodes.
         parents: parents of the nodes.
-        ask: function from token ids to the logits [V] after the last one.
+        next_logits: function from token ids to the logits [V] after the last one.
     """
     worst = 0.0
     for node in range(-1, len(tokens)):

@@ -86,7 +86,7 @@ def first_token_distribution(
         patch: to read the law that a rejection draws from.
         order: re-sorts siblings before they are verified (which breaks exactness).
         rule: under test.
-        as_if: what the rule is told about the draw; the truth by default.
+        declared_as: what the rule is told about the draw; the truth by default.
         rest: what is drawn from after a rejection, instead of what the rule left over.
     """
     leftover: list[Tensor] = []
@@ -211,7 +211,8 @@ def mixed_draws(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...],
 def first_token_distribution_of_mixed(
     kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]
 ) -> Tensor:
-    """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `told` says."""
+    """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `declared`
+    says."""
     leftover: list[Tensor] = []
     patch.setattr(places, "pick", lambda probs, u: leftover.append(probs) or torch.zeros(len(probs), dtype=torch.long))
     out, n = torch.zeros_like(P), len(kinds)

@@ -112,29 +112,46 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "config": (EAGLE, lambda f, c, s: _damaged(write(f, c, s)), "config.json is damaged"),
     "missing": (EAGLE, without("layers.0.mlp.up_proj.weight"), "lacks layers.0.mlp.up_proj.weight"),
     "unknown-tensor": (
-        EAGLE, lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
+        EAGLE,
+        lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
         "has the unknown layers.0.input_layernorm.weight",
     ),
     "width": (
-        EAGLE, with_config(hidden_size=32), r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32"
+        EAGLE,
+        with_config(hidden_size=32),
+        r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32",
     ),
     "no-width": (EAGLE, with_config(hidden_size=None), "does not say `hidden_size`"),
     "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; one is supported"),
-    "rope": (EAGLE, with_config(rope_scaling={"type": "dynamic", "factor": 2.0}), "positions are of the kind 'dynamic'"),
+    "rope": (
+        EAGLE,
+        with_config(rope_scaling={"type": "dynamic", "factor": 2.0}),
+        "positions are of the kind 'dynamic'",
+    ),
     "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
     "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
-    "speculators-type": (EAGLE, with_config(speculators_model_type="dflash"), "speculators' type 'dflash'.*Known layouts:"),
+    "speculators-type": (
+        EAGLE,
+        with_config(speculators_model_type="dflash"),
+        "speculators' type 'dflash'.*Known layouts:",
+    ),
     "d2t-out": (EAGLE3, with_tensors(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
     "d2t-twice": (EAGLE3, with_tensors(d2t=-torch.arange(32)), "has token 0 twice"),
     "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
     "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks the map `d2t`"),
-    "draft-size": (EAGLE3, with_config(draft_vocab_size=64), "says 64 tokens of a draft vocabulary; its LM head has 32"),
+    "draft-size": (
+        EAGLE3,
+        with_config(draft_vocab_size=64),
+        "says 64 tokens of a draft vocabulary; its LM head has 32",
+    ),
     "taps": (EAGLE3, with_config(eagle_aux_hidden_state_layer_ids=[5, 2]), r"\[5, 2\]: no increasing list of layers"),
     "hydra": (
-        (layouts.HYDRA, layouts.hydra(8, 16)), with_config(hydra_head_arch="cross-attn"), "of the kind 'cross-attn'",
+        (layouts.HYDRA, layouts.hydra(8, 16)),
+        with_config(hydra_head_arch="cross-attn"),
+        "of the kind 'cross-attn'",
     ),
-}  # fmt: skip
+}
 
 
 def _damaged(folder: Path) -> Path:

@@ -190,8 +190,12 @@ def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
     monkeypatch.setattr(Models, "eos", property(lambda _: frozenset({free.token_ids[2]})))
     for stops in (True, False):
         request = Request(
-            PROMPT, registry.get("draft-model"), max_new_tokens=14, options=RequestOptions(min_tokens=6), stop_at_eos=stops
-        )  # fmt: skip
+            PROMPT,
+            registry.get("draft-model"),
+            max_new_tokens=14,
+            options=RequestOptions(min_tokens=6),
+            stop_at_eos=stops,
+        )
         ids = Engine(models).generate(request).token_ids
         assert (free.token_ids[2] in ids[:6]) is not stops
         assert (ids == free.token_ids) is not stops

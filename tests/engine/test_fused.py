@@ -91,8 +91,20 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
         bare = runner.forward([Segment(slots[1], torch.tensor([9]))], head=False)
         runner.rewind(slots[0], slots[0].length)
         thin = runner.forward([Segment(slots[0], torch.tensor([7, 8]))], skipped_halves={2, 5})
-        outputs.append([whole.logits[0], whole.logits[1, :3], whole.layer_states[1], whole.layer_states[2], whole.hidden[0],
-                        some.logits, some.hidden, bare.logits, bare.hidden.bfloat16(), thin.logits])  # fmt: skip
+        outputs.append(
+            [
+                whole.logits[0],
+                whole.logits[1, :3],
+                whole.layer_states[1],
+                whole.layer_states[2],
+                whole.hidden[0],
+                some.logits,
+                some.hidden,
+                bare.logits,
+                bare.hidden.bfloat16(),
+                thin.logits,
+            ]
+        )
     for mine, own, exact in zip(*outputs, strict=True):
         assert mine.shape == own.shape == exact.shape
         assert mine.dtype == own.dtype == torch.bfloat16

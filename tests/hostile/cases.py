@@ -105,13 +105,14 @@ class Case:
 
     Attributes:
         name: of the test.
-        door: "gradio" (an endpoint of the API), "v1" (a route of OpenAI's), "page" (a function of the page), or "http".
-        where: name of the endpoint, route or function.
+        interface: "gradio" (an endpoint of the API), "v1" (a route of OpenAI's), "page" (a function of the page), or
+            "http".
+        endpoint: name of the endpoint, route or function.
         body: what is sent as JSON.
         raw: what is sent instead, byte for byte.
         headers: sent with it.
         verb: of HTTP.
-        fine: whether it must be answered well.
+        is_valid: whether it must be answered well.
     """
 
     name: str

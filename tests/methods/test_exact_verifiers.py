@@ -399,10 +399,13 @@ def test_leaf_positions_emit_the_target_distribution() -> None:
     distributions = torch.stack([P, P.flip(0), P.roll(1)])
     (fans,) = iter_sibling_groups(tree, distributions)
     every = SiblingGroups(
-        torch.arange(3), torch.cat([fans.child, fans.child * 0, fans.child * 0]),
-        torch.cat([fans.has_child, ~fans.has_child, ~fans.has_child]), torch.cat([fans.token, fans.token * 0, fans.token * 0]),
-        SelectedRows(distributions, torch.arange(3)), SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
-    )  # fmt: skip
+        torch.arange(3),
+        torch.cat([fans.child, fans.child * 0, fans.child * 0]),
+        torch.cat([fans.has_child, ~fans.has_child, ~fans.has_child]),
+        torch.cat([fans.token, fans.token * 0, fans.token * 0]),
+        SelectedRows(distributions, torch.arange(3)),
+        SelectedRows(Q[None], torch.zeros(3, dtype=torch.long)),
+    )
     for verifier in (KSeq(), OptimalTwo(), GreedyDraft()):
         assert isinstance(verifier, EmissionVerifier)
         probs = every.emitted_probs(*verifier.acceptance(tree, every))

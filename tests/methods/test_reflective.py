@@ -132,9 +132,15 @@ def test_penalties_weigh_on_both_readings_alike() -> None:
     p = (shaped / 0.7).softmax(1)
     tree = DraftTree.chain([1])
     v = Verification(
-        tree, shaped, p, sampling, torch.zeros(2, dtype=torch.float64), probe_output=second_pass_results(tree, second), raw_logits=first,
+        tree,
+        shaped,
+        p,
+        sampling,
+        torch.zeros(2, dtype=torch.float64),
+        probe_output=second_pass_results(tree, second),
+        raw_logits=first,
         histories=histories,
-    )  # fmt: skip
+    )
     mixed = apply_logits_processors(0.75 * first + 0.25 * second, sampling, histories)
     wanted = (mixed / 0.7).softmax(1)[0, 1]
     assert float(Reflective(0.25).rule(v).accept[0]) == pytest.approx(float(wanted), abs=1e-12)

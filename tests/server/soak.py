@@ -264,8 +264,16 @@ def hang_up(soak: Soak, bench: Workbench, chance: random.Random) -> str:
 
 
 WEIGHTS: tuple[tuple[Callable[[Soak, Workbench, random.Random], str], int], ...] = (
-    (follow, 4), (cancel, 3), (pause, 2), (switch, 3), (send_bad_request, 2), (abandon_run, 1), (complete, 3), (stream, 2), (hang_up, 2)
-)  # fmt: skip
+    (follow, 4),
+    (cancel, 3),
+    (pause, 2),
+    (switch, 3),
+    (send_bad_request, 2),
+    (abandon_run, 1),
+    (complete, 3),
+    (stream, 2),
+    (hang_up, 2),
+)
 ACTS = [act for act, _ in WEIGHTS]
 OVER_HTTP = (complete, stream, hang_up)
 

@@ -26,7 +26,7 @@ def use_hub_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeHub:
-    """Serves `repos` (id → folder) at `url`; every path that was asked for is in `asked`, every token in `tokens`.
+    """Serves `repos` (id → folder) at `url`; requests are in `requested_paths`, their tokens in `tokens`.
 
     With `xet` it says of every file that Xet has it too; there is nobody to give it. A `gate` keeps all files back
     until it is set.

@@ -40,8 +40,10 @@ def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Roun
         ["d"] * drafted, [None if s == DISCARDED else RATIO.name for s in status],
     )  # fmt: skip
     kind = CORRECTED if accepted < drafted else BONUS
-    emitted = [EmittedToken(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
-               for i in range(accepted + 1)]  # fmt: skip
+    emitted = [
+        EmittedToken(first + i, "", 0, 0, ACCEPTED if i < accepted else kind, i if i < accepted else None, 0, 0.5)
+        for i in range(accepted + 1)
+    ]
     draft_s, verify_s = drafted * DRAFT_S, VERIFY_S + drafted * NODE_S
     r = Round(
         0, "draft-model", {"temperature": 0.0}, nodes, list(range(accepted)), first + accepted, kind, emitted,

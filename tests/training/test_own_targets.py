@@ -62,8 +62,9 @@ def readings(target: str) -> Path:
     work = Path(target).parent
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1), quiet)  # fmt: skip
-    make_readings(ReadingsOptions(target, work / "answers", work / "readings", taps=(1, 3, 5), dtype="float32", threads=1),
-                  quiet)  # fmt: skip
+    make_readings(
+        ReadingsOptions(target, work / "answers", work / "readings", taps=(1, 3, 5), dtype="float32", threads=1), quiet
+    )
     return work / "readings"
 
 
@@ -221,8 +222,9 @@ def test_heads_for_a_large_vocabulary_draft(target: str, readings: Path, tmp_pat
     work = tmp_path / "work"
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1, device=device), quiet)  # fmt: skip
-    make_readings(ReadingsOptions(target, work / "answers", work / "readings", dtype="float32", threads=1, device=device),
-                  quiet)  # fmt: skip
+    make_readings(
+        ReadingsOptions(target, work / "answers", work / "readings", dtype="float32", threads=1, device=device), quiet
+    )
     options = short_run_options(
         target, work / "readings", tmp_path, device, method="eagle", vocabulary=2000, ffn=32, heads=4
     )

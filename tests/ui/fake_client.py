@@ -288,11 +288,14 @@ def recommended(n: int, complete: bool, names: list[str]) -> dict[str, Any]:
     """What is said after n runs."""
     width = 1 + 3 / n
     choices = [
-        RankedMethod(name, title, params, Estimate(value, value / width, value * width, n, 1), 2.1, 0.6, 1.3, 2.0, 9.0, left)
-        for name, title, params, value, left in (
-            ("draft-tree", "Draft tree", {"width": 3}, 1.8, 0), ("draft-model", "Draft model", {}, 0.7, 1)
+        RankedMethod(
+            name, title, params, Estimate(value, value / width, value * width, n, 1), 2.1, 0.6, 1.3, 2.0, 9.0, left
         )
-    ]  # fmt: skip
+        for name, title, params, value, left in (
+            ("draft-tree", "Draft tree", {"width": 3}, 1.8, 0),
+            ("draft-model", "Draft model", {}, 0.7, 1),
+        )
+    ]
     machine = {"cpu": "none", "cores": 1, "torch": "–", "transformers": "–", "date": "today", "load": 0.0}
     made = Recommendation("synthetic-target", names, choices, 0.4, 2.0 * n, 1, complete, machine, {"oracle": "No."})
     return made.to_wire()

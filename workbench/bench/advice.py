@@ -168,10 +168,20 @@ def _steps(
         if (last or runs.done != n_reported) and ((ranking := runs.ranking()) or runs.implausible):
             measured = sorted({s.prompt for s in runs.plain})
             result = Recommendation(
-                target, [names[i] for i in measured], ranking, repeated_share(ids, runs.plain), spent, runs.passes, complete,
-                machine, runs.failed, len(texts), runs.unreached, len(runs.disturbed),
+                target,
+                [names[i] for i in measured],
+                ranking,
+                repeated_share(ids, runs.plain),
+                spent,
+                runs.passes,
+                complete,
+                machine,
+                runs.failed,
+                len(texts),
+                runs.unreached,
+                len(runs.disturbed),
                 runs.implausible,
-            ).to_wire()  # fmt: skip
+            ).to_wire()
         n_reported = runs.done
         return Advice(spent, seconds, runs.done, text, waiting, result, last)
 

@@ -56,7 +56,7 @@ def run_suite(models: Models, scale: Scale, progress: Callable[[str], None] = la
     Args:
         models: models with a draft model.
         scale: size of the measurement.
-        told: receives progress lines.
+        progress: receives progress lines.
 
     Returns:
         Plain JSON: `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` (number by group),

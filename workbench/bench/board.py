@@ -263,4 +263,7 @@ def describe_fit(sampling_test: dict[str, Any]) -> str:
     )
     distance += f" ({sampling_test['by_chance']:.3f} by chance)" if distance and "by_chance" in sampling_test else ""
     tests = f", worst of {sampling_test['tests']} settings" if sampling_test.get("tests", 1) > 1 else ""
-    return f"{sampling_test['statistic']:.1f} ({sampling_test['freedom']}), p = {sampling_test['p_value']:.2g}{tests}, n = {sampling_test['runs']}{distance}"
+    return (
+        f"{sampling_test['statistic']:.1f} ({sampling_test['freedom']}), p = {sampling_test['p_value']:.2g}{tests}, "
+        f"n = {sampling_test['runs']}{distance}"
+    )

@@ -46,7 +46,7 @@ class Candidate:
         name: name of the method.
         title: title for display.
         params: non-default parameters.
-        write: function (index of a prompt, repeat) → run; repeat None is the warm-up, of at most `WARM_UP` tokens.
+        run: function (index of a prompt, repeat) → run; repeat None is the warm-up, of at most `WARM_UP` tokens.
     """
 
     name: str
@@ -59,13 +59,13 @@ class CandidateRuns:
     """Measurement of several contenders, the first of which is plain decoding.
 
     Args:
-        entrants: at least two contenders.
+        contenders: at least two contenders.
         prompts: number of prompts.
         tokens: length limit of a measured run.
 
     Attributes:
         samples: samples by contender.
-        left: pass after which a contender was dropped, from 1, by its name.
+        dropped_after: pass after which a contender was dropped, from 1, by its name.
         failed: error of each contender that could not run, by its name.
         passes: number of passes over all prompts, including an unfinished one.
         done: number of runs.
@@ -85,13 +85,13 @@ class CandidateRuns:
     def run(
         self, is_over: Callable[[], bool], remaining: Callable[[], float]
     ) -> Generator[tuple[str, str], None, None]:
-        """Measure until `over` returns True, or one method is left. All finished runs count.
+        """Measure until `is_over` returns True, or one method is left. All finished runs count.
 
         Every contender is warmed up. If one pass of all of them over the prompts does not fit the time, the fastest in
         the warm-up are measured, as many as fit.
 
         Args:
-            over: called between runs.
+            is_over: called between runs.
             remaining: returns the seconds left.
 
         Yields:

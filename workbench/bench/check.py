@@ -176,7 +176,7 @@ def check_greedy(
         others: settings besides the defaults; None: each parameter at each end of its range.
         seconds: time after which no other setting is started. Their order jumps from parameter to parameter, the same
             in every run, so that the tested ones are a sample of all.
-        usual: the setting that is tested on every prompt; None: the defaults.
+        main_setting: the setting that is tested on every prompt; None: the defaults.
     """
     start, main_setting = time.perf_counter(), main_setting or method.with_params()
     settings = boundary_settings(method) if others is None else others

@@ -147,7 +147,7 @@ def check_cdf_positions(
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
 
     Args:
-        one: the setting.
+        configured: the setting.
         models: target with its drafter and heads.
         prompts: token ids; taken in turn.
         texts: number of sampled texts.

@@ -39,7 +39,7 @@ def claim_entry(
         claim: claim of a paper.
         measured: the figure.
         column: one of `COLUMNS`, or the name of another target.
-        saved: the saved row that contains the figure.
+        saved_row: the saved row that contains the figure.
     """
     lacking = claim.missing_requirement(column)
     verdict = compute_verdict(claim, measured, lacking)
@@ -63,7 +63,7 @@ def rows(saved_rows: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the rows of the board: each claim with its first column, and the other columns as `elsewhere`.
 
     Args:
-        saved: the saved rows; by default those of the repository. Verdicts are computed again.
+        saved_rows: the saved rows; by default those of the repository. Verdicts are computed again.
     """
     saved_rows = board.read(BOARD) if saved_rows is None else saved_rows
     entries = []

@@ -80,7 +80,7 @@ def measure(
     fails is left out from there on, with the reason. Closing the iterator ends the current run.
 
     Args:
-        host: the backend.
+        backend: the backend.
         prompts: a text, several, or prompts with names and groups.
         lanes: up to four; plain decoding is added if it is missing.
         user: opaque key for limits and fairness.
@@ -160,11 +160,24 @@ def _run(
     now = Step(0, 0, label, lane=lane.name, limit=tokens, prompt=prompt)
     yield now
     try:
-        run = BackendRun(backend, partial(
-            backend.start, format_prompt(backend, source, plan), lane.lane.method, params={**lane.lane.params, **plan.sampling},
-            target=plan.target, drafter=lane.lane.drafter, max_new_tokens=tokens, seed=plan.seed, stop=plan.stop,
-            user=user, is_timed=True, **({"images": plan.images} if plan.images else {}),
-        ), stopped)  # fmt: skip
+        run = BackendRun(
+            backend,
+            partial(
+                backend.start,
+                format_prompt(backend, source, plan),
+                lane.lane.method,
+                params={**lane.lane.params, **plan.sampling},
+                target=plan.target,
+                drafter=lane.lane.drafter,
+                max_new_tokens=tokens,
+                seed=plan.seed,
+                stop=plan.stop,
+                user=user,
+                is_timed=True,
+                **({"images": plan.images} if plan.images else {}),
+            ),
+            stopped,
+        )
         with contextlib.closing(run.follow()) as reasons:
             for reason in reasons:
                 yield replace(now, waiting=reason, tokens=run.tokens)

@@ -149,8 +149,8 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
     """Return the differences of two conditions, in words.
 
     Args:
-        theirs: the recorded conditions.
-        ours: the requested conditions.
+        recorded: the recorded conditions.
+        requested: the requested conditions.
     """
     if recorded is None:
         return ["measuring conditions were not recorded"]

@@ -36,8 +36,8 @@ def measure(
         prompts: token ids, or other inputs of the contenders.
         repeats: repetitions of each pair.
         progress: called before every run.
-        lost: called with every contender that failed; its samples are dropped and the others continue. Without it the
-            error is raised.
+        on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
+            the error is raised.
         warm_up: runs of every contender before anything is timed.
 
     Returns:

@@ -46,7 +46,7 @@ class Shape:
         heads: query heads.
         kv_heads: key–value heads.
         vocabulary: tokens.
-        drafts: number of first layers that draft.
+        draft_layers: number of first layers that draft.
     """
 
     name: str
@@ -142,14 +142,14 @@ def damp(target: LlamaForCausalLM, first: int, gain: float) -> None:
 
 
 def damp_to(models: Models, first: int, desired_agreement: float) -> float:
-    """Damp a target until its drafter predicts its next token at about the `wanted` share of positions; by bisection.
+    """Damp a target, by bisection, until its drafter predicts the next token at the `desired_agreement` share of positions.
 
     The text is the target's own greedy text after random prompts, generated again for each gain.
 
     Args:
         models: the pair.
         first: the target's first damped layer.
-        wanted: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 they are undamped.
+        desired_agreement: share of positions, 0 to 1. At 1 the damped layers add nothing; near 0 they are undamped.
 
     Returns:
         The agreement reached on that text.

@@ -29,8 +29,8 @@ class Prompt:
     Attributes:
         ids: token ids, including vision tokens.
         images: the processor's dict, or None.
-        pictures: the images themselves, for drafters that process them on their own.
-        given: the prompt before vision tokens were inserted; empty without images.
+        pil_images: the images themselves, for drafters that process them on their own.
+        raw_prompt: the prompt before vision tokens were inserted; empty without images.
     """
 
     ids: Sequence[int]

@@ -79,7 +79,7 @@ def agreement(drafter: Any, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 def drafter_with_agreement(
     model: Any, desired_agreement: float, texts: Sequence[tuple[Sequence[int], Sequence[int]]], seed: int = 0
 ) -> tuple[Any, float]:
-    """Return a noisy copy that agrees with its model on about the `wanted` share of tokens, found by bisection.
+    """Return a noisy copy that agrees with its model on about the `desired_agreement` share of tokens, by bisection.
 
     Returns:
         The copy and the agreement it reaches on `texts`.

@@ -119,9 +119,9 @@ def run_suite(
 
     Args:
         tokenizer: tokenizer of the texts.
-        known: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
-        keep: called with the report after every measurement, so that an interrupted one can continue.
-        told: called with the name of the current measurement.
+        earlier: an earlier report; its rows are not measured again if machine, rounds and vocabulary are the same.
+        save: called with the report after every measurement, so that an interrupted one can continue.
+        progress: called with the name of the current measurement.
         contexts: context lengths, in tokens.
         stores: store sizes, in tokens.
         rounds: rounds per measurement.
@@ -271,7 +271,8 @@ def page(report: dict[str, Any]) -> str:
             f"Measured on {describe(report['machine'])}.",
             f"More than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens: {', '.join(slow)}."
             if slow
-            else f"No drafter takes more than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens (the dashed line).",
+            else f"No drafter takes more than {1e3 * MAX_ROUND_S:g} ms at {REFERENCE_CONTEXT:,} tokens (the "
+            "dashed line).",
             "",
             table(report),
             "",

@@ -37,7 +37,7 @@ class BackendRun:
     """A measured run.
 
     Args:
-        host: the backend.
+        backend: the backend.
         start: function that starts the run; called again after a temporary refusal.
         stopped: called often; True ends the run.
         others: function that returns whether another user's run is active besides the given one. If it is set, this is

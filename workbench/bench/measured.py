@@ -49,7 +49,7 @@ class LaneRuns:
         added: whether the lane is plain decoding that was added automatically as the reference.
         samples: figures of each run by (prompt, repetition).
         traces: by prompt, the run that the race replays (`paired.replayed`).
-        shown: by prompt, the repeat of that run.
+        selected_repeat: by prompt, the repeat of that run.
         error: reason why the lane was left out from some point on; empty if all its runs finished.
     """
 

@@ -108,7 +108,7 @@ def measure_pairs(
     """Measure, pair by pair. Closing the iterator ends the current run.
 
     Args:
-        host: the backend.
+        backend: the backend.
         prompt: prompt of both runs.
         method: registry name.
         params: parameters of the method and of sampling; the plain run uses those of sampling.

@@ -42,9 +42,9 @@ class SimulatedSequence:
     """One simulated sequence.
 
     Attributes:
-        row: the sequence with the drafter's state.
+        sequence: the sequence with the drafter's state.
         text: its text, including the prompt.
-        at: number of tokens committed so far.
+        position: number of tokens committed so far.
         random: generator of the top tokens after the first.
     """
 
@@ -88,7 +88,7 @@ class SimulatedSequence:
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
-        """Verify a draft against the text, and append the emitted tokens, at least `least`, to `row.committed`."""
+        """Verify a draft against the text, and append the emitted tokens, at least `min_tokens`, to `row.committed`."""
         sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):

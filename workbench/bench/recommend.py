@@ -101,7 +101,7 @@ def recommend(
         seconds: the budget, warm-up included.
         methods: methods to measure besides plain decoding; by default all `candidates`.
         max_new_tokens: length limit of every run.
-        told: called before every run.
+        progress: called before every run.
         stopped: called between runs; once it returns True, the runs so far are the result.
         now: a clock, in seconds.
 
@@ -142,7 +142,17 @@ def recommend(
     used = sorted({s.prompt for s in runs.plain})
     ids = {i: source.ids for i, source in enumerate(prompts)}
     return Recommendation(
-        models.target_name, [prompts[i].name for i in used], runs.ranking(), repeated_share(ids, runs.plain), now() - start,
-        runs.passes, complete, machine_facts(), runs.failed, len(prompts), runs.unreached, len(runs.disturbed),
+        models.target_name,
+        [prompts[i].name for i in used],
+        runs.ranking(),
+        repeated_share(ids, runs.plain),
+        now() - start,
+        runs.passes,
+        complete,
+        machine_facts(),
+        runs.failed,
+        len(prompts),
+        runs.unreached,
+        len(runs.disturbed),
         runs.implausible,
-    )  # fmt: skip
+    )

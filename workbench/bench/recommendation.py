@@ -116,10 +116,18 @@ class Recommendation:
     def answer(self) -> str:
         """Recommended method, its certainty, and the explanation."""
         best, n = self.best, len(self.ranking)
-        copy_note = "" if self.repeats is None else (
-            f" Of the text, {self.repeats:.0%} repeats what stood before"
-            + (": what copies has something to copy." if self.repeats >= HIGH_REPETITION else ": there is little to copy.")
-        )  # fmt: skip
+        copy_note = (
+            ""
+            if self.repeats is None
+            else (
+                f" Of the text, {self.repeats:.0%} repeats what stood before"
+                + (
+                    ": what copies has something to copy."
+                    if self.repeats >= HIGH_REPETITION
+                    else ": there is little to copy."
+                )
+            )
+        )
         if best is None or best.speedup is None:
             slower = all(c.speedup is not None and c.speedup.verdict == SLOWER for c in self.ranking)
             summary = "every method was slower" if self.ranking and slower else "no method is surely faster yet"

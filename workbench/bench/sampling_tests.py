@@ -50,8 +50,8 @@ class SamplingTest:
         name: description.
         sampling: sampling parameters.
         n_tokens: number of first tokens that are compared.
-        near: whether drafter and target are similar: most drafts are then accepted, so that late rejections and rounds
-            without a rejection are tested too.
+        has_close_drafter: whether drafter and target are similar: most drafts are then accepted, so that late
+            rejections and rounds without a rejection are tested too.
     """
 
     name: str
@@ -97,10 +97,10 @@ def check_distribution(
         method: method from the registry. An approximate one is measured, since it does not promise the distribution;
             any other passes or fails.
         models: models to run on.
-        which: the test.
+        test: the test.
         runs: samples of each setting.
         prompt: token ids, or a prompt with images.
-        one: the only setting that is tested, for its own promise; None: the defaults and the choices.
+        only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
     """
     start = time.perf_counter()
     parsed, claim = Prompt.of(prompt), f"sampling law ({test.name})"

@@ -90,7 +90,7 @@ def acceptance_probability(distributions: TextDistributions, setup: VerifierSetu
 
     Args:
         distributions: distributions at the positions.
-        way: the verifier, and how drafts are sampled.
+        setup: the verifier, and how drafts are sampled.
         siblings: drafts per position.
     """
     verifier, kind = setup

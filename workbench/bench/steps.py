@@ -104,7 +104,7 @@ class StepDecoder:
     """Converts messages from another process into steps, and rebuilds the comparison that is measured there.
 
     Args:
-        made: the comparison, prepared like the original, without any run.
+        comparison: the comparison, prepared like the original, without any run.
     """
 
     def __init__(self, comparison: Comparison) -> None:

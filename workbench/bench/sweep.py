@@ -140,7 +140,7 @@ def run(
 
     Args:
         sweep: definition of the sweep.
-        crew: the workers.
+        workers: the workers.
         folder: folder in which finished cells and their traces are saved, and looked up first; None: no folder. If
             another process writes to it, its cells are read when they are finished, and missing ones are measured
             after them.

@@ -183,7 +183,7 @@ def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_b
     Args:
         results: results of a folder.
         cells: cells of the sweep.
-        wanted: conditions by the cell's id.
+        conditions_by_cell: conditions by the cell's id.
     """
     ids = {cell.id for cell in cells}
     matching_ids = {
@@ -221,7 +221,7 @@ def _unwritable(path: Path, error: OSError) -> WorkbenchError:
 
 
 def generations(base: Path) -> list[Path]:
-    """Return the folders in which one sweep was measured, in order: `place`, then `place.2` and so on."""
+    """Return the folders in which one sweep was measured, in order: `base`, then `place.2` and so on."""
     folders = [path for path in base.parent.glob(f"{base.name}*") if _number(base, path)]
     return sorted(folders, key=lambda path: _number(base, path))
 

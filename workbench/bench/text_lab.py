@@ -155,9 +155,11 @@ class TextLab:
         scale: the target and the size of the measurement.
         groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
         reads_code: use `store_of_code` as the datastore instead of the bundled one.
-        stranger: draft model with a different vocabulary, in place of the target's own; "": the target's own.
-        shift: noise in the target's matrices since its heads were trained, as a share of their standard deviation.
-        copied: use only prompts that the target answers by copying: see `copies`.
+        other_vocabulary_drafter: draft model with a different vocabulary, in place of the target's own; "": the
+            target's own.
+        weight_noise: noise in the target's matrices since its heads were trained, as a share of their standard
+            deviation.
+        only_copied: use only prompts that the target answers by copying: see `copies`.
     """
 
     method: str
@@ -246,11 +248,11 @@ class TextLab:
         """Measure tokens per second relative to the best of other settings, of this or another method, on the prompts.
 
         Args:
-            mine: parameters.
-            others: parameters of each other setting; the best is the one with the largest geometric mean over prompts.
-                As the best of several, it is favoured by chance.
+            own_params: parameters.
+            other_settings: parameters of each other setting; the best is the one with the largest geometric mean over
+                prompts. As the best of several, it is favoured by chance.
             temperature: temperature of all.
-            of: registry name of the other settings' method; "": this one.
+            other: registry name of the other settings' method; "": this one.
         """
         other_method = registry.get(other or self.method)
         method_rates, *other_rates = self._rates(
@@ -296,8 +298,8 @@ class TextLab:
         probabilities are computed exactly.
 
         Args:
-            mine: a verifier (None: the optimal-transport bound), and the sampling of the drafts.
-            other: the verifier to compare with, in the same form.
+            setup: a verifier (None: the optimal-transport bound), and the sampling of the drafts.
+            other_setup: the verifier to compare with, in the same form.
             siblings: drafts per position.
             temperature: temperature of both distributions.
         """
@@ -343,8 +345,8 @@ class TextLab:
 
         Args:
             other: its registry name.
-            mine: parameters of this method.
-            theirs: parameters of the other.
+            own_params: parameters of this method.
+            other_params: parameters of the other.
             temperature: temperature of both.
         """
         runs = (self.rounds(m, p, temperature) for m, p in ((self.method, own_params), (other, other_params)))
@@ -372,7 +374,7 @@ class TextLab:
         """Measure the expected τ of a verifier / τ of the token-by-token verifier, on the same chains of the method.
 
         Args:
-            mine: the verifier.
+            verifier: the verifier.
             params: parameters of the method.
             temperature: temperature of texts and distributions.
         """

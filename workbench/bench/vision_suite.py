@@ -103,7 +103,7 @@ def measure(
     Args:
         setting: setting to run.
         models: target and drafters.
-        asked: the questions.
+        scene_questions: the questions.
         plain: plain decoding's tokens for each.
     """
     try:

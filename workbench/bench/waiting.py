@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class RetriedAction(Generic[T]):
-    """An action that may be refused temporarily. Call `once` often; `begin` is called only when it may succeed.
+    """An action that may be refused temporarily. Call `try_once` often; `begin` is called only when it may succeed.
 
     Args:
         begin: the action.
 
     Attributes:
-        said: reason for waiting, for display; empty before the first refusal.
+        reason: reason for waiting, for display; empty before the first refusal.
     """
 
     def __init__(self, begin: Callable[[], T]) -> None:

@@ -36,7 +36,7 @@ class ErrorEstimate:
     """Error of a prediction.
 
     Attributes:
-        what: key of `PREDICTIONS`.
+        prediction: key of `PREDICTIONS`.
         bias: geometric mean over prompts of predicted / measured.
         low: lower end of the 95 % interval of `bias`.
         high: upper end of that interval.

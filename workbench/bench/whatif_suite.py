@@ -61,7 +61,7 @@ def measure(
         models: a target with a draft model and EAGLE's layer.
         prompts: prompts; those that do not fit the context are skipped.
         tokens: length of every run.
-        told: called before each prompt.
+        progress: called before each prompt.
         timed: only predictions of speeds (`TIMED`), for an idle machine, or only the others; None: all.
 
     Returns:

@@ -58,9 +58,9 @@ def measure(
         methods: methods to measure besides plain decoding.
         suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
         max_new_tokens: length limit of every run.
-        done: kinds that need not be measured again, by their key.
-        saved: called with each finished row.
-        told: called before every run.
+        finished_rows: kinds that need not be measured again, by their key.
+        save_row: called with each finished row.
+        progress: called before every run.
 
     Returns:
         rows by key, and whether they are complete: Ctrl-C ends the measurement.
@@ -130,7 +130,7 @@ def reusable_rows(
     """Return the saved rows of a target that a new measurement would repeat: same settings, commit and machine.
 
     Args:
-        saved: rows of the board.
+        saved_rows: rows of the board.
         target: name of the target.
         dtype: its number format.
         names: methods that would be measured.
@@ -140,11 +140,14 @@ def reusable_rows(
     machine, commit = describe_hardware(machine_facts()), board.commit()
     required = {"target": target, "dtype": dtype, "tokens": tokens, "commit": commit}
     return {
-        key: row for key, row in saved_rows.items()
-        if all(row.get(name) == value for name, value in required.items()) and describe_hardware(row["machine"]) == machine
-        and set(row["methods"]) == {BASELINE, *names} and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
+        key: row
+        for key, row in saved_rows.items()
+        if all(row.get(name) == value for name, value in required.items())
+        and describe_hardware(row["machine"]) == machine
+        and set(row["methods"]) == {BASELINE, *names}
+        and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
         and len(row["prompts"]) + row["left_out"] == len(prompts[row["kind"]])
-    }  # fmt: skip
+    }
 
 
 # -- figures of the rows -----------------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]
     and date, commits and machine of the measurement.
 
     Args:
-        saved: the saved rows; by default those of the repository.
+        saved_rows: the saved rows; by default those of the repository.
     """
     rows = list((board.read(BOARD) if saved_rows is None else saved_rows).values())
     titles = {method.name: method.title for method in known.methods()}

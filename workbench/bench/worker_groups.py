@@ -56,8 +56,8 @@ class WorkerGroup:
     """A group of workers that measures cells.
 
     Attributes:
-        work: function (cells, stopped) that measures the cells and yields events; it ends early once `stopped` returns
-            True.
+        measure: function (cells, stopped) that measures the cells and yields events; it ends early once `stopped`
+            returns True.
         conditions: function that returns the conditions under which a cell is measured; None: unknown before the
             models are loaded. A cell that was measured under unknown conditions is not resumed.
     """

@@ -41,7 +41,7 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
         name: value of `--method`, or None.
         values: name → value of `--set`.
         pair: names of the target and the draft model.
-        pictures: number of images in the prompt; None: do not check it.
+        n_images: number of images in the prompt; None: do not check it.
 
     Returns:
         Name of the method.

@@ -121,7 +121,8 @@ def to_markdown(recommendation: Recommendation) -> str:
         else f"{len(recommendation.prompts)} prompts"
     )
     limits = f"{harmless(recommendation.limits)}\n" if recommendation.limits else ""
-    summary = f"{prefix}{size}, {recommendation.passes} passes, {recommendation.seconds:.0f} s, greedy, on {describe(recommendation.machine)}."
+    cost = f"{recommendation.passes} passes, {recommendation.seconds:.0f} s"
+    summary = f"{prefix}{size}, {cost}, greedy, on {describe(recommendation.machine)}."
     table = (
         f"{markdown_table(columns, recommendation.ranking, left=('speed-up',))}\n\n" if recommendation.ranking else ""
     )

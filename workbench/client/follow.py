@@ -25,7 +25,7 @@ async def follow(run: RunHandle, *, n_rounds_seen: int = 0) -> AsyncGenerator[di
 
     Args:
         run: run to follow.
-        seen: number of rounds that the viewer has.
+        n_rounds_seen: number of rounds that the viewer has.
 
     Yields:
         Answers of `Run.since`, scrubbed for clients: the new rounds, and the header only if it changed. `{}` is a

@@ -31,13 +31,13 @@ def is_loopback(host: str) -> bool:
 
 
 def key_for(url: str, explicit_key: str | None = None, env: Mapping[str, str] | None = None) -> str | None:
-    """Return the key for a server: `given`, or the one in the environment, see `variables`.
+    """Return the key for a server: `explicit_key`, or the one in the environment, see `variables`.
 
     Warns if the key would be sent to another machine without encryption.
 
     Args:
         url: address of the server, or name of a Space.
-        given: key that the user gave for this server.
+        explicit_key: key that the user gave for this server.
         env: environment variables; by default this process's.
 
     Example:

@@ -114,7 +114,7 @@ class Client(Protocol):
     # -- models --------------------------------------------------------------------------------------------------
 
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        """Start loading the default models in the background, then the published targets in `also`."""
+        """Start loading the default models in the background, then the published targets in `extra_targets`."""
         ...
 
     def load(self, target: str | None = None, drafter: str | None = None) -> object:

@@ -21,7 +21,7 @@ class RemoteRun:
     """Run in another backend, mirrored here by a thread; a `workbench.client.RunHandle`.
 
     Args:
-        line: connection to the backend.
+        connection: connection to the backend.
         events: messages of the run; the first one has its id, or the error if there is no run.
 
     Raises:

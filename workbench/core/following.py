@@ -25,7 +25,7 @@ def match_sampled_token(
     Args:
         fans: the positions and their children; of siblings with the same token the first one gets all its probability.
         p: distribution to sample from.
-        spent: whether p may be overwritten.
+        inplace: whether p may be overwritten.
 
     Returns:
         Acceptance probability of each child, given that no earlier sibling was sampled [R, F]; mass of p outside the

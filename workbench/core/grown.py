@@ -48,7 +48,7 @@ class TreeExplanation:
 
     Attributes:
         rules: rules by which nodes were added.
-        of: int64 [N], index into `rules` for each node; None: the first rule for all.
+        rule_index: int64 [N], index into `rules` for each node; None: the first rule for all.
         before: first value of each node [N]; or `Chances`, whose product along a node's path is its value; None:
             no value.
         after: second value of each node, in the same forms.
@@ -88,7 +88,7 @@ class TreeExplanation:
 
 
 def path_products(rank_probs: RankProbs, parents: Sequence[int]) -> list[float]:
-    """Return the product of `chances` along each node's path; 0 for a rank that `chances` does not list.
+    """Return the product of `rank_probs` along each node's path; 0 for a rank that `rank_probs` does not list.
 
     Example:
         >>> products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])

@@ -29,7 +29,7 @@ def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
 def where_rows(
     mask: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return rows of `one` where `which` is true, else rows of `other`. On the host `one` is overwritten."""
+    """Return rows of `one` where `mask` is true, else rows of `other`. On the host `one` is overwritten."""
     if not on_host(one.device):
         return torch.where(mask.unsqueeze(1), one, other)
     if mask.all():
@@ -39,7 +39,7 @@ def where_rows(
 
 
 def normalise_rows(weights: Float[Tensor, "n V"], fallback: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-    """Divide each row by its sum, in place; replace a row of sum 0 (reached with probability 0) by `otherwise`."""
+    """Divide each row by its sum, in place; replace a row of sum 0 (reached with probability 0) by `fallback`."""
     total = weights.sum(1, keepdim=True)
     weights.div_(total.clamp_min(torch.finfo(weights.dtype).tiny))
     return where_rows(total.squeeze(1) > 0, weights, fallback)
@@ -72,9 +72,9 @@ class SiblingGroups:
     """Tree positions, one row each, with their children. Distributions may be views of the originals.
 
     Attributes:
-        place: int64 [R], tree position: 0 for the root, i + 1 for node i.
+        position: int64 [R], tree position: 0 for the root, i + 1 for node i.
         child: int64 [R, F], child nodes in the order of testing; arbitrary where there is none.
-        there: bool [R, F], whether the child exists.
+        has_child: bool [R, F], whether the child exists.
         token: int64 [R, F], token of the child.
         target: source of the rows of `p`.
         drafter: source of the rows of `q`.
@@ -106,8 +106,8 @@ class SiblingGroups:
         """Return the distribution of the token emitted at each position, given the drafts there.
 
         Args:
-            kept: probability that the verifier accepts this child [R, F]; 0 where there is none.
-            left: distribution of the token if no child is accepted [R, V]; overwritten.
+            accept_probs: probability that the verifier accepts this child [R, F]; 0 where there is none.
+            residual_probs: distribution of the token if no child is accepted [R, V]; overwritten.
         """
         probs = where_rows(self.has_child[:, 0], residual_probs, self.p)
         return probs.mul_((1 - accept_probs.sum(1, keepdim=True)).clamp_min(0)).scatter_add_(
@@ -156,8 +156,8 @@ def iter_sibling_groups(
         tree: siblings in the order of testing; those beyond its `fanout` are ignored.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         layout: layout of the tree, if already computed.
-        place: positions to yield, in this order; by default all.
-        whole: whether to yield all positions in one piece.
+        positions: positions to yield, in this order; by default all.
+        in_one_piece: whether to yield all positions in one piece.
     """
     n, device = len(tree), tree.tokens.device
     layout = layout or Layout.from_tree(tree)
@@ -207,16 +207,16 @@ def verify_positions(
     lazy: bool = False,
     in_one_piece: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
-    """Verify a tree with at least one node: return `judge`'s values of each node, and the token to emit per position.
+    """Verify a tree with at least one node: return `verify`'s values of each node, and the token to emit per position.
 
     Args:
         tree: the draft.
         p: the target's distribution at the root (row 0) and after each node (row i+1). A position without children
             samples its token from it.
-        u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        judge: verification of some positions; see `Judge`.
-        late: whether tokens to emit may be sampled lazily.
-        whole: whether `judge` allocates nothing of width V, so that it gets all positions in one piece.
+        u_bonus: uniforms [N+1] for the token emitted where the walk ends.
+        verify: verification of some positions; see `Judge`.
+        lazy: whether tokens to emit may be sampled lazily.
+        in_one_piece: whether `verify` allocates nothing of width V, so that it gets all positions in one piece.
     """
     layout = Layout.from_tree(tree)
     tables: list[Tensor] = []
@@ -267,9 +267,9 @@ def compute_node_errors(
 
     Args:
         n: number of nodes.
-        paid: function from nodes in rising order, int64 [k], to their errors.
+        errors_of: function from nodes in rising order, int64 [k], to their errors.
         p: distributions that it reads; their device and width decide whether lazy evaluation pays off.
-        late: whether lazy evaluation is allowed.
+        lazy: whether lazy evaluation is allowed.
     """
     return LazySequence[float](n, errors_of) if should_be_lazy(p, lazy) else errors_of(torch.arange(n, device=p.device))
 
@@ -277,7 +277,7 @@ def compute_node_errors(
 def sample_bonus_tokens(
     p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> Int[Tensor, " N_plus_1"] | LazySequence[int]:
-    """Sample a token from p at each position, lazily if `late` allows it and it pays off."""
+    """Sample a token from p at each position, lazily if `lazy` allows it and it pays off."""
     if should_be_lazy(p, lazy):
         return LazySequence[int](len(p), lambda at: pick(select_rows(p, at), u_bonus[at]))
     return pick(p, u_bonus)

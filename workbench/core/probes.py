@@ -18,8 +18,8 @@ class LayerInput:
 
     Attributes:
         layer: number of the target's first layers that run without these probes; at least 1.
-        made: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and row
-            i + 1 at node i, to the hidden states of the probes [P, D].
+        make_states: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and
+            row i + 1 at node i, to the hidden states of the probes [P, D].
     """
 
     layer: int
@@ -36,14 +36,15 @@ class Probes:
     Attributes:
         tokens: int64 [P] token ids, on the target's device.
         parents: int64 [P], predecessor of each probe, for display: −1 is the last committed token, i < N node i of the
-            draft, N + j the earlier probe j. `sees` decides the attention.
-        places: int64 [P], distance from the last committed token; its direct successor has 1.
-        sees: bool [P, N + P], attention mask over nodes and probes: each probe sees itself and no later probe.
-        farthest: upper bound of `places`, known without a synchronisation.
+            draft, N + j the earlier probe j. `attention_mask` decides the attention.
+        depths: int64 [P], distance from the last committed token; its direct successor has 1.
+        attention_mask: bool [P, N + P], attention mask over nodes and probes: each probe sees itself and no later
+            probe.
+        max_depth: upper bound of `depths`, known without a synchronisation.
         source: name of the component that requested the probes, for display.
         states: [P, D], input embeddings to use instead of those of the tokens, which are then only for display; None:
             embed the tokens.
-        entering: layer at which the probes enter, if not the first; the tokens are then only for display, too.
+        layer_input: layer at which the probes enter, if not the first; the tokens are then only for display, too.
     """
 
     tokens: Int[Tensor, " P"]
@@ -97,7 +98,7 @@ def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
 
     Args:
         tree: draft with N nodes.
-        several: probes to concatenate; at least one.
+        parts: probes to concatenate; at least one.
     """
     if len(parts) == 1:
         return parts[0]

@@ -30,9 +30,10 @@ class Reason:
     """Rules by which nodes are tested, and their inputs, still on the device.
 
     Attributes:
-        rules: without `of`, rule i tests the i-th sibling at a tree position; the last rule tests all further siblings.
+        rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
+            siblings.
         inputs: float [N] by name, the rules' inputs other than p; "q" is the draft probability used in the test.
-        of: int64 [N], index into `rules` for each node; None: by order among siblings.
+        rule_index: int64 [N], index into `rules` for each node; None: by order among siblings.
     """
 
     rules: tuple[Rule, ...]
@@ -46,16 +47,16 @@ class AcceptanceDecision:
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
-        stop: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
+        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
             `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
             It is lazy only if the caller allowed that (`Verification.late`); then only the token at the end of the walk
             is sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, as products along paths.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.
-        paid: float [N], distribution error of testing a node: its part of the total variation distance between the
-            distribution of the token emitted at its position and the target's. The sum over a round's tested nodes is
-            one of its signals. May be lazy, as `stop`. None if the rule has no error or it is unknown.
-        at_most: whether `paid` is an upper bound of the mean over drafts.
+        distribution_error: float [N], distribution error of testing a node: its part of the total variation distance
+            between the distribution of the token emitted at its position and the target's. The sum over a round's
+            tested nodes is one of its signals. May be lazy, as `bonus`. None if the rule has no error or it is unknown.
+        is_upper_bound: whether `distribution_error` is an upper bound of the mean over drafts.
     """
 
     accept: Float[Tensor, " N"]
@@ -143,8 +144,8 @@ def recursive_rejection(
     Args:
         tree: siblings in the order they were drawn.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
-        u_stop: uniforms [N+1] for the token emitted where the walk ends.
-        late: whether tokens to emit may be sampled lazily.
+        u_bonus: uniforms [N+1] for the token emitted where the walk ends.
+        lazy: whether tokens to emit may be sampled lazily.
         tests: alternative implementation of the tests, which gets all positions in one piece.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
@@ -281,7 +282,7 @@ def walk(
     Args:
         parents: parent of each node, on the host.
         accept: acceptance probability of each node.
-        stop: N+1 tokens (see `AcceptanceDecision`).
+        bonus: N+1 tokens (see `AcceptanceDecision`).
         uniform: N uniforms; None if every acceptance probability is 0 or 1.
     """
     children = children_of(parents)

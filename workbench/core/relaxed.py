@@ -36,9 +36,9 @@ class Lift(NamedTuple):
     """Raise the residual distribution r for testing a drafted token x. The default changes nothing.
 
     Attributes:
-        share: λ in (0, 1]; r is divided by it.
-        near: int64 [N, K], neighbour tokens whose probability is added to that of node i's token, the nearest first;
-            None: no neighbours.
+        lenience: λ in (0, 1]; r is divided by it.
+        neighbours: int64 [N, K], neighbour tokens whose probability is added to that of node i's token, the nearest
+            first; None: no neighbours.
         mass: δ, bound of the added probability; the nearest neighbours within the bound are used.
         ratio: λ′, which raises the bound with x's own residual probability: δ + λ′ · r(x).
     """
@@ -79,15 +79,15 @@ class RelaxedResult:
 
     Attributes:
         accept: [N], acceptance probability min(1, lifted r(x) / q(x)).
-        stop: int64 [N+1], token emitted where the walk ends.
+        bonus: int64 [N+1], token emitted where the walk ends.
         residual: [N], r(x), probability of x in the residual distribution after its earlier siblings.
         q: [N], draft probability of x; 1 for a deterministic proposal.
         q_left: [N], draft probability of x after removing its earlier siblings, if it was drawn without replacement.
         lifted: [N], raised probability against which x was tested.
-        apart: [N], total variation distance between the target's distribution and that of the token emitted at a
-            position, over the random drafts there; stored at the position's first child, 0 at the other children. Exact
-            if `lift` does not depend on x; for drafts without replacement, given the earlier siblings. None if not
-            requested.
+        total_variation: [N], total variation distance between the target's distribution and that of the token emitted
+            at a position, over the random drafts there; stored at the position's first child, 0 at the other children.
+            Exact if `lift` does not depend on x; for drafts without replacement, given the earlier siblings. None if
+            not requested.
     """
 
     accept: Float[Tensor, " N"]
@@ -116,10 +116,10 @@ def relaxed_rejection(
     Args:
         tree: siblings in the order they were drawn.
         p: the target's distribution at the root (row 0) and after each node (row i+1).
-        u_stop: uniforms [N+1] for the token emitted where the walk ends.
+        u_bonus: uniforms [N+1] for the token emitted where the walk ends.
         lift: function that raises the residual distribution.
-        late: whether tokens to emit, and `apart`, may be computed lazily.
-        priced: whether to compute `apart`.
+        lazy: whether tokens to emit, and `apart`, may be computed lazily.
+        with_total_variation: whether to compute `apart`.
         tests: alternative implementation of the tests, which gets all positions in one piece.
 
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
@@ -285,7 +285,7 @@ def threshold_rule_error(
     Args:
         tree: the draft.
         p: the target's distributions by position.
-        least: threshold on p by position.
+        threshold: threshold on p by position.
         node: nodes to compute; None: all.
 
     Returns:

@@ -52,17 +52,18 @@ class DraftTree:
         logq: float [N], log-probability of the token, given its parent, under the distribution it was sampled from; 0
             for a deterministic proposal.
         q: float [M, V], draft distributions, or None if every proposal is deterministic.
-        q_of: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root); −1: none.
+        child_q_rows: int64 [N+1], row of `q` from which the children of node i−1 were sampled (entry 0: of the root);
+            −1: none.
         sampling: way of choosing children, the same for the whole tree, or MIXED.
-        probs_of: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a point
-            mass), independent of the sampled siblings.
-        without: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after removing
-            its earlier siblings from its distribution.
+        node_q_rows: int64 [N], for a mixed tree: row of `q` from which each node was sampled; −1: deterministic (a
+            point mass), independent of the sampled siblings.
+        without_replacement: bool [N], for a mixed tree: whether the node was drawn without replacement, that is, after
+            removing its earlier siblings from its distribution.
         depth: upper bound of the number of levels, known without a synchronisation.
         fanout: upper bound of the number of children of a node, known without a synchronisation.
         source: name of the drafter that proposed the nodes (one for all, or one per node).
         score: float [N] or None, the drafter's confidence per node, for display and tree shape; not used to accept.
-        grown: explanation of the tree's shape; None if the tree builder gives none.
+        explanation: explanation of the tree's shape; None if the tree builder gives none.
         states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
             (`Verifier.reads_draft_states`); None if the drafter does not provide it.
     """

@@ -116,10 +116,10 @@ class Claim:
             retained (`Measured.answers`).
         by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
             measurement could support the paper; such a claim is not counted. Empty: some could.
-        why: date and reason of a contradicted or inconclusive figure on the bundled models, written by a person. The
-            reason has at most `LONGEST_WHY` characters and begins with one of `KINDS`. It does not apply to figures
-            measured after this date.
-        why_on: the same for figures in other columns, by the column's name.
+        explanation: date and reason of a contradicted or inconclusive figure on the bundled models, written by a
+            person. The reason has at most `LONGEST_WHY` characters and begins with one of `KINDS`. It does not apply to
+            figures measured after this date.
+        explanation_by_column: the same for figures in other columns, by the column's name.
         method: registry name of the method that declares it, filled in by the method; in a part (`Part.claims`) the
             method that it is measured with.
         needs: requirements besides the target; the method's own are filled in, those of a compared method are declared.
@@ -231,7 +231,7 @@ class Testing:
         real: parameters for tests on a real model (SmolLM2).
         perfect: parameters with which every draft is accepted if the drafter is never wrong: a copy of the target, or a
             head that knows the text. None: there is no such test.
-        no_alarm: why there is none, and the test that replaces it.
+        no_perfect_reason: why there is none, and the test that replaces it.
     """
 
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -251,9 +251,9 @@ class Head:
         settings: options of that recipe whose defaults differ for this head.
         options: options of that recipe that apply to this kind and few others; the one command that trains such heads
             for any target accepts them, too.
-        called: last part of its folder's name, after the target's name; empty: its kind.
-        agrees: text for its model card: definition of agreement at a position of held-out text, for the share that its
-            learning curve shows.
+        folder_suffix: last part of its folder's name, after the target's name; empty: its kind.
+        agreement: text for its model card: definition of agreement at a position of held-out text, for the share that
+            its learning curve shows.
         train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
             writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated
             with the dataclass of its options; `recipe` is then a new name, by which `workbench train` runs it and

@@ -46,7 +46,7 @@ class Method:
         title: display name.
         promise: see `Promise`.
         source: paper and, if there is one, section or algorithm.
-        teaches: one sentence for learners.
+        summary: one sentence for learners.
         drafter: drafter with default parameters.
         verifier: verifier with default parameters.
         policies: alternatives; the first is the default. With more than one, `policy` becomes a parameter.
@@ -54,12 +54,12 @@ class Method:
             `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        rounds: parameters of its own decoder, if it does not draft and verify in turn: see `own_rounds.py`. That
-            decoder then defines how the other parts are used.
+        decoder_params: parameters of its own decoder, if it does not draft and verify in turn: see `own_rounds.py`.
+            That decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
-        differs: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
-        place: position of the method among the methods that come with the workbench, from 0.
+        differences: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
+        order: position of the method among the methods that come with the workbench, from 0.
         claims: claims of its paper, with functions that measure them.
         suites: settings of the method in benchmark suites, by the suite's name ("vision").
         recording: demo of the method in the gallery.
@@ -151,7 +151,7 @@ class Method:
         Args:
             verifier: one of the method's verifiers.
             drafter: the method's drafter, with parameters other than the defaults.
-            grower: another tree builder than the default one.
+            tree_builder: another tree builder than the default one.
         """
         drafter, tree_builder = drafter or self.drafter, tree_builder or next(iter(self.tree_builders), None)
         siblings = siblings_of(drafter, tree_builder)

@@ -30,7 +30,7 @@ def apply_changes(sequence: Sequence, decoder_of: GetDecoder) -> None:
 
 
 def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequence[SettingsChange]) -> None:
-    """Apply the changes in `asks` together or, if that fails, one by one.
+    """Apply the changes in `changes` together or, if that fails, one by one.
 
     Raises:
         Exception: the target's KV cache could not be restored; the sequence cannot continue.

@@ -68,7 +68,7 @@ def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -
 
     Args:
         tokens: big-endian unsigned [n], n < 2³¹.
-        told: progress callback, called once per doubling.
+        on_progress: progress callback, called once per doubling.
 
     Returns:
         int32 [n].
@@ -173,7 +173,7 @@ def build(
         out: folder of the datastore.
         tokenizer: tokenizer of the target.
         target: name of the target.
-        told: progress callback.
+        on_progress: progress callback.
         replace: replace an existing datastore.
 
     Raises:

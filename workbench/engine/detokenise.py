@@ -119,8 +119,8 @@ class Pieces:
 
     Attributes:
         special: tokens without text.
-        is_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
-        hidden: whether entries may hold parts of characters that only decoding reveals.
+        is_byte_level: whether all entries are bytes, in the alphabet of byte-level tokenizers.
+        has_partial_chars: whether entries may hold parts of characters that only decoding reveals.
     """
 
     def __init__(self, tokenizer: Any) -> None:

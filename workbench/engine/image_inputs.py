@@ -103,7 +103,7 @@ def process_prompt(
         models: models with the target and the processor.
         prompt: text or token ids, with or without placeholders; ids may already contain an image's vision tokens, like
             the `prompt_tokens` of a trace.
-        pictures: RGB images.
+        images: RGB images.
 
     Returns:
         Prompt with one placeholder per image, and the tensors for `Request.images`.
@@ -133,12 +133,12 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
     Args:
         models: models of the run.
         request: request of the run; its `prompt` is the one that `read` returned.
-        pictures: RGB images, as many as the prompt has.
-        sees: "both" or "drafter".
+        images: RGB images, as many as the prompt has.
+        receiver: "both" or "drafter".
 
     Raises:
         PromptError: the run has no images or another number of them, or the new ones need another number of tokens.
-        ParameterError: `sees` has another value.
+        ParameterError: `receiver` has another value.
     """
     if receiver not in (BOTH, DRAFTER):
         raise ParameterError(f"sees={receiver!r:.40} is not a valid value.", f"Use {BOTH} or {DRAFTER}.")

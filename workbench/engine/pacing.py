@@ -25,8 +25,8 @@ class Pace:
 
     Attributes:
         rate: largest rate; may be set at any time, and is effective at once.
-        waived: whether delays are suspended because other requests wait for this run's resources.
-        before_s: seconds of delay or pause just before the current round; 0: none.
+        is_waived: whether delays are suspended because other requests wait for this run's resources.
+        paused_before_s: seconds of delay or pause just before the current round; 0: none.
     """
 
     def __init__(self, rate: float = 0.0, now: Callable[[], float] = time.perf_counter) -> None:

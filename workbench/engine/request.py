@@ -46,20 +46,20 @@ class Request:
         stop: strings that end the text; it is cut before the earliest one that a token completes.
         stop_at_eos: whether the model's end-of-text token ends the text.
         stop_when: function of all tokens so far, prompt included, called after every token; true ends the text there.
-        images: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language targets;
-            `prompt` is then for drafters that process the images themselves.
-        pictures: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.read`.
+        image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
+            targets; `prompt` is then for drafters that process the images themselves.
+        pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.read`.
         on_round: callback after every round, in the engine's thread; must return at once.
         paused: start paused, after prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
-        extras: further options of server APIs.
+        options: further options of server APIs.
         models: models with another drafter or other heads for the engine's target; by default the engine's models.
-        swaps: image changes during the run, each with the number of tokens generated before it; written by the engine
-            and read for attribution.
-        memory: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
-        keeps: whether to save the drafter's state when the sequence ends: see `Row.left`.
-        scores: log-probabilities of the emitted tokens, if `extras` request them; written by the engine.
-        prompt_scores: log-probabilities of the prompt's tokens, from the second on.
+        image_changes: image changes during the run, each with the number of tokens generated before it; written by the
+            engine and read for attribution.
+        drafter_state: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
+        keep_drafter_state: whether to save the drafter's state when the sequence ends: see `Row.left`.
+        logprobs: log-probabilities of the emitted tokens, if `options` request them; written by the engine.
+        prompt_logprobs: log-probabilities of the prompt's tokens, from the second on.
     """
 
     prompt: abc.Sequence[int] | str

@@ -40,13 +40,13 @@ class Timing:
     Attributes:
         start: start of the batch's round.
         verify: end of drafting for all sequences.
-        judge: end of the target's forward; the acceptance rules follow.
+        accept: end of the target's forward; the acceptance rules follow.
         commit: end of the acceptance rules for all sequences.
         drafting: drafting of this sequence's group.
-        drafted: the sequence's share of the drafting forwards.
-        verified: the sequence's share of the target's forward.
+        draft_work: the sequence's share of the drafting forwards.
+        verify_work: the sequence's share of the target's forward.
         forwards_s: duration of all forwards of the batch.
-        rows: number of sequences verified together.
+        n_sequences: number of sequences verified together.
     """
 
     start: Mark
@@ -70,7 +70,7 @@ def share_forwards(spans: Iterable[Span], sequence_ids: Sequence[int]) -> dict[i
 
     Args:
         spans: forwards.
-        rows: `id` of each sequence that they may have run for.
+        sequence_ids: `id` of each sequence that they may have run for.
     """
     work_of = {row: Work() for row in sequence_ids}
     for span in spans:

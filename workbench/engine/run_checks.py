@@ -40,7 +40,8 @@ def warnings_for(sequence: Sequence, models: Models) -> list[str]:
         )
     elif (metrics.acceptance_rate(window) or 0.0) < TOO_LOW:
         messages.append(
-            f"Almost nothing is accepted: {metrics.count_accepted(window)} of {metrics.count_tested(window)} tested tokens in "
+            f"Almost nothing is accepted: {metrics.count_accepted(window)} of {metrics.count_tested(window)} "
+            "tested tokens in "
             f"{WINDOW} rounds. Check that this drafter was made for this target and this kind of text."
         )
     return messages

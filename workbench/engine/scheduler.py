@@ -44,7 +44,7 @@ class Engine:
 
     Args:
         models: target, tokenizer, draft model, heads.
-        max_rows: requests that run at once; more wait in order of arrival.
+        max_sequences: requests that run at once; more wait in order of arrival.
         record: whether the trace stores top tokens and entropy at every node.
     """
 

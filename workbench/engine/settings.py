@@ -32,9 +32,9 @@ class ImageChange:
     """Change of images from the next round on.
 
     Attributes:
-        pictures: new images, as many as the prompt has; each has the size of the image that it replaces.
-        images: the target's tensors for the new images, with as many tokens as before.
-        sees: BOTH, or DRAFTER: the target then continues to use the old images.
+        pil_images: new images, as many as the prompt has; each has the size of the image that it replaces.
+        image_inputs: the target's tensors for the new images, with as many tokens as before.
+        receiver: BOTH, or DRAFTER: the target then continues to use the old images.
     """
 
     pil_images: tuple[Image, ...]

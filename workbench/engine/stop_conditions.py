@@ -12,7 +12,7 @@ def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base
     """Return how many new tokens belong to the text, by token ids alone, and why the text ends (or "").
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         tokens: tokens that follow the first `base` tokens of the sequence.
         models: models of the engine.
         base: number of tokens before `tokens`, including the prompt.

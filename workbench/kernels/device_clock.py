@@ -79,7 +79,7 @@ class Span:
     Attributes:
         start: start of the forward.
         end: end of the forward.
-        owners: `id` of each sequence of the forward; empty if they are unknown.
+        sequence_ids: `id` of each sequence of the forward; empty if they are unknown.
         is_part: whether it belongs to a forward that is counted elsewhere, such as the projection by the LM head.
     """
 

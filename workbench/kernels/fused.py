@@ -142,8 +142,8 @@ class FusedDecoder:
             positions: positions in the sequence, [B, n].
             cache: KV cache, written and read at its window.
             layers: indices of layers.
-            taps: layers, of these, after which hidden states are captured, [B, n, D] in the model's dtype.
-            without: layer halves that are left out (see `workbench.kernels.layers`).
+            capture_layers: layers, of these, after which hidden states are captured, [B, n, D] in the model's dtype.
+            skipped_halves: layer halves that are left out (see `workbench.kernels.layers`).
         """
         n_rows, n = positions.shape
         stream = x.to(torch.float32, copy=True).contiguous()
@@ -184,12 +184,12 @@ class FusedDecoder:
 
         Args:
             stream: residual stream, float32 [T, D], changed in place.
-            whole: buffer of the KV cache, which has to outlive the run: the arguments contain its address.
+            kv_buffer: buffer of the KV cache, which has to outlive the run: the arguments contain its address.
             shared: for each token its cache row and position, the cache positions it attends to, and their number.
-            where: positions in the sequence, int64 [T].
+            positions: positions in the sequence, int64 [T].
             layers: indices of layers; only the last may be a tap.
-            without: layer halves that are left out.
-            beside: values added to queries, keys and values of each token instead of the model's biases, float32
+            skipped_halves: layer halves that are left out.
+            qkv_bias: values added to queries, keys and values of each token instead of the model's biases, float32
                 [layers, T, (H + 2 G) d].
         """
         biases = self._biases if qkv_bias is None else qkv_bias
@@ -200,10 +200,26 @@ class FusedDecoder:
         heads, _, size, wide = self._sizes
         query, attention_output = np.empty((2, n_tokens, heads, size), np.float32)
         return (
-            self._kind, np.array(layers, np.int64), halves, stream.numpy(), self._weights, self._scales, biases,
-            self._norms, self._eps, self._sizes, self._scale, self._cos[positions], self._sin[positions], address, *shared,
-            counters, query, attention_output, np.empty((n_tokens, wide), np.float32),
-        )  # fmt: skip
+            self._kind,
+            np.array(layers, np.int64),
+            halves,
+            stream.numpy(),
+            self._weights,
+            self._scales,
+            biases,
+            self._norms,
+            self._eps,
+            self._sizes,
+            self._scale,
+            self._cos[positions],
+            self._sin[positions],
+            address,
+            *shared,
+            counters,
+            query,
+            attention_output,
+            np.empty((n_tokens, wide), np.float32),
+        )
 
     def project_to_logits(self, x: Float[Tensor, "T D"]) -> tuple[Float[Tensor, "T K"], Float[Tensor, "T D"]]:
         """Return the logits of the last layer's residual stream, and the LM head's input, both in the model's dtype.

@@ -136,7 +136,8 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     Args:
         model: the whole model.
         keep: indices of layers.
-        without: halves that are left out. A layer whose halves have other names runs whole, unless both are left out.
+        skipped_halves: halves that are left out. A layer whose halves have other names runs whole, unless both are left
+            out.
     """
     _, layers = decoder_layers(model)
     remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(skipped_halves)]
@@ -153,8 +154,8 @@ def with_layers(model: _P, new_layers: Sequence[nn.Module], replaced: Sequence[i
 
     Args:
         model: the model; it is not changed.
-        instead: the new layers.
-        of: index of the layer that each new one replaces; by default all of the model's layers in order.
+        new_layers: the new layers.
+        replaced: index of the layer that each new one replaces; by default all of the model's layers in order.
     """
     path = decoder_layers(model)[0].split(".")
     top = shallow_copy(model)

@@ -191,11 +191,11 @@ class LeanDecoder:
             cache: KV cache, written and read at its window.
             layers: indices of the layers to run; all by default.
             last_only: logits of the last position only (m = 1).
-            taps: layers after which hidden states are captured.
+            capture_layers: layers after which hidden states are captured.
             head: compute logits. Without them the first result is empty, and the second is the residual stream after
                 the last of `layers` instead of the LM head's input; compiled passes return it in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
-            without: halves that are left out (see `workbench.kernels.layers`).
+            skipped_halves: halves that are left out (see `workbench.kernels.layers`).
             everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
 
         Returns:

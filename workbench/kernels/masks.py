@@ -65,8 +65,8 @@ class MaskMaker:
 
         Args:
             starts: per sequence, the number of entries that all its tokens attend to.
-            sees: per sequence, a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new ones), or None
-                for a chain of n tokens.
+            attention_masks: per sequence, a bool [n_i, s_i + n_i] from `starts` on (s_i older nodes and the n_i new
+                ones), or None for a chain of n tokens.
             n: tokens per sequence, padding included. Padding attends to the committed part and itself.
             used: positions read from the cache.
         """

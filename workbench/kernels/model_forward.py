@@ -49,7 +49,7 @@ class ModelForward:
             ids: int64 [B, n].
             mask: attention mask.
             positions: int64 [B, n], or [3, B, n].
-            taps: indices of the layers after which hidden states are captured.
+            capture_layers: indices of the layers after which hidden states are captured.
             last_only: compute logits of the last position only.
         """
         self._taps, self._asked = {}, capture_layers

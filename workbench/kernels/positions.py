@@ -23,8 +23,8 @@ class ForwardInputBuilder:
         multi_rope: whether positions have time, height and width components (Qwen-VL).
 
     Attributes:
-        in_steps: whether the length read from the cache is rounded up, as on a GPU, so that forwards have few shapes
-            and recorded ones can be replayed.
+        is_length_rounded: whether the length read from the cache is rounded up, as on a GPU, so that forwards have few
+            shapes and recorded ones can be replayed.
     """
 
     def __init__(self, masks: MaskMaker, reach: int, multi_rope: bool) -> None:

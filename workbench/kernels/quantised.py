@@ -39,7 +39,7 @@ STEPS = 127
 class Int8Weight(NamedTuple):
     """int8 weights of a linear layer, their scales, and the state of the bfloat16 weight stored in the layer.
 
-    `numbers` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
+    `values` are in the order that compiled products read: of each 32 inputs first the even ones, then the odd ones.
     """
 
     values: Int8[Tensor, "o i"]

@@ -62,12 +62,12 @@ class Record:
     """One forward that can be replayed.
 
     Attributes:
-        fed: input tensors: ids, masks, positions, states.
+        inputs: input tensors: ids, masks, positions, states.
         index: cache positions that it writes.
-        made: output tensors.
-        play: function that replays it.
-        place: cache position at which it was recorded; None: its sequences were at different positions.
-        left: number of further comparisons with the forward, at other positions.
+        output: output tensors.
+        replay: function that replays it.
+        start: cache position at which it was recorded; None: its sequences were at different positions.
+        checks_left: number of further comparisons with the forward, at other positions.
     """
 
     inputs: list[Tensor]
@@ -120,7 +120,7 @@ class ReplayCache:
         """Drop all records if the model has changed.
 
         Args:
-            stand: addresses of weights and buffers, and settings of the model.
+            fingerprint: addresses of weights and buffers, and settings of the model.
         """
         if fingerprint != self._stand:
             self._clear()

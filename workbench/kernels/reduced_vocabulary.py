@@ -61,7 +61,7 @@ def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Ten
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens from those of the `kept` ones; all others are −∞."""
+    """Return logits of all tokens from those of the `token_ids` ones; all others are −∞."""
     return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 

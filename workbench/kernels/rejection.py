@@ -87,10 +87,10 @@ class TestResults:
         residual: float [R, F], residual probability of its token after the siblings before it were rejected.
         q_left: float [R, F], its draft probability, with earlier siblings removed if they were removed when drafting.
         lifted: float [R, F], the target probability that the test used (after the lift).
-        left: float [R, V], distribution of the next token if no child was accepted; p if not requested.
-        at_tokens: float [R, F], `left` at the children's tokens, if requested.
-        beside: float [R], probability mass of `left` on all other tokens.
-        apart: float [R], see `Relaxed.apart`; None if not requested.
+        residual_probs: float [R, V], distribution of the next token if no child was accepted; p if not requested.
+        at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
+        other_mass: float [R], probability mass of `residual_probs` on all other tokens.
+        total_variation: float [R], see `Relaxed.apart`; None if not requested.
     """
 
     accept: Float[Tensor, "R F"]
@@ -149,11 +149,11 @@ def run_sibling_tests(
 
     Args:
         fans: nodes with children, with distributions that `passes` accepts.
-        which: children that are tested; untested earlier ones are only removed from q if `without`.
-        without: whether siblings were drawn without replacement from q.
+        is_tested: children that are tested; untested earlier ones are only removed from q if `without_replacement`.
+        without_replacement: whether siblings were drawn without replacement from q.
         lift: relaxation of the test.
-        ends: whether `left` is requested.
-        priced: whether `apart` is requested.
+        with_residual: whether `left` is requested.
+        with_total_variation: whether `apart` is requested.
         tokens: whether `at_tokens` and `beside` are requested.
     """
     siblings = load_kernels("siblings")
@@ -175,9 +175,14 @@ def run_sibling_tests(
     )
     out = (figures, at_tokens, other_mass, residuals, apart)
     arguments = (
-        *(tensor.contiguous().numpy() for tensor in inputs), np.float32(lift.mass), np.float32(lift.ratio), lift.lenience,
-        without_replacement, *(tensor.numpy() for tensor in out), np.zeros(2, np.int64),
-    )  # fmt: skip
+        *(tensor.contiguous().numpy() for tensor in inputs),
+        np.float32(lift.mass),
+        np.float32(lift.ratio),
+        lift.lenience,
+        without_replacement,
+        *(tensor.numpy() for tensor in out),
+        np.zeros(2, np.int64),
+    )
     run_in_parallel(lambda: siblings.judge(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(

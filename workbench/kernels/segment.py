@@ -30,10 +30,10 @@ class PrefillHiddenStates:
     """Hidden states captured during prefill, from the first position on, one piece per forward. Default: none.
 
     Attributes:
-        wanted: which states are captured.
+        selection: which states are captured.
         n: number of positions.
         features: pieces of [1, n, D], the LM head's input.
-        streams: layer → pieces of [1, n, D].
+        layer_states: layer → pieces of [1, n, D].
     """
 
     selection: CaptureSelection = CaptureSelection()
@@ -68,9 +68,9 @@ class Slot:
     """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
 
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
-    `pictured` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which the
-    target's sequence is longer than this model's, whose prompt has fewer image tokens. `owner` is the `id` of the
-    engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
+    `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which
+    the target's sequence is longer than this model's, whose prompt has fewer image tokens. `sequence_id` is the `id` of
+    the engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
     the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
     """
 
@@ -98,10 +98,10 @@ class Segment:
     Attributes:
         slot: slot of the sequence.
         tokens: int64 [n].
-        sees: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that continues
-            the last node and attends to all nodes. If no new token attends to itself or another new one, it may be
-            [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the tokens
-            reads the entries that they write.
+        attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
+            continues the last node and attends to all nodes. If no new token attends to itself or another new one, it
+            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the
+            tokens reads the entries that they write.
         depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
         states: [n, D], read instead of the tokens: their residual stream before the first layer that runs, or input
             embeddings if that is the model's first layer. None: the tokens themselves. If the first layer that runs is
@@ -122,7 +122,7 @@ class Output:
     Attributes:
         logits: [B, n, V], padded to the longest segment; float.
         hidden: [B, k, D], the LM head's input; k is the number of logits, or n if requested at every position.
-        taps: layer index → [B, n, D], residual stream after that layer.
+        layer_states: layer index → [B, n, D], residual stream after that layer.
     """
 
     logits: Float[Tensor, "B n V"]

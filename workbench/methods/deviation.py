@@ -45,7 +45,7 @@ def explain_unsound(
     Args:
         method: the method that drafts.
         verifier: one of the method's verifiers.
-        grower: another tree builder than the default one.
+        tree_builder: another tree builder than the default one.
         table: deviations of unsound pairs; by default `known.deviations`.
     """
     reason = method.unsound_reason(verifier, tree_builder=tree_builder)

@@ -109,7 +109,7 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
     Args:
         file: GGUF file of the model.
-        told: progress callback: bytes of the file that are done, and bytes in total.
+        on_progress: progress callback: bytes of the file that are done, and bytes in total.
         stem: start of the copy's name; None: the file's name.
 
     Raises:

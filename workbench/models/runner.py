@@ -243,7 +243,7 @@ class Runner:
         Args:
             batch: segments, each with the `states` after the first layers.
             layer: number of these first layers.
-            taps: indices of layers from there on.
+            capture_layers: indices of layers from there on.
         """
         if self.may_begin_at(layer):
             out = self.forward(batch, layers=range(layer, self.n_layers), capture_layers=capture_layers)
@@ -281,9 +281,9 @@ class Runner:
             last_only: compute logits for the last position only (all segments must then have the same length).
             layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
             head: compute logits; without them only the captured hidden states are meaningful.
-            taps: indices of the layers after which hidden states are captured.
-            without: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a layer
-                writes no cache entries.
+            capture_layers: indices of the layers after which hidden states are captured.
+            skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a
+                layer writes no cache entries.
             shared_copy: weight-sharing copy that runs instead of the model, over its KV cache.
             everywhere: with `last_only`, still return the LM head's input at every position.
 
@@ -317,9 +317,21 @@ class Runner:
         start = self.clock.mark()
         lean = self._lean if shared_copy is None else shared_copy.lean
         if lean is not None and isinstance(mask, Tensor):
-            out = Output(*lean(
-                ids, mask, positions, self.cache, layers, last_only, capture_layers, head, states, skipped_halves, everywhere
-            ))  # fmt: skip
+            out = Output(
+                *lean(
+                    ids,
+                    mask,
+                    positions,
+                    self.cache,
+                    layers,
+                    last_only,
+                    capture_layers,
+                    head,
+                    states,
+                    skipped_halves,
+                    everywhere,
+                )
+            )
         else:
             model, last = (
                 (self._views(layers, skipped_halves) if shared_copy is None else shared_copy.model),

@@ -40,9 +40,9 @@ class LargeRequests:
 
     Args:
         app: next ASGI application.
-        let_in: function that counts a page's large call; for other requests, which are counted when they start a run,
-            it only checks the rate limit.
-        places: maximum number of large requests at once.
+        admit_request: function that counts a page's large call; for other requests, which are counted when they start a
+            run, it only checks the rate limit.
+        max_concurrent: maximum number of large requests at once.
         waiting: maximum number of waiting large requests of one address.
         body_s: time limit for the arrival of a body, in seconds.
     """

@@ -41,7 +41,7 @@ class CompletionLogprobs:
 
     Args:
         before: with `echo`, the prompt's first token, which has no probability, and the scores of its other tokens.
-        echoed: with `echo`, the text of the prompt.
+        prompt_text: with `echo`, the text of the prompt.
     """
 
     def __init__(self, before: tuple[str, Sequence[Any]] | None = None, prompt_text: str = "") -> None:

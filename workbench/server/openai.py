@@ -42,7 +42,8 @@ class CompletionRequest:
     """Checked request.
 
     Attributes:
-        starts: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come first.
+        start_options: keyword arguments of `Workbench.start` for each answer; the `n` answers to the first prompt come
+            first.
         stop: strings that end the text.
         model: name of the model from the request.
         chat: whether it is a chat completion.
@@ -160,7 +161,7 @@ class LogprobStream:
     """Log-probabilities of one answer, in chunks: each token is converted once, so cost is linear in the length.
 
     Args:
-        wanted: the request, which determines the format.
+        request: the request, which determines the format.
         run: a run that has finished prefill.
     """
 
@@ -198,7 +199,7 @@ def stream_chunk(
     last: bool = False,
     token_logprobs: Any = None,
 ) -> dict[str, Any]:
-    """Return a chunk of a streamed answer; `told` are its log-probabilities."""
+    """Return a chunk of a streamed answer; `token_logprobs` are its log-probabilities."""
     if request.chat:
         delta = ({"role": "assistant"} if first else {}) | ({"content": text} if text or first else {})
         content: dict[str, Any] = {"delta": delta}

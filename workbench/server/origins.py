@@ -39,7 +39,7 @@ class Allowlist:
         any_address: whether every IP address is allowed as a host name, for a server that listens on all addresses. An
             IP address as `Host` cannot come from DNS rebinding.
         frames: whether pages of other origins may show the server's pages in a frame, at the risk of clickjacking.
-        given: the part of `hosts` that came from an option, the environment or the root path.
+        configured_hosts: the part of `hosts` that came from an option, the environment or the root path.
     """
 
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
@@ -104,7 +104,7 @@ def make_allowlist(
     qdonnars/ohmywind#8).
 
     Args:
-        bound: address that the server listens on.
+        listen_address: address that the server listens on.
         hosts: further host names.
         origins: further origins whose pages may send requests.
         env: environment variables; by default this process's.

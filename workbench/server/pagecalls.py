@@ -83,7 +83,7 @@ class CallCharges:
     """Charge addresses the CPU time of their calls.
 
     Args:
-        let_call: function that charges an address, or refuses it.
+        charge_call: function that charges an address, or refuses it.
     """
 
     def __init__(self, charge_call: ChargeCall) -> None:
@@ -111,8 +111,8 @@ class PageCalls:
 
     Args:
         app: next ASGI application.
-        let_call: function that charges an address, or refuses it.
-        turns: limits of each address's concurrent calls.
+        charge_call: function that charges an address, or refuses it.
+        limiter: limits of each address's concurrent calls.
     """
 
     def __init__(self, app: Any, charge_call: ChargeCall = lambda *_: None, limiter: CallLimiter | None = None) -> None:

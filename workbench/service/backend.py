@@ -53,7 +53,7 @@ class Backend(BaseBackend):
         device: device of all models.
         dtype: number format of targets; see `workbench.models.pretrained.resolve_dtype`.
         drafter_dtype: number format of draft models.
-        max_rows: maximum number of sequences in a target's batch.
+        max_sequences: maximum number of sequences in a target's batch.
         limits: limits of users.
         memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
         allow_models: models that may be used besides the bundled ones and the defaults; None: any bundled name, folder
@@ -222,12 +222,21 @@ class Backend(BaseBackend):
         run.is_timed, run.pace = generation.is_timed, generation.pace
         run.model_pairs.add(pair)
         request = Request(
-            generation.prompt, generation.configured, generation.sampling, generation.max_new_tokens, generation.seed,
+            generation.prompt,
+            generation.configured,
+            generation.sampling,
+            generation.max_new_tokens,
+            generation.seed,
             generation.stop,
-            paused=generation.paused, pace=run.pace, on_round=lambda record: self._on_round(run, record),
-            pil_images=generation.images, options=extras, stop_at_eos=not extras.ignore_eos, drafter_state=generation.memory,
+            paused=generation.paused,
+            pace=run.pace,
+            on_round=lambda record: self._on_round(run, record),
+            pil_images=generation.images,
+            options=extras,
+            stop_at_eos=not extras.ignore_eos,
+            drafter_state=generation.memory,
             keep_drafter_state=generation.keeps,
-        )  # fmt: skip
+        )
         run.request = request
         run.trace_bytes += image_bytes(generation.images)
         self._runs.add(run, generation.max_new_tokens)

@@ -39,7 +39,7 @@ class GenerationRequest:
 
     Attributes:
         configured: the method with its parameters.
-        pictures: decoded images.
+        images: decoded images.
         pair: names of the target and the draft model.
         params: parameters of the method and of sampling, as the client gave them.
     """
@@ -170,7 +170,7 @@ class BaseBackend(ABC):
         """Start a generation and return at once; see `workbench.client.protocol.Client.start`.
 
         Additional argument:
-            alone: whether the run is timed. All other runs on the device are held while it runs.
+            is_timed: whether the run is timed. All other runs on the device are held while it runs.
 
         Raises:
             WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.

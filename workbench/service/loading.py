@@ -28,7 +28,7 @@ class ModelLoader:
         pool: pool of loaded models.
         queue: function that queues a run whose models are loaded; raises an error if the run is invalid.
         wake: function that wakes the engine thread.
-        failed: function called with every error.
+        on_error: function called with every error.
 
     Attributes:
         threads: executor of loads and of work that waits for loads.

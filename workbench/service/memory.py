@@ -117,7 +117,7 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the memory in bytes to grow a KV cache to `rows` sequences: it is copied to a buffer of double size."""
+    """Return the memory in bytes to grow a KV cache to `n_sequences` sequences: it is copied to a doubled buffer."""
     n_rows = n_needed = runner.cache.n_rows
     while n_needed < n_sequences:
         n_needed *= 2

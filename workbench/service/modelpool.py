@@ -43,11 +43,11 @@ class ModelPool:
 
     Args:
         options: device, dtype and drafter_dtype for `load_models`.
-        max_rows: maximum batch size of each engine.
+        max_sequences: maximum batch size of each engine.
         memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
-        holds: function that counts the runs that need each pair.
-        told: function called with "load" or "evict" and the seconds, after each.
-        turns: coordination with timed runs: building waits while a run is timed, downloads do not.
+        count_model_uses: function that counts the runs that need each pair.
+        on_event: function called with "load" or "evict" and the seconds, after each.
+        timing: coordination with timed runs: building waits while a run is timed, downloads do not.
     """
 
     def __init__(
@@ -266,7 +266,8 @@ class ModelPool:
         self.make_room(need.weights + need.sequence_bytes(context), (loaded.name, drafter))
         if need.weights + need.sequence_bytes(context) > self.room():
             raise CapacityError(
-                f"{drafter} needs {megabytes(need.weights + need.sequence_bytes(context))} of memory; {megabytes(self.room())} "
+                f"{drafter} needs {megabytes(need.weights + need.sequence_bytes(context))} of memory; "
+                f"{megabytes(self.room())} "
                 "are left.",
                 self._smaller(),
             )

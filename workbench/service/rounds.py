@@ -52,7 +52,7 @@ class EngineThread:
         runs: register of all runs.
         limits: time limits of runs.
         make_room: function that starts to free bytes of memory from unused models, and returns at once.
-        turns: coordination of timed runs with other computations.
+        timing: coordination of timed runs with other computations.
     """
 
     def __init__(

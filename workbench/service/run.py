@@ -68,22 +68,22 @@ class Run:
     Attributes:
         id: unguessable id; it gives the right to follow and control the run.
         user: opaque key of the user who started the run.
-        holds: pairs of models that the run needs until it ends.
+        model_pairs: pairs of models that the run needs until it ends.
         trace_bytes: approximate memory of the trace, in bytes.
         lease_s: time without a call of `since`, `wait` or iteration after which the run is cancelled, in seconds;
             None: never.
         ended_at: `time.monotonic()` of the run's end, or None.
         method: name of the method at the start.
         planned: method with its parameters, sampling parameters and models after all requested changes; the engine may
-            still refuse one, see `in_force`.
+            still refuse one, see `active_settings`.
         request: request of the engine, with its images.
-        alone: whether the run is timed and has the device to itself.
+        is_timed: whether the run is timed and has the device to itself.
         explained: finished share of a running explanation, 0 to 1; None: none is running.
         background: whether the run belongs to a background measurement, which yields to other users.
-        charged: tokens charged to the user, of which unused ones are returned; see `workbench.service.meter`.
-        still_s: time that the run was held for timed runs, in seconds.
+        charged_tokens: tokens charged to the user, of which unused ones are returned; see `workbench.service.meter`.
+        held_s: time that the run was held for timed runs, in seconds.
         pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
-        left: state of the drafter, stored after the run's end if requested.
+        final_drafter_state: state of the drafter, stored after the run's end if requested.
     """
 
     def __init__(self, host: Host, user: str, method: str, lease_s: float | None = None) -> None:

@@ -29,7 +29,7 @@ class RunRegister:
     """Runs by id. Thread-safe. Users cannot list the ids of other users.
 
     Attributes:
-        meter: rate limits of addresses.
+        rate_limiter: rate limits of addresses.
     """
 
     def __init__(self, limits: Limits) -> None:

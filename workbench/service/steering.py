@@ -39,8 +39,8 @@ class RunController:
         names: resolver of model names.
         pool: loaded models.
         load: function that loads other models and waits for them.
-        let_in: function that counts a request of a user.
-        turns: coordination with timed runs; an explanation waits while a run is timed.
+        admit_request: function that counts a request of a user.
+        timing: coordination with timed runs; an explanation waits while a run is timed.
         wake: function that wakes a sleeping engine.
     """
 

@@ -19,8 +19,8 @@ def address_of(user: str) -> str:
 def user_key(address: str = "", *client_parts: str | None) -> str:
     """Return an opaque user key, meaningless outside this process: a part for the address, and one for the session.
 
-    The address is known from the connection; `who` comes from the client. A /64 network of IPv6 addresses counts as one
-    address, because one client usually has all of it.
+    The address is known from the connection; `client_parts` comes from the client. A /64 network of IPv6 addresses
+    counts as one address, because one client usually has all of it.
     """
     address = network_of(address)
     parts = [address], [address, *map(str, client_parts)]

@@ -123,7 +123,7 @@ def bring_up_to_date(
         into: folder of the executed copies.
         jobs: number of notebooks executed in parallel.
         again: whether to execute unchanged notebooks, too (the package may have changed).
-        say: callback that gets a line for each executed notebook.
+        progress: callback that gets a line for each executed notebook.
 
     Returns:
         The executed notebooks, in the order of `sources`.

@@ -195,7 +195,7 @@ def pair_ratios(
     """Return ratios by prompt for the runs that exist on both sides, without runs of rate 0 (no token emitted).
 
     Args:
-        mine: tokens per second by (prompt, repeat).
+        rates: tokens per second by (prompt, repeat).
         plain: tokens per second of plain decoding by (prompt, repeat).
     """
     ratios: dict[Hashable, list[float]] = {}

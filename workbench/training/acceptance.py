@@ -108,7 +108,7 @@ class Drafts:
 
     Attributes:
         states: the draft model's last hidden state after each draft.
-        kept: probability that the target accepts it, min(1, p / q).
+        accept_probs: probability that the target accepts it, min(1, p / q).
         answers: number of answers that they are from.
     """
 
@@ -355,8 +355,8 @@ def sample_drafts(
         models: target and draft model.
         prompt: tokens.
         answer: tokens.
-        heat: temperature that it was written with; at 0 the draft is the draft model's most probable token.
-        drawn: share of positions at which the text contains the draft model's token.
+        temperature: temperature that it was written with; at 0 the draft is the draft model's most probable token.
+        replaced_share: share of positions at which the text contains the draft model's token.
         generator: random generator of all samples.
     """
     assert models.drafter is not None

@@ -286,7 +286,7 @@ def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -
     Args:
         folder: folder of the answers.
         target: the expected target.
-        given: whether the public text's own answers are accepted.
+        allow_text_answers: whether the public text's own answers are accepted.
 
     Returns:
         A hash of the list of prompts: equal hashes mean that prompt numbers refer to the same prompts.

@@ -24,7 +24,7 @@ class TrainedModel:
         name: name of its folder, and the card's title.
         config: `config.json`.
         figures: `training.json`: figures measured during training.
-        measured: `evaluation.json`; empty if there is none.
+        evaluation: `evaluation.json`; empty if there is none.
     """
 
     name: str
@@ -94,7 +94,7 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     Args:
         figures: figures of the last run.
         hardware: hardware of runs whose figures do not include it.
-        counted: text in brackets after the number of tokens, about what they include; empty: nothing unusual.
+        token_note: text in brackets after the number of tokens, about what they include; empty: nothing unusual.
     """
     runs = runs_of(figures)
     if len(runs) == 1:

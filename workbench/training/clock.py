@@ -17,7 +17,7 @@ class RunClock:
     Attributes:
         minutes: Length of the run by the clock, resumed parts included.
         steps: Length of the run in steps; takes precedence over `minutes`.
-        spent: Seconds spent before the run was resumed.
+        earlier_seconds: Seconds spent before the run was resumed.
     """
 
     minutes: float | None = None

@@ -135,8 +135,8 @@ def greedy_acceptance(
     Args:
         target: The target.
         drafter: The drafter.
-        rows: Prompt and greedy continuation, one list of ids per sequence.
-        start: Prompt length of each sequence; only the continuation counts.
+        sequences: Prompt and greedy continuation, one list of ids per sequence.
+        prompt_lengths: Prompt length of each sequence; only the continuation counts.
     """
     matches = total = 0
     with torch.inference_mode():

@@ -288,6 +288,7 @@ def card(model: TrainedModel) -> str:
     config, figures = model.config, model.figures
     held, alone, out = figures["held"], figures["target_alone"], figures["held_out"]
     learnt, calibration = figures["learnt"], figures["calibration"]
+    most_wrong, wrong_pass = f"{MAX_WRONG_PASS_SHARE:.0%}", f"{1 - held['wrong refused']:.1%}"
     thresholds = [tuple(f"{value:.3f}" for value in row) for row in figures["thresholds"]]
     groups = [
         (group, f"{n_harmless:,}", f"{right_passed:.3f}", f"{n_wrong:,}", f"{wrong_passed:.3f}")
@@ -305,13 +306,13 @@ Accepted tokens may differ from what the target would write: output is approxima
   {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,} wrong tokens of
   {learnt["problems"]:,} problems to learn from; wrong ones weigh {figures["wrong_weight"]:g} in the loss, the squared
   length of the weights {figures["penalty"]:g}.
-- **Bias**: at δ = {DEFAULT_THRESHOLD:g} at most {MAX_WRONG_PASS_SHARE:.0%} of the {calibration["wrong"]:,} wrong tokens of
+- **Bias**: at δ = {DEFAULT_THRESHOLD:g} at most {most_wrong} of the {calibration["wrong"]:,} wrong tokens of
   {calibration["problems"]:,} other problems pass.
 
 ## Held out
 
 {out["problems"]:,} problems kept out of training: {out["right"]:,} harmless and {out["wrong"]:,} wrong tokens. At δ =
-{DEFAULT_THRESHOLD:g}, {held["right kept"]:.1%} of the harmless and {1 - held["wrong refused"]:.1%} of the wrong tokens pass
+{DEFAULT_THRESHOLD:g}, {held["right kept"]:.1%} of the harmless and {wrong_pass} of the wrong tokens pass
 (target's state alone: {alone["right kept"]:.1%} and {1 - alone["wrong refused"]:.1%}). Area under the curve
 {held["area under the curve"]:.3f} (alone: {alone["area under the curve"]:.3f}).
 

@@ -131,7 +131,7 @@ def run_loop(
 
     Args:
         options: Options.
-        trained: Module whose parameters the optimizers hold; its state is in the checkpoint.
+        module: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers, each group with its top learning rate as `peak`.
         step_losses: Called with the step number; runs forward and backward; returns tokens used and losses to report.
         report: Receives progress lines.

@@ -99,7 +99,7 @@ class TargetObjective:
         Args:
             ids: Windows, int64 [B, T].
             step: Step number; selects the early layer and the user tokens.
-            known: Predictable tokens of the last windows, bool [b, T]; in the other windows all tokens count.
+            predictable: Predictable tokens of the last windows, bool [b, T]; in the other windows all tokens count.
         """
         options = self.options
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)

@@ -83,7 +83,7 @@ def head_recipes(reserved: Collection[str] = ()) -> dict[str, Recipe]:
     """Return the recipes that heads define, by name: `Head.recipe` is the name, `Head.train` runs it.
 
     Args:
-        taken: names of other recipes.
+        reserved: names of other recipes.
 
     Raises:
         WorkbenchError: a name is taken, or a function does not declare its options.

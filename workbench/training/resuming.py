@@ -28,9 +28,9 @@ def resolve_resume(
 
     Args:
         options: parsed options.
-        asked: options by name, as the user gave them.
+        user_options: options by name, as the user gave them.
         report: receives progress lines.
-        unsaid: see `check_same`.
+        old_defaults: see `check_same`.
 
     Raises:
         ParameterError: a checkpoint has other settings.
@@ -56,7 +56,7 @@ def check_same_settings(options: Any, old_defaults: Mapping[str, str] | None = N
 
     Args:
         options: parsed options.
-        unsaid: values that earlier versions recorded for options at their defaults; they count as unchanged.
+        old_defaults: values that earlier versions recorded for options at their defaults; they count as unchanged.
 
     Raises:
         ParameterError: one has other settings.

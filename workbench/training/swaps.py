@@ -39,7 +39,7 @@ class Swap:
 
     Attributes:
         group: task of the problem.
-        before: token ids before it: the prompt and the answer so far, earlier harmless swaps included.
+        prefix: token ids before it: the prompt and the answer so far, earlier harmless swaps included.
         token: the draft model's token.
         is_wrong: whether the final answer changed, or is missing.
     """
@@ -56,7 +56,7 @@ class _Search:
 
     Attributes:
         instance: the problem.
-        asked: token ids of the prompt.
+        prompt_ids: token ids of the prompt.
         answer: token ids of the answer, including EOS if it has one.
         final: the final answer of the target's own text.
         border: first position of the answer that was not tested yet.

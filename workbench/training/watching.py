@@ -24,7 +24,7 @@ class TrainingMonitor:
         clock: clock of the run.
         on_policy: called at each checkpoint; its time does not count as the run's.
         writer: writer of the curves; None: none are written.
-        evaluating: seconds spent on on-policy drafting, which do not count as the run's.
+        evaluation_seconds: seconds spent on on-policy drafting, which do not count as the run's.
     """
 
     name: str

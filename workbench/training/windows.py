@@ -60,7 +60,7 @@ def user_positions(ids: Tensor, user: int, user_end_ids: tuple[int, ...]) -> Ten
     Args:
         ids: Token ids, int64 [B, T].
         user: Id of the user marker.
-        closers: Ids of the markers that end a user turn.
+        user_end_ids: Ids of the markers that end a user turn.
 
     Returns:
         bool [B, T]: inside a user turn, the marker itself included.

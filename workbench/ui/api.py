@@ -270,7 +270,7 @@ class Endpoints(EndpointBase):
     async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
     ) -> AsyncGenerator[Answer, None]:
-        """Yield the steps of a job, converted by `told`. When the caller disconnects, the job ends."""
+        """Yield the steps of a job, converted by `encode`. When the caller disconnects, the job ends."""
         steps = await self._do(lambda: begin(**options, user=user_key(request)))
         try:
             while (step := await self._do(lambda: next(steps, None))) is not None:

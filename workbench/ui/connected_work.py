@@ -24,11 +24,11 @@ async def while_connected(
 
     Args:
         work: the function to run.
-        say: returns the message to send while the work continues.
-        do: runs a function in a thread.
+        keep_alive_message: returns the message to send while the work continues.
+        run_in_thread: runs a function in a thread.
 
     Yields:
-        the messages of `say`, then the result of the work.
+        the messages of `keep_alive_message`, then the result of the work.
     """
     disconnected = threading.Event()
 

@@ -44,7 +44,7 @@ def add_view(
     Args:
         module: the view, one of `modules.ENTRIES`: its module draws it, through its `mount(el, {host})`.
             `views/<module>.css`, if there is one, is loaded too.
-        answers: functions that the module may call by name: `await host.call("name", request)`.
+        server_functions: functions that the module may call by name: `await host.call("name", request)`.
         decode: generator that `host.decode(request)` starts; its messages reach all listeners of `host.listen(hear)`.
         tab: id of the tab that the view is in; None: a page of its own.
         elem_id: id of the element, for tests.

@@ -36,7 +36,7 @@ def add(client: Client, saved_runs: SavedRunsView) -> None:
 
     Args:
         client: lists targets and loads promoted heads.
-        kept: decides whether the current request may come from this machine's user.
+        saved_runs: decides whether the current request may come from this machine's user.
     """
     view = LabView(client, saved_runs)
     add_view("lab", view.server_functions(), tab="lab", elem_id="wb-lab")
@@ -50,7 +50,7 @@ class LabView:
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        kept: see `add`.
+        saved_runs: see `add`.
         lab: the lab; by default that of this machine's user.
     """
 

@@ -29,7 +29,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
     Args:
         demo: the finished main page.
         client: lists the methods that can run with each model, and measures which is fastest.
-        kept: saved runs whose prompts may be used for a recommendation; None: none.
+        saved_runs: saved runs whose prompts may be used for a recommendation; None: none.
     """
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def add_page(
         demo: the finished main page; call outside its `with`.
         name: shown in the header; in lower case it is the path.
         module: the ES module that draws it; see `workbench.ui.hosting.add_view`.
-        answers: functions of one request that the module may call by their names.
+        server_functions: functions of one request that the module may call by their names.
         decode: generator that `host.decode` of the module starts, if any.
     """
     with demo.route(name, f"/{name.lower()}", show_in_navbar=False):

@@ -37,7 +37,7 @@ class SavedRunsView:
     """Calls of the pages about saved runs. The store is shared with `workbench runs`.
 
     Args:
-        allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
+        is_allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
             network without a key may not: see `workbench.server.door`. A refused call explains why.
     """
 
@@ -89,7 +89,7 @@ class SavedRunsView:
         Args:
             target: name of the target.
             last: largest number of runs.
-            mine: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
+            is_from_user: whether the request may come from this machine's user; callers in Gradio's queue must pass it.
 
         Raises:
             WorkbenchError: there are none, or runs are not saved here for this caller.

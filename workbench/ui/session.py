@@ -40,7 +40,7 @@ class Session:
 
     Args:
         client: a `workbench.client.Workbench`, or anything with its methods.
-        kept: runs saved on this machine; by default none are.
+        saved_runs: runs saved on this machine; by default none are.
         grace_s: see `GRACE_S`.
     """
 

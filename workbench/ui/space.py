@@ -95,8 +95,8 @@ def limits_of(platform: Platform, overrides: Mapping[str, Any] | None = None) ->
     """Return the limits for visitors of a place.
 
     Args:
-        place: platform and rules of the app.
-        asked: values that replace the place's own, by the name of the limit; None: the place's own.
+        platform: platform and rules of the app.
+        overrides: values that replace the place's own, by the name of the limit; None: the place's own.
     """
     given_limits = {name: value for name, value in (overrides or {}).items() if value is not None}
     return Limits(**((PUBLIC_LIMITS if platform.public else {}) | given_limits))
@@ -115,20 +115,20 @@ def client(
     """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
     Args:
-        place: platform and rules of the app.
+        platform: platform and rules of the app.
         target: bundled name, local folder or Hub id.
         drafter: the same; "auto": the one that belongs to the target.
         device: auto, cpu, cuda, …
         dtype: auto, float64, …
         limits: see `limits_of`.
-        behind: models of the index to load after the first pair, comma-separated; "auto": those on this machine, and
-            on a Space those that the Hub has; "none": none.
-        others: whether users other than this machine's may send requests: then the log must not contain any text of
-            theirs, as on every public place.
+        background_models: models of the index to load after the first pair, comma-separated; "auto": those on this
+            machine, and on a Space those that the Hub has; "none": none.
+        has_other_users: whether users other than this machine's may send requests: then the log must not contain any
+            text of theirs, as on every public place.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
-        UnknownNameError: `behind` contains a name that is not in the model index.
+        UnknownNameError: `background_models` contains a name that is not in the model index.
     """
     if platform.mode is Mode.ZEROGPU:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are forked from here on
@@ -174,7 +174,7 @@ def launch_options(client: Client, access_control: AccessControl | None = None, 
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
-        door: access control; by default one that admits this machine's own pages and programs.
+        access_control: access control; by default one that admits this machine's own pages and programs.
         public: whether anybody may reach the app: the size limit of the pages' calls is then lower.
     """
     from gradio.routes import App, ORJSONResponse

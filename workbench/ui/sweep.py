@@ -189,7 +189,7 @@ class SweepView:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
                 `anew`: true to measure again; the earlier results stay.
             user: key of the runs' user, for limits and fairness.
-            mine: whether the request may come from this machine's user; sweeps of others go to another folder.
+            is_from_user: whether the request may come from this machine's user; sweeps of others go to another folder.
         """
 
         def begin(job: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:
@@ -264,7 +264,7 @@ class SweepView:
 def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
     """Return the folder of a sweep: the newest of its folders; with `anew`, a new one next to them.
 
-    `among`: the folder of all sweeps; None: that of this machine's user.
+    `parent`: the folder of all sweeps; None: that of this machine's user.
     """
     from workbench.bench.sweepfolder import generations, next_generation
 

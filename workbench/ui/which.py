@@ -22,7 +22,7 @@ class RecommendationView:
 
     Args:
         client: runs the measurement.
-        kept: saved runs whose prompts may be measured.
+        saved_runs: saved runs whose prompts may be measured.
     """
 
     def __init__(self, client: Client, saved_runs: SavedRunsView) -> None:
@@ -58,7 +58,7 @@ class RecommendationView:
             request: `target`, `seconds`, `channel`, and either `text`, the prompts that the user typed or pasted, or
                 `last`: number of saved runs whose prompts to measure.
             user: key of the runs' user, for limits and fairness.
-            mine: whether the request may come from this machine's user, whose runs are saved.
+            is_from_user: whether the request may come from this machine's user, whose runs are saved.
         """
 
         def begin(_: str, stopped: Callable[[], bool]) -> Generator[dict[str, Any], None, None]:

@@ -143,7 +143,7 @@ def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
 
 
 def stage(trace: Trace, other: Trace | None = None) -> View:
-    """Show the whole Live view of a trace; `beside`: a trace of plain decoding of the same prompt, to compare with."""
+    """Show the whole Live view of a trace; `other`: a trace of plain decoding of the same prompt, to compare with."""
     return View("stage", {"trace": trace, "beside": other}, lambda v: snapshot.stage(v.trace, v._trace_data["beside"]))
 
 
@@ -198,7 +198,7 @@ def _times(round: Any) -> dict[str, Any]:
 
 
 def vision(trace: Trace, other: Trace | None = None) -> View:
-    """Show the image data that target and drafter get, and the text; `beside`: a trace with another drafter."""
+    """Show the image data that target and drafter get, and the text; `other`: a trace with another drafter."""
     return View(
         "vision", {"trace": trace, "beside": other}, lambda v: snapshot.vision(v.trace, v._trace_data["beside"])
     )

@@ -31,13 +31,14 @@ class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
     The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
-    `stop`, `p_stop` and `paid` may be `Late`: they are computed only for positions that the verifier's walk reaches.
+    `bonus`, `p_bonus` and `distribution_error` may be `Late`: they are computed only for positions that the verifier's
+    walk reaches.
 
     Attributes:
         tokens: node tokens, [N].
         parents: node parents, [N].
-        stop: token to emit at each position if the accepted path ends there, [N+1].
-        p_stop: target probability of `stop`, [N+1].
+        bonus: token to emit at each position if the accepted path ends there, [N+1].
+        p_bonus: target probability of `bonus`, [N+1].
         entropy: entropy of the target's distribution in nats, [N+1].
         p_node: target probability of each node, [N].
         accept: acceptance probability of each node, [N].
@@ -47,16 +48,17 @@ class Acceptance:
         top_q: the drafter's most likely tokens and their probabilities, [2, M, 8].
         score: the rule's score of each node, [N].
         inputs: inputs of the rules, named by `reason`, [I, N].
-        rule_of: index of each node's rule, [N].
-        q_of: index of the draft distribution at each position, [N+1].
-        paid: distribution error of testing each node (`AcceptanceDecision.paid`), [N].
+        rule_index: index of each node's rule, [N].
+        child_q_rows: index of the draft distribution at each position, [N+1].
+        distribution_error: distribution error of testing each node (`AcceptanceDecision.paid`), [N].
         probes: tokens, parents and positions of the probes, [3, P].
         columns: columns of the tree builder, [≤ 3, N].
         exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].
         uniform: uniform random number of each node's test; None if the rule draws none.
         reason: the rules, and the names of their inputs.
-        at_most: whether `paid` is an upper bound.
-        raw: the target's unprocessed logits, [N+1, V], if log-probabilities are requested. They stay on the device.
+        is_upper_bound: whether `distribution_error` is an upper bound.
+        raw_logits: the target's unprocessed logits, [N+1, V], if log-probabilities are requested. They stay on the
+            device.
     """
 
     tokens: Any
@@ -109,15 +111,15 @@ def accept(
     Draws the round's uniform random numbers.
 
     Args:
-        row: sequence; its sampling, verifier and random stream are used.
+        sequence: sequence; its sampling, verifier and random stream are used.
         tree: draft tree.
         logits: target logits at the root and after each node.
         hidden: the LM head's input there.
-        taps: captured hidden states there, by layer.
+        layer_states: captured hidden states there, by layer.
         record: also return, for the trace, the drafter's top tokens and the tree builder's columns, and, if the rule is
             not exact for this draft, the acceptance probabilities of the exact rule.
         probes: probe positions of all parts.
-        probed: results at the verifier's own probe positions.
+        probe_output: results at the verifier's own probe positions.
 
     Raises:
         WorkbenchError: siblings were drawn in a way that drafter and tree builder do not declare.
@@ -129,7 +131,8 @@ def accept(
         and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.grower)
     ):
         raise WorkbenchError(
-            f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not declare it.",
+            f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not "
+            "declare it.",
             "Name it in the drafter's or the grower's `siblings`, from which the exact rules follow.",
         )
     raw, histories = logits, list[Tensor]()
@@ -146,9 +149,22 @@ def accept(
             logits.device, non_blocking=True
         )
     v = Verification(
-        tree, target.logits, target.probs, sequence.sampling, u_stop, hidden, layer_states, sequence.committed, sequence.state.verifier,
-        probe_output, raw, histories, target.entropy, lazy=on_host(logits.device), best=target.best,
-    )  # fmt: skip
+        tree,
+        target.logits,
+        target.probs,
+        sequence.sampling,
+        u_stop,
+        hidden,
+        layer_states,
+        sequence.committed,
+        sequence.state.verifier,
+        probe_output,
+        raw,
+        histories,
+        target.entropy,
+        lazy=on_host(logits.device),
+        best=target.best,
+    )
     decision = sequence.verifier.rule(v)
     reason, stop = decision.reason, decision.stop
     if isinstance(stop, LazySequence):

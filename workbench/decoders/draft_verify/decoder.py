@@ -156,7 +156,7 @@ class DraftVerify(Decoder):
         """Run one forward of the layers from `begin` on. A sequence whose forward fails ends, and gets no logits.
 
         Args:
-            turns: sequences of this forward.
+            states: sequences of this forward.
             begin: number of layers that drafting has already run.
             enters: number of layers after which probe positions enter; 0: there are none.
         """
@@ -209,10 +209,10 @@ class DraftVerify(Decoder):
         """Write the accepted tokens to cache, text and trace, for one sequence after the other.
 
         Args:
-            turns: sequences with a verification result.
+            states: sequences with a verification result.
             planned: all sequences of the round. Drafting took time for those that failed later, too.
             marks: start of drafting, verifying and judging, and end of judging.
-            begun: start of the round, in seconds of the host's clock.
+            t_round: start of the round, in seconds of the host's clock.
         """
         start, verify, judge, commit = marks
         spans = spans_of(state.sequence for state in states)

@@ -25,8 +25,9 @@ class Plan:
 
     Attributes:
         depth: largest depth of the tree; 0: draft nothing.
-        stops: ask the policy after each level whether to continue (`Policy.go_on`), which costs a synchronisation.
-        grower: tree builder, for drafters that use one; None: the one in the method's settings.
+        can_stop_early: ask the policy after each level whether to continue (`Policy.go_on`), which costs a
+            synchronisation.
+        tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
         nodes: most nodes of the tree, for drafters with a tree builder; None: the tree builder's own number.
     """
 

@@ -35,7 +35,8 @@ def levels_left(sequence: Sequence) -> int:
 def _too_short(models: Models) -> str:
     assert models.draft_model is not None
     return (
-        f"{models.draft_model_name} has {models.draft_model.context} positions, and the text has filled them: nothing more "
+        f"{models.draft_model_name} has {models.draft_model.context} positions, and the text has filled them: "
+        "nothing more "
         "is drafted, and every round is plain decoding. Choose a draft model with a longer context, or a "
         "method without one."
     )

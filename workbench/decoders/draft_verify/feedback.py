@@ -23,16 +23,16 @@ class RoundFeedback:
     Attributes:
         tokens: drafted tokens, one per node.
         parents: parents of the nodes (−1: the last committed token).
-        verdict: accepted path and bonus token.
+        result: accepted path and bonus token.
         emitted: committed tokens of this round, cut at the end of the text.
         root: last committed token before the round, the root of the tree.
-        top: the target's top tokens at the root (entry 0) and after each node, accepted or not.
-        planned: draft budget of the round.
+        top_tokens: the target's top tokens at the root (entry 0) and after each node, accepted or not.
+        plan: draft budget of the round.
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
-        taps: layer index → hidden states after this layer at the same positions, for the layers that the method
+        layer_states: layer index → hidden states after this layer at the same positions, for the layers that the method
             requested (`Part.taps`).
-        probed: results at the drafter's own probe positions (`Part.probes`); None without any.
-        chances: the target's probabilities of `top`, as sampled; when greedy, the plain softmax.
+        probe_output: results at the drafter's own probe positions (`Part.probes`); None without any.
+        top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """
 
     tokens: list[int]
@@ -61,21 +61,21 @@ class Verification:
 
     Attributes:
         tree: draft tree.
-        said: target logits after penalties and processors, or a function that returns them: see `logits`.
+        processed_logits: target logits after penalties and processors, or a function that returns them: see `logits`.
         probs: distributions that tokens are drawn from, or a function that returns them; when greedy, the plain
             softmax, for reading only. See `p`.
         sampling: sampling parameters of this sequence.
-        u_stop: uniform random numbers for the emitted token; None when greedy.
+        u_bonus: uniform random numbers for the emitted token; None when greedy.
         hidden: the LM head's input.
-        taps: layer index → hidden states after this layer, for the layers that the method requested.
+        layer_states: layer index → hidden states after this layer, for the layers that the method requested.
         committed: tokens of the sequence, prompt included; the tree's root is the last one. This is the sequence's own
             list, which grows.
         state: result of the verifier's `prime` for this sequence.
-        probed: results at the verifier's own probe positions (`Part.probes`); None without any.
-        raw: the model's unprocessed logits; None: equal to `logits`.
+        probe_output: results at the verifier's own probe positions (`Part.probes`); None without any.
+        raw_logits: the model's unprocessed logits; None: equal to `logits`.
         histories: tokens up to and including each position, if penalties or processors need them.
         entropy: entropy of p at each position, in nats, if known: see `entropies`.
-        late: whether the decision's `stop` and `paid` may be `Late`. A rule that reads them from another rule's
+        lazy: whether the decision's `stop` and `paid` may be `Late`. A rule that reads them from another rule's
             decision calls that rule with `replace(v, late=False)`.
         best: the target's most probable token at each position, if known: see `likeliest`.
     """
@@ -129,8 +129,8 @@ class EarlyExitStates:
     Attributes:
         layer: number of layers.
         states: residual stream after them, index 0 at the last committed token, index i + 1 at node i.
-        taps: layer index → hidden states after this layer at the same positions, for some of these first layers. After
-            an early exit, parts receive no other captured states (`RoundFeedback.taps`).
+        layer_states: layer index → hidden states after this layer at the same positions, for some of these first
+            layers. After an early exit, parts receive no other captured states (`RoundFeedback.taps`).
     """
 
     layer: int
@@ -143,8 +143,8 @@ class TentativeDecision:
     """A verifier's decision on the tentative tokens, oldest first. See `Verifier.settle`.
 
     Attributes:
-        final: number of oldest tokens that become final.
-        back: number of newest tokens that are taken back.
+        n_final: number of oldest tokens that become final.
+        n_revoked: number of newest tokens that are taken back.
     """
 
     n_final: int = 0

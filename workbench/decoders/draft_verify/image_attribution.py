@@ -48,7 +48,7 @@ def explain(
         request: request of the run, with its images and their changes.
         trace: trace recorded so far.
         drafter: drafter to explain.
-        told: progress callback: share that is done; the target takes one half, the drafter the other.
+        on_progress: progress callback: share that is done; the target takes one half, the drafter the other.
 
     Raises:
         PromptError: the run has no images, or no tokens yet.
@@ -177,10 +177,10 @@ def slopes(
     """Return |Σ gradient · direction| of each figure at each position, summed over all leaves.
 
     Args:
-        says: figures to differentiate, [T].
+        values: figures to differentiate, [T].
         leaves: tensors to differentiate by.
         towards: a direction for each leaf; by default the leaf itself: gradient × input.
-        told: progress callback: number of figures that are done.
+        on_progress: progress callback: number of figures that are done.
     """
     results, towards = [], leaves if towards is None else towards
     for one_hot in torch.eye(len(values), device=values.device, dtype=values.dtype).split(AT_ONCE):

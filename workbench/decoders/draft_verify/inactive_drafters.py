@@ -43,7 +43,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
     """Return the state that a new drafter can take over, of the current or an inactive drafter; None if there is none.
 
     Args:
-        row: sequence.
+        sequence: sequence.
         drafter: new drafter, which does not draft yet; nothing is changed.
         models: models that it will run with.
     """
@@ -61,9 +61,9 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
     """Replace the current drafter: keep its state among the inactive drafters, or release its resources.
 
     Args:
-        row: sequence; its drafter, models and state are still the old ones.
+        sequence: sequence; its drafter, models and state are still the old ones.
         drafter: new drafter.
-        taken: state that the new drafter took over (`remembered`), if any.
+        reused: state that the new drafter took over (`remembered`), if any.
     """
     name, new_name = sequence.drafter.memory(), drafter.state_key()
     if reused is not None and reused.state is sequence.state.drafter:  # the same memory with other parameters

@@ -45,7 +45,7 @@ class StateSummary:
         bound: largest number of entries.
         n_bytes: approximate memory of the entries; a test compares it with a measurement.
         most_bytes: memory at the largest number of entries.
-        counted: meaning of `Top.count` ("times seen").
+        count_meaning: meaning of `Top.count` ("times seen").
         top: entries with the largest counts, in descending order.
     """
 
@@ -72,9 +72,9 @@ class InspectableState(ABC):
     Attributes:
         title: display name.
         unit: plural noun for its entries.
-        asked: number of rounds in which the drafter queried it.
+        n_queries: number of rounds in which the drafter queried it.
         hits: number of these rounds in which it had a draft.
-        kept: number of accepted tokens from its drafts.
+        n_accepted: number of accepted tokens from its drafts.
         shared: whether other requests with the same setting use it, too.
         sources: values of `DraftTree.source` for nodes that come from it; empty: all nodes do.
     """

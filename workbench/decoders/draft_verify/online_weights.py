@@ -34,7 +34,7 @@ class OnlineTrainer(ABC):
     """A copy of trained weights that is trained during decoding.
 
     Attributes:
-        called: name of the trained object for users.
+        label: name of the trained object for users.
         n_steps: number of training steps.
         loss: loss of the last step; NaN before the first.
     """

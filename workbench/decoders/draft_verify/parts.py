@@ -60,8 +60,8 @@ class Part:
 class Drafter(Part):
     """Base class of drafters, which propose a tree after the committed tokens. Subclasses are frozen dataclasses.
 
-    `prime` builds the state for one sequence from its committed tokens alone, at the start and after every change of
-    drafter during a run. The result is `row.state.drafter` until `release`.
+    `init_state` builds the state for one sequence from its committed tokens alone, at the start and after every change
+    of drafter during a run. The result is `row.state.drafter` until `release`.
     """
 
     ignores_images: ClassVar[bool] = False
@@ -136,7 +136,7 @@ class Drafter(Part):
             models: models of the run.
             request: request of the run, with its images and their changes.
             tokens: all emitted tokens.
-            told: progress callback: share that is done.
+            on_progress: progress callback: share that is done.
 
         Returns:
             `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if it reads no images itself.
@@ -217,7 +217,8 @@ class DistributionDrafter(Drafter):
 class Verifier(Part):
     """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` has the form of rules.
 
-    A verifier that learns has a state for each sequence: `prime` creates it from the committed tokens, at the start and
+    A verifier that learns has a state for each sequence: `init_state` creates it from the committed tokens, at the
+        start and
     after every change of verifier during a run; `observe` may write to it; a rule reads it as `Verification.state`.
     """
 
@@ -274,8 +275,8 @@ class Verifier(Part):
         """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
 
         Args:
-            row: sequence; `row.committed` ends with the tentative tokens, those of this round included.
-            held: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
+            sequence: sequence; `row.committed` ends with the tentative tokens, those of this round included.
+            tentative: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
             ends: whether the text ends with the last of them; all that are not taken back are then final.
         """
         raise NotImplementedError
@@ -299,7 +300,7 @@ class Policy(Part):
         """Return the draft budget of the next round. The engine limits it to the tokens that remain.
 
         Args:
-            row: sequence.
+            sequence: sequence.
             state: state from `start`.
             batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
         """

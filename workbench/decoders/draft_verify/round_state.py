@@ -37,16 +37,16 @@ class RoundState:
     """One sequence in one round, with the result of each phase.
 
     Attributes:
-        row: the sequence.
+        sequence: the sequence.
         tree: draft tree.
         drafting: timing of its drafting group.
-        block: the sequence's part of the target's forward: the draft, and probe positions after it.
+        verification_input: the sequence's part of the target's forward: the draft, and probe positions after it.
         logits: target logits at the root and after each node, [N+1, V].
         hidden: the LM head's input there, [N+1, D].
-        taps: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
-        probed: results at probe positions, by the part that requested them.
-        strange: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the CUDA
-            context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
+        layer_states: captured hidden states there, for the layers that the sequence's method requested, each [N+1, D].
+        probe_outputs: results at probe positions, by the part that requested them.
+        has_invalid_token: on a GPU, whether the draft or a probe has an invalid token id. Looking it up would abort the
+            CUDA context and so end all runs of the process. A valid id replaces it, and the logits are set to NaN.
         verified_tree: verification result.
     """
 
@@ -193,10 +193,18 @@ class RoundState:
         row, verified_tree = self.sequence, self.verified_tree
         assert verified_tree is not None
         outcome = RoundFeedback(
-            verified_tree.acceptance.tokens, verified_tree.acceptance.parents, verified_tree.result, emitted, root,
-            verified_tree.acceptance.top_tokens, row.state.plan, self.hidden, self.layer_states, self.probe_outputs.get("drafter"),
+            verified_tree.acceptance.tokens,
+            verified_tree.acceptance.parents,
+            verified_tree.result,
+            emitted,
+            root,
+            verified_tree.acceptance.top_tokens,
+            row.state.plan,
+            self.hidden,
+            self.layer_states,
+            self.probe_outputs.get("drafter"),
             verified_tree.acceptance.top_probs,
-        )  # fmt: skip
+        )
         if row.state.plan.depth > 0 and (owned := inspectable_state_of(row.state.drafter)) is not None:
             owned.count(verified_tree.sources, verified_tree.result.path)
         if not row.state.no_drafts:

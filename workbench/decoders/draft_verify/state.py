@@ -25,7 +25,7 @@ class DraftState:
         policy: result of `Policy.start`.
         plan: draft budget of the current round.
         captured_layers: target layers whose hidden states the parts need from a verification.
-        no_drafts: why the drafter drafts nothing more; "" while it does.
+        no_draft_reason: why the drafter drafts nothing more; "" while it does.
         inactive: earlier drafters that still receive feedback, by `Drafter.memory`.
         vision: the drafter's report of the image information that it uses; see `drafter_vision.see`.
         vision_recorded: the part of it that is already in the trace.

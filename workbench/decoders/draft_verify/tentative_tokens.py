@@ -33,8 +33,8 @@ class TentativeToken:
         token: entry for the trace, still without text.
         before: LM head input that drew the token before it: `last_hidden` of the sequence without this token.
         text: text of this token alone, for display.
-        scored: log-probability of the token, if requested.
-        is_told: whether the trace already lists it in `Round.placed`.
+        logprob: log-probability of the token, if requested.
+        is_in_trace: whether the trace already lists it in `Round.placed`.
     """
 
     token: EmittedToken
@@ -65,8 +65,8 @@ def decide(
     """Let the verifier decide which tentative tokens stay; emit the final ones and take back the others.
 
     Args:
-        row: sequence; its new tokens are committed.
-        held: new tokens, in order; they are added to the tentative ones.
+        sequence: sequence; its new tokens are committed.
+        new_tokens: new tokens, in order; they are added to the tentative ones.
         ends: whether the text ends with the last of them, if it stays.
         models: models of the engine.
     """

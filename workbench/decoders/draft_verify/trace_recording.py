@@ -55,10 +55,10 @@ def record_round(
     """Return the trace record of one round.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         verified_tree: verification result.
         new: tokens added by this round; later nodes of the accepted path count as discarded.
-        decided: which of these, and of earlier tentative tokens, are final now.
+        results: which of these, and of earlier tentative tokens, are final now.
         timing: timing of the round.
         token_text: text of tokens, for display.
         full: store top tokens and entropy.

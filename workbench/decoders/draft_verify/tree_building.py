@@ -122,15 +122,16 @@ class PartialTree:
     that of its parent plus itself, and no matrix over the whole tree is needed.
 
     Attributes:
-        row: the sequence.
+        sequence: the sequence.
         root: distribution after the last committed token, w = 1.
         source: name of the drafter in the trace.
         tokens: tokens of each level, [w].
         parents: parents of each level, [w]: numbers of nodes; −1 is the root.
-        read: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed them.
-        sees: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
-        chances: how often the r-th best token of each level was correct on held-out text, if measured; the last level
-            also applies to all deeper ones. For shapes that are decided before the distributions are known.
+        expanded: numbers of the expanded nodes, one tensor [w] per level, in the order in which the drafter processed
+            them.
+        attention_mask: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
+        rank_probs: how often the r-th best token of each level was correct on held-out text, if measured; the last
+            level also applies to all deeper ones. For shapes that are decided before the distributions are known.
     """
 
     root: NodeDistributions
@@ -238,7 +239,7 @@ class PartialTree:
         )
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """End the construction. `kept`: numbers of the drafted nodes, in their order in the tree; all by default."""
+        """End the construction. `nodes`: numbers of the drafted nodes, in their order in the tree; all by default."""
 
 
 @lru_cache(maxsize=64)

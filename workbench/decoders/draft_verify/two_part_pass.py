@@ -37,7 +37,7 @@ def forward_entering(
         models: models with the target.
         batch: one block per sequence, in the order of the KV cache slots.
         layer: number of layers, the same for all of them, 1 … L.
-        taps: indices of any layers; those of lower layers do not contain these probes.
+        capture_layers: indices of any layers; those of lower layers do not contain these probes.
     """
     target = models.target
     lower_segments = [block.below().segment(row, models) for row, block in batch]

@@ -35,7 +35,7 @@ class VerificationInput:
 
     Attributes:
         tree: draft, N nodes.
-        asked: probes by the part that requested them, in the order of `ASKERS`.
+        probes_by_part: probes by the part that requested them, in the order of `ASKERS`.
         exits: the target's hidden states computed by drafting, from which the forward continues.
     """
 

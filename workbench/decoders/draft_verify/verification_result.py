@@ -17,9 +17,9 @@ class VerifiedTree:
     Attributes:
         tree: draft tree; its tensors are on the device.
         acceptance: results of the acceptance rule.
-        verdict: accepted path, and the token after it.
-        kept: number of accepted nodes; its expected value if probabilities of the exact rule are known and the verifier
-            draws random numbers.
+        result: accepted path, and the token after it.
+        n_accepted: number of accepted nodes; its expected value if probabilities of the exact rule are known and the
+            verifier draws random numbers.
         probe_sources: source of each probe position.
     """
 

@@ -44,7 +44,12 @@ METHOD = Method(
     drafter=SampledTree(),
     verifier=Lossless(),
     other_verifiers=(
-        *verifiers_for_builders(supported_builders(StochasticBeam())), TypicalAcceptance(), Lenient(), Nearest(), Reflective(), Judge(),
+        *verifiers_for_builders(supported_builders(StochasticBeam())),
+        TypicalAcceptance(),
+        Lenient(),
+        Nearest(),
+        Reflective(),
+        Judge(),
     ),
     policies=(Fixed(), Planned(), Entropy(), Bandit()),
     tree_builders=supported_builders(StochasticBeam(), SampledTree),
@@ -52,7 +57,9 @@ METHOD = Method(
         Claim(
             "τ / τ of a chain with the same number of verified tokens (12)",
             "LLaMA-2 7B to 70B with a 115M drafter, OPT",
-            None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
+            None,
+            None,
+            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed budget” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 12}, temperature=1.0),
             explanation=(
                 "2026-11-28 13:50 UTC",
@@ -62,25 +69,26 @@ METHOD = Method(
             explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:27 UTC",
-                    f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the "
-                    "interval is ±12 %.",
+                    f"{WRONG_SETTING}: as on the bundled pair; and with two draws of 14 prompts the interval is ±12 %.",
                 ),
             },
         ),
         Claim(
-            "τ / τ of a chain with the same draft length (4)", "LLaMA-2 7B to 70B with a 115M drafter, OPT",
-            None, None, "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
+            "τ / τ of a chain with the same draft length (4)",
+            "LLaMA-2 7B to 70B with a 115M drafter, OPT",
+            None,
+            None,
+            "Jeon et al. 2024, arXiv:2402.14160, “best at fixed length” (recalled; no single figure)",
             lambda lab: lab.tau_over("draft-model", {"depth": 4, "width": 3}, {"depth": 4}, temperature=1.0),
             key="length",
             explanation_by_column={
                 "smollm2": (
                     "2026-11-24 12:28 UTC",
-                    f"{WRONG_SCALE}: 14 prompts, sampled twice: the interval is ±11 %, and the gain "
-                    "is 7 %.",
+                    f"{WRONG_SCALE}: 14 prompts, sampled twice: the interval is ±11 %, and the gain is 7 %.",
                 ),
             },
         ),
     ),
     suites={"gpu": (Setting("Sampled tree"),)},
     recording=Recording(params={"temperature": 0.8}),
-)  # fmt: skip
+)

@@ -57,15 +57,24 @@ METHOD = Method(
     claims=(
         Claim(
             "tokens per target pass (τ) of plain Jacobi, blocks of 16 (without consistency training almost no gain)",
-            "LLaMA-2 7B, speed-up over plain decoding", 1.05, 1.05,
-            "Kou et al. 2024, CLLMs, arXiv:2403.00835, §1 (1.05× on average; recalled)", lambda lab: lab.tau(depth=16),
+            "LLaMA-2 7B, speed-up over plain decoding",
+            1.05,
+            1.05,
+            "Kou et al. 2024, CLLMs, arXiv:2403.00835, §1 (1.05× on average; recalled)",
+            lambda lab: lab.tau(depth=16),
             key="consistency",
         ),
         Claim(
-            "speed-up over plain decoding", "translation, MBart50 and MarianMT on CPU, up to", 1.38, 1.38,
-            "Santilli et al. 2023, arXiv:2305.10427, abstract", lambda lab: lab.speed(), timed=True,
-            explanation=("2026-11-24 17:47 UTC", FREE), explanation_by_column={"smollm2": ("2026-11-24 17:31 UTC", FREE)},
+            "speed-up over plain decoding",
+            "translation, MBart50 and MarianMT on CPU, up to",
+            1.38,
+            1.38,
+            "Santilli et al. 2023, arXiv:2305.10427, abstract",
+            lambda lab: lab.speed(),
+            timed=True,
+            explanation=("2026-11-24 17:47 UTC", FREE),
+            explanation_by_column={"smollm2": ("2026-11-24 17:31 UTC", FREE)},
         ),
     ),
     recording=Recording(("story", "chat"), params={"depth": 4}),
-)  # fmt: skip
+)

@@ -50,23 +50,34 @@ METHOD = Method(
         "Penalties and logits processors are not applied to the guesses; drafts are verified with them.",
     ),
     order=64,
-    testing=Testing(short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(
+        short={"depth": 2, "from_text": True}, real={"depth": 2}, no_perfect_reason="It drafts without a model."
+    ),
     drafter=Lookahead(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
     policies=(Fixed(depth=5), Planned(depth=5), Bandit(depth=5)),
     claims=(
         Claim(
-            "tokens per target pass (τ) on code, W=15, N=5, G=15", "CodeLlama-7B, HumanEval, greedy", None, None,
+            "tokens per target pass (τ) on code, W=15, N=5, G=15",
+            "CodeLlama-7B, HumanEval, greedy",
+            None,
+            None,
             "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
             lambda lab: lab.on("code").tau(**PAPER),
         ),
         Claim(
-            "speed-up over plain decoding", "LLaMA-2-chat 7B, MT-Bench, one A100, up to", 1.8, 1.8,
-            "Fu et al. 2024, arXiv:2402.02057, abstract", lambda lab: lab.on("chat").speed(), key="speed", timed=True,
+            "speed-up over plain decoding",
+            "LLaMA-2-chat 7B, MT-Bench, one A100, up to",
+            1.8,
+            1.8,
+            "Fu et al. 2024, arXiv:2402.02057, abstract",
+            lambda lab: lab.on("chat").speed(),
+            key="speed",
+            timed=True,
             explanation=("2026-11-24 17:47 UTC", NOT_FREE.format(1.77)),
             explanation_by_column={"smollm2": ("2026-11-24 17:32 UTC", NOT_FREE.format(1.52))},
         ),
     ),
     recording=Recording(("code", "story")),
-)  # fmt: skip
+)

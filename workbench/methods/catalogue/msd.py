@@ -56,15 +56,28 @@ METHOD = Method(
     policies=(Fixed(depth=5),),
     claims=(
         Claim(
-            "τ / τ of a drafter in which patches enter like words", "LLaVA-1.5, Qwen2-VL", None, None,
-            "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)", lambda lab: lab.tau_over("EagleVLM", "MSD"),
+            "τ / τ of a drafter in which patches enter like words",
+            "LLaVA-1.5, Qwen2-VL",
+            None,
+            None,
+            "Lin et al. 2025, arXiv:2505.14260, §4.3 (direction)",
+            lambda lab: lab.tau_over("EagleVLM", "MSD"),
             home=VISION_TARGET,
-            explanation=("2026-11-22 12:14 UTC", NO_ROOM.format("the drafter in which patches enter like words", "5.3")),
+            explanation=(
+                "2026-11-22 12:14 UTC",
+                NO_ROOM.format("the drafter in which patches enter like words", "5.3"),
+            ),
         ),
         Claim(
-            "speed-up over plain decoding", "LLaVA-1.5-7B, greedy", 2.29, 2.29,
-            "Lin et al. 2025, arXiv:2505.14260, abstract: up to 2.29×", lambda lab: lab.speed("MSD"), key="speed",
-            timed=True, home=VISION_TARGET,
+            "speed-up over plain decoding",
+            "LLaVA-1.5-7B, greedy",
+            2.29,
+            2.29,
+            "Lin et al. 2025, arXiv:2505.14260, abstract: up to 2.29×",
+            lambda lab: lab.speed("MSD"),
+            key="speed",
+            timed=True,
+            home=VISION_TARGET,
         ),
     ),
     suites={
@@ -78,4 +91,4 @@ METHOD = Method(
         settings={"curriculum": True},
     ),
     recording=Recording(scene="four-shapes"),
-)  # fmt: skip
+)

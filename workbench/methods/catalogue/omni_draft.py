@@ -40,8 +40,13 @@ METHOD = Method(
     "omnidraft",
     title="Drafter with a different vocabulary (OmniDraft)",
     promise=Promise.EXACT,
-    source=Source("OmniDraft: a cross-vocabulary, online adaptive drafter", "Ramakrishnan et al.", 2025,
-                  "https://arxiv.org/abs/2507.02659", "§3"),
+    source=Source(
+        "OmniDraft: a cross-vocabulary, online adaptive drafter",
+        "Ramakrishnan et al.",
+        2025,
+        "https://arxiv.org/abs/2507.02659",
+        "§3",
+    ),
     summary="Two models with different vocabularies still share text: any small model may draft for any large one.",
     idea=(
         "A draft model with its own tokenizer reads the text and continues it. The target's tokenizer splits the "
@@ -71,36 +76,56 @@ METHOD = Method(
     claims=(
         Claim(
             "speed-up over plain decoding with a drafter of a different vocabulary",
-            "Llama-68M for Vicuna-7B, Qwen2-7B and Llama3-8B", 1.5, 2.0,
-            "Ramakrishnan et al. 2025, arXiv:2507.02659, abstract", lambda lab: lab.estranged().speed(), timed=True,
-            explanation=("2026-11-26 17:12 UTC", DEAR), explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
+            "Llama-68M for Vicuna-7B, Qwen2-7B and Llama3-8B",
+            1.5,
+            2.0,
+            "Ramakrishnan et al. 2025, arXiv:2507.02659, abstract",
+            lambda lab: lab.estranged().speed(),
+            timed=True,
+            explanation=("2026-11-26 17:12 UTC", DEAR),
+            explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
         ),
         Claim(
             "τ with sequences of tokens merged / with tokens of identical text alone",
-            "the n-gram cache against the direct mapping", None, None,
+            "the n-gram cache against the direct mapping",
+            None,
+            None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
             lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
-            key="merging", explanation=("2026-11-26 14:32 UTC", LARGER), explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
+            key="merging",
+            explanation=("2026-11-26 14:32 UTC", LARGER),
+            explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
         ),
         Claim(
             "τ with training that continues across prompts / without, on requests of one kind",
-            "online distillation together with the n-gram cache", None, None,
+            "online distillation together with the n-gram cache",
+            None,
+            None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (direction)",
-            lambda lab: lab.estranged().on("records").tau_over(
-                "omnidraft", {"policy": "fixed", "depth": 4, "rate": 3e-4, "warm": True},
-                {"policy": "fixed", "depth": 4}, 0.0,
+            lambda lab: (
+                lab.estranged()
+                .on("records")
+                .tau_over(
+                    "omnidraft",
+                    {"policy": "fixed", "depth": 4, "rate": 3e-4, "warm": True},
+                    {"policy": "fixed", "depth": 4},
+                    0.0,
+                )
             ),
             key="learns",
         ),
         Claim(
             "accepted tokens per pass of the drafter, with the stopping head / without",
-            "fewer drafted tokens at an equal speed-up", None, None,
+            "fewer drafted tokens at an equal speed-up",
+            None,
+            None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.3 (direction)",
             lambda lab: lab.estranged().accepted_a_pass_over(
                 {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
             ),
-            key="stops", explanation=("2026-11-27 14:02 UTC", UNTAUGHT),
+            key="stops",
+            explanation=("2026-11-27 14:02 UTC", UNTAUGHT),
         ),
     ),
     recording=Recording(("story",), drafter="smollm2-drafter"),
-)  # fmt: skip
+)

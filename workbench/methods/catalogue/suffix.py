@@ -42,24 +42,33 @@ METHOD = Method(
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),
     order=62,
-    testing=Testing(short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."),
+    testing=Testing(
+        short={"depth": 2, "factor": 2.0}, real={"depth": 4}, no_perfect_reason="It drafts without a model."
+    ),
     drafter=Suffix(),
     verifier=Lossless(),
     other_verifiers=(Lenient(),),
     policies=(Fixed(depth=16), Planned(depth=16), Bandit(depth=16)),
     claims=(
         Claim(
-            "speed-up over plain decoding on text that repeats itself", "agentic SQL generation, up to", 5.3, 5.3,
-            "Oliaro et al. 2025, arXiv:2411.04975, abstract", lambda lab: lab.on_copied().speed(), timed=True,
+            "speed-up over plain decoding on text that repeats itself",
+            "agentic SQL generation, up to",
+            5.3,
+            5.3,
+            "Oliaro et al. 2025, arXiv:2411.04975, abstract",
+            lambda lab: lab.on_copied().speed(),
+            timed=True,
             explanation=("2026-11-24 17:46 UTC", TINY_COPIER.format("3.8 to 5.2")),
         ),
         Claim(
             "τ / τ of prompt lookup on text that repeats itself, drafts of equal length (factor=8, offset=8)",
             "agentic tasks: better than look-ups in the prompt",
-            None, None, "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
+            None,
+            None,
+            "Oliaro et al. 2025, arXiv:2411.04975, §5 (direction)",
             lambda lab: lab.on_copied().tau_over("prompt-lookup", {"factor": 8.0, "offset": 8.0}, {}, 0.0),
             key="lookup",
         ),
     ),
     recording=Recording(("copy ×3",)),
-)  # fmt: skip
+)

@@ -26,7 +26,7 @@ class Alignment:
     Attributes:
         source: the prompt, from the start of the text to be edited.
         at: index of the token to copy next; while not aligned, the index after the last aligned token.
-        lost: whether the output differs from the source.
+        is_lost: whether the output differs from the source.
         realigned: number of realignments.
     """
 

@@ -22,7 +22,8 @@ class DraftKVCache:
     """KV cache of a drafter for one text: stable entries, followed by speculative ones.
 
     Stable entries were computed from features of the target, speculative ones from the drafter's own predictions while
-    it built a tree. `forget` drops the latter; this happens after every verification, even for accepted nodes.
+    it built a tree. `drop_speculative` drops the latter; this happens after every verification, even for accepted
+    nodes.
     """
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
@@ -128,10 +129,10 @@ class AttentionNet(TrainedNet):
 
         Args:
             x: residual stream.
-            places: positions in the text.
+            positions: positions in the text.
             mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
-            entries: keys and values of earlier positions; the new ones are appended.
-            read: input of the query, key and value projections; None: the normalised stream.
+            kv_cache: keys and values of earlier positions; the new ones are appended.
+            qkv_input: input of the query, key and value projections; None: the normalised stream.
         """
         n = x.shape[1]
         queries, keys, values = self.project_qkv(self.before(x) if qkv_input is None else qkv_input, positions)

@@ -169,8 +169,8 @@ class BlockNet(TrainedNet):
 
         Args:
             x: embeddings of the known tokens, the mask at the others.
-            places: positions in the text, per sequence [B, m] or shared [m].
-            behind: keys and values of the text, per layer.
+            positions: positions in the text, per sequence [B, m] or shared [m].
+            text_kv: keys and values of the text, per layer.
             mask: entries of the text and of the blocks that each position attends to; None: all.
         """
         for layer, cache in zip(self.decoder_layers, text_kv, strict=True):
@@ -193,7 +193,7 @@ class BlockNet(TrainedNet):
         A block attends to the text before it and to itself, but to no other block.
 
         Args:
-            streams: fused hidden states of the target.
+            hidden_states: fused hidden states of the target.
             embeds: embeddings of its tokens.
             anchors: first positions of the blocks.
             is_known: positions whose input is the text's token; always true at a block's first position.
@@ -247,9 +247,11 @@ class BlockState:
         net: the drafter.
         models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head over the drafter's vocabulary.
-        entries: KV cache of the text, per layer.
-        place: position at which the next block begins; all earlier positions are in `entries` or `fresh`.
-        fresh: the target's hidden states whose keys and values have not been computed yet, [1, m, T · D] each.
+        kv_caches: KV cache of the text, per layer.
+        position: position at which the next block begins; all earlier positions are in `kv_caches` or
+            `new_hidden_states`.
+        new_hidden_states: the target's hidden states whose keys and values have not been computed yet, [1, m, T · D]
+            each.
     """
 
     net: BlockNet

@@ -39,7 +39,7 @@ def open_prefilled_slot(sequence: Sequence, models: Models, ignore_images: bool 
     """Return a new slot of the draft model's KV cache, prefilled with all committed tokens but the last.
 
     For a prompt with images, a draft model that has a processor reads the images through it; any other draft model, or
-    any with `blind`, reads the text alone.
+    any with `ignore_images`, reads the text alone.
 
     Raises:
         ContextError: the draft model has no positions for all of it.

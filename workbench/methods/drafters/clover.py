@@ -88,9 +88,9 @@ class AugmentingBlock(nn.Module):
         """Return the augmented states at consecutive positions.
 
         Args:
-            states: states of a text, at the positions after those in `entries`.
-            places: positions.
-            entries: KV cache of each layer; None: no earlier positions.
+            states: states of a text, at the positions after those in `kv_caches`.
+            positions: positions.
+            kv_caches: KV cache of each layer; None: no earlier positions.
         """
         x = self.enter(states)
         for i, layer in enumerate(self.decoders):
@@ -146,9 +146,9 @@ class CloverHeads(PrefixHeads):
 
         Args:
             features: features of the target.
-            told: projected embedding of the token after each position, if `mixes`.
-            places: positions; by default from 0.
-            entries: keys and values of earlier positions, for each of the block's layers.
+            token_embeds: projected embedding of the token after each position, if `mixes`.
+            positions: positions; by default from 0.
+            kv_caches: keys and values of earlier positions, for each of the block's layers.
         """
         if positions is None:
             positions = torch.arange(features.shape[1], device=features.device)

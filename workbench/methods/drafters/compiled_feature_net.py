@@ -40,7 +40,7 @@ class LevelOutput(NamedTuple):
     Attributes:
         states: [k, D], predicted features.
         logits: bfloat16 [k, K], over the draft vocabulary.
-        weighed: softmax summary of the most likely tokens, at most `TOP`.
+        summary: softmax summary of the most likely tokens, at most `TOP`.
     """
 
     states: Tensor
@@ -124,9 +124,9 @@ class CompiledFeatureNet:
         Args:
             tokens: token ids.
             features: features of the target, as the engine provides them, or the drafter's own states within a draft.
-            places: positions of the pairs in the text.
-            sees: attention mask of each pair over the newest entries (all older ones are visible); None: causal.
-            entries: KV cache; the pairs' keys and values are appended.
+            pair_positions: positions of the pairs in the text.
+            tree_mask: attention mask of each pair over the newest entries (all older ones are visible); None: causal.
+            kv_cache: KV cache; the pairs' keys and values are appended.
             last_only: return outputs after the last pair only.
         """
         n = tokens.shape[0]

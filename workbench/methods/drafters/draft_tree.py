@@ -91,7 +91,7 @@ def distributions_of(
     """Return the distributions of a model's logits, warped as the target's are.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         logits: logits after w nodes.
         paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
         hidden: input of the model's LM head at these nodes.

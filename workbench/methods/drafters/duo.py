@@ -28,7 +28,7 @@ class SmallMLPs:
 
     Attributes:
         shared_copy: weight-sharing copy of the target with its small MLPs.
-        kept: per layer, the share of the prompt's activations that its MLP retains; 1 if it is the full MLP.
+        retained_shares: per layer, the share of the prompt's activations that its MLP retains; 1 if it is the full MLP.
     """
 
     shared_copy: WeightSharingCopy

@@ -34,12 +34,12 @@ class ExitStatistics:
 
     Attributes:
         layers: candidate exits, each the number of layers up to it, ascending.
-        whole: number of layers of the target.
-        head: cost of the LM head, in layers.
+        n_layers: number of layers of the target.
+        head_cost: cost of the LM head, in layers.
         hits: decayed count of shadow tokens that were right, by exit.
         trials: decayed count of all shadow tokens.
-        sure: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1), followed
-            by their counts.
+        confidence_sums: decayed sums of the probability of the shadow tokens that were wrong (row 0) and right (row 1),
+            followed by their counts.
         exit: the draft and its exit states.
     """
 
@@ -125,7 +125,7 @@ class DynamicExit(EarlyExitDrafter):
         m, ones = len(layers), np.ones(len(layers))
         return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
-    def exit_states(self, row: Sequence) -> ExitStates:
+    def exit_record(self, row: Sequence) -> ExitStates:
         """Return the exit states in the ledger."""
         return row.state.drafter.exit
 

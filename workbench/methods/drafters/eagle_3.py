@@ -260,5 +260,5 @@ def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
 def concat_hidden_states(
     hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
 ) -> Float[Tensor, "*b TD"]:
-    """Return the concatenated outputs of these layers, counted from 1; the keys of `streams` are counted from 0."""
+    """Return the concatenated outputs of these layers, counted from 1; `hidden_states` has keys counted from 0."""
     return torch.cat([hidden_states[layer - 1] for layer in layers], -1)

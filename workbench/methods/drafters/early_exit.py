@@ -78,8 +78,8 @@ class EarlyExitDrafter(Drafter):
         """Return the number of layers that draft in this round."""
         raise NotImplementedError
 
-    def exit_states(self, sequence: Sequence) -> ExitStates:
-        """Return the object with the sequence's exit states."""
+    def exit_record(self, sequence: Sequence) -> ExitStates:
+        """Return the record of the exit states of this round."""
         return sequence.state.drafter
 
     def truncated_target(
@@ -119,13 +119,13 @@ class EarlyExitDrafter(Drafter):
         if unread and target.may_begin_at(exit_layer):
             exit_.run_layers(unread, head=False)
         for row, slot, tree in zip(rows, slots, trees, strict=True):
-            draft, captures = cast(EarlyExitDrafter, row.drafter).exit_states(row), exit_.states[slot]
+            draft, captures = cast(EarlyExitDrafter, row.drafter).exit_record(row), exit_.states[slot]
             draft.tree, draft.layer = tree, exit_layer
             draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees
 
     def exit_states(self, row: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-        draft = self.exit_states(row)
+        draft = self.exit_record(row)
         states = draft.states.get(draft.layer - 1)
         has_states = draft.tree is tree and states is not None and len(states) == len(tree) + 1
         if not has_states or not row.models.target.may_begin_at(draft.layer):

@@ -42,13 +42,13 @@ class FeatureState:
         net: the drafter.
         models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head, over the tokens of the draft vocabulary.
-        entries: KV cache of the drafter.
-        place: position of the next pair.
+        kv_cache: KV cache of the drafter.
+        position: position of the next pair.
         guess: prediction at the newest stable pair, [1, D], or as many as the drafter predicts at once, [k, D]; None
             before the first pair.
         features: the target's features of accepted positions, [m, D] each, that have not been read yet.
         tokens: the tokens that follow them.
-        shared_copy: compiled version of the net's layer and the LM head, if available.
+        compiled_net: compiled version of the net's layer and the LM head, if available.
     """
 
     net: FeatureNet
@@ -63,7 +63,7 @@ class FeatureState:
     _last_output: LevelOutput | None = None
 
     def prefill(self, inputs: PromptInputs, position: int) -> None:
-        """Read a prompt; `place` is the position after its last pair."""
+        """Read a prompt; `position` is the position after its last pair."""
         if inputs.inputs.shape[1]:
             self.guess = self.run_committed(inputs.inputs, inputs.positions)
         self.position = position
@@ -113,8 +113,9 @@ class FeatureState:
         Args:
             features: predicted features.
             tokens: the drafted tokens that follow them.
-            places: positions of the pairs, counted from the newest stable pair.
-            sees: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal attention.
+            positions: positions of the pairs, counted from the newest stable pair.
+            tree_mask: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal
+                attention.
         """
         since, positions = self.models.target.clock.mark(), positions + (self.position - 1)
         if self.compiled_net is not None and self.compiled_net.takes(tokens.shape[0]):

@@ -45,11 +45,11 @@ def explain_feature_drafter(
 
     Args:
         net: the drafter.
-        how: the method's parameters for images.
+        options: the method's parameters for images.
         models: models of the run.
         request: request of the run, with its images and their changes during the run.
         tokens: all emitted tokens.
-        told: progress callback, called with the completed share, 0 to 1.
+        on_progress: progress callback, called with the completed share, 0 to 1.
     """
     shared_copy = weight_sharing_copy_of(models.target.model)
     lm_head = cast("Callable[[Tensor], Tensor]", shared_copy.get_output_embeddings())

@@ -72,10 +72,10 @@ class CompressedImage:
 
     Attributes:
         inputs: inputs of the layer.
-        places: position of each input, counted from the image's first token, increasing.
+        positions: position of each input, counted from the image's first token, increasing.
         compressor: name of the compression.
         visible: in training, which inputs of each prompt can be attended to; None: all.
-        kept: indices of the remaining tokens, if some were dropped.
+        kept_indices: indices of the remaining tokens, if some were dropped.
         blocks: indices of the tokens that were merged into each input, if some were merged.
         weights: weight of each token in each input, if inputs attend to them all.
         gate: weight of each compressor, if a gate chooses among several.
@@ -169,10 +169,10 @@ class FeatureNet(DecoderLayer):
         """Return an image as the drafter reads it: here all of the target's vision tokens.
 
         Args:
-            seen: the prompt.
+            prompt: the prompt.
             pairs: fused features and embeddings of all positions, image positions included.
-            picture: index of the image in the prompt.
-            how: the method's parameters for images.
+            image: index of the image in the prompt.
+            options: the method's parameters for images.
         """
         start, end = prompt.spans[image]
         inputs = pairs[:, start:end]
@@ -183,7 +183,7 @@ class FeatureNet(DecoderLayer):
 
         Args:
             n_prompts: number of prompts in the batch.
-            chance: function that returns uniform random numbers of a shape.
+            rand: function that returns uniform random numbers of a shape.
             step: index of the batch.
         """
         return None
@@ -227,9 +227,9 @@ class FeatureNet(DecoderLayer):
 
         Args:
             x: inputs.
-            places: their positions in the text.
+            positions: their positions in the text.
             mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
-            entries: KV cache of earlier positions; the new ones are appended.
+            kv_cache: KV cache of earlier positions; the new ones are appended.
         """
         stream, attention_input = self.attention_inputs(x)
         return self.output_state(self.attend(stream, positions, mask, kv_cache, attention_input))

@@ -10,7 +10,7 @@ def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
     """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
-        row: the sequence; its random stream is indexed by the length of its text.
+        sequence: the sequence; its random stream is indexed by the length of its text.
         n: number of tokens.
         level: index of the random stream for that length.
     """

@@ -107,7 +107,7 @@ class HydraHeads(SequentialHeads):
 
         Args:
             features: features of the target.
-            told: projected embeddings of block + 1 tokens, the newest committed one first.
+            token_embeds: projected embeddings of block + 1 tokens, the newest committed one first.
             block: index of the block, from 0.
         """
         inner = self.read[block](features) + self.beside[block](token_embeds)

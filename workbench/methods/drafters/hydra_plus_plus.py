@@ -132,7 +132,7 @@ class PrefixState(HydraState):
     """Drafting state of the heads and of one text.
 
     Attributes:
-        entries: KV cache of each layer that reads the text; all entries come from the target's features.
+        kv_caches: KV cache of each layer that reads the text; all entries come from the target's features.
         newest: the heads' input at the newest feature, [R]; None before the first.
         features: the target's features, [m, D] each, that those layers have not read yet.
     """

@@ -75,7 +75,7 @@ class ProbeState:
         net: net that computes the probes.
         guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
         end: text length for which `guesses` are valid.
-        attached: probes per node in the current forward.
+        probe_counts: probes per node in the current forward.
         probing: probes of the current forward.
     """
 
@@ -106,7 +106,7 @@ class ProbeDrafter(DistributionDrafter):
     """Display name of the probes, in the plural."""
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes with their inputs. `bare`: their positions and attention mask; its tokens are −1."""
+        """Return the probes with their inputs. `probes`: their positions and attention mask; its tokens are −1."""
         raise NotImplementedError
 
     def max_levels(self, row: Sequence) -> int:
@@ -167,7 +167,7 @@ def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCo
     """Return the number of probes after the root and each node, by the tree builder's plan or as many as fit.
 
     Args:
-        row: the sequence.
+        sequence: the sequence.
         tree: its draft.
         useful: largest useful number after one position; it is smaller near the end of the generation.
     """
@@ -188,11 +188,11 @@ class ProbeLayout:
     """Probes of a forward, ordered by position, then by step.
 
     Attributes:
-        place: position that each probe follows: 0 is the root, i + 1 is node i.
+        anchor: position that each probe follows: 0 is the root, i + 1 is node i.
         step: number of earlier probes after the same position, in the same part of the ensemble.
-        own: index of the probe's input in the net: step · ensemble + part.
+        input_index: index of the probe's input in the net: step · ensemble + part.
         before: index of the previous probe in the same part of the ensemble; −1 for the first after a position.
-        sees: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
+        mask: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
     """
 
     anchor: Int[Tensor, " P"]

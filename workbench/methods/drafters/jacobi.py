@@ -44,7 +44,7 @@ class Iterate:
         """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop guesses that are now committed.
 
         Args:
-            said: the target's most likely tokens after the last committed token and after each drafted guess.
+            predictions: the target's most likely tokens after the last committed token and after each drafted guess.
             emitted: number of tokens emitted in the round.
         """
         unchanged = [  # zip stops after the guesses that the target has processed

@@ -68,8 +68,8 @@ class ExitAdapter(AttentionNet):
 
         Args:
             x: exit states.
-            places: their positions in the text.
-            entries: KV cache of earlier positions; the new ones are appended.
+            positions: their positions in the text.
+            kv_cache: KV cache of earlier positions; the new ones are appended.
         """
         return self.after(self.attend(x, positions, None, kv_cache))
 
@@ -86,9 +86,9 @@ class KangarooState:
     Attributes:
         net: the adapter.
         head: the target's LM head, over the adapter's draft vocabulary.
-        entries: the adapter's KV cache.
+        kv_cache: the adapter's KV cache.
         first: position of the first entry; the adapter did not read earlier ones (images).
-        place: position after the last entry of a committed token.
+        position: position after the last entry of a committed token.
     """
 
     net: ExitAdapter

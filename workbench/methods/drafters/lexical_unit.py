@@ -33,7 +33,7 @@ class Unit:
 
     Attributes:
         blank: id of the placeholder.
-        said: logits at the placeholders after the newest token that the target has processed: row j is for the token
+        logits: logits at the placeholders after the newest token that the target has processed: row j is for the token
             j + 1 positions after the last committed one. None: no predictions.
     """
 

@@ -95,7 +95,7 @@ class LookaheadState(InspectableState):
             committed token; column 0 of row 0 is that token itself, whatever is stored there. Empty: no window.
         now: number of rounds.
         drafted: number of nodes drafted in the current round.
-        won: number of drafted tokens that were accepted so far.
+        n_accepted: number of drafted tokens that were accepted so far.
         probing: the window as probes of the current round's forward.
     """
 

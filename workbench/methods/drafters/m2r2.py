@@ -225,7 +225,7 @@ class M2R2(EarlyExitDrafter):
         """Return the exit layer that the adapters were trained for."""
         return row.state.drafter.layer
 
-    def exit_states(self, row: Sequence) -> ExitStates:
+    def exit_record(self, row: Sequence) -> ExitStates:
         """Return the exit states of the slow stream."""
         return row.state.drafter.exit
 

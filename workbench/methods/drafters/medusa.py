@@ -175,7 +175,7 @@ class HeadDistributions(NodeDistributions):
     """Distributions of one head after each of `n` nodes.
 
     Attributes:
-        of: the tree.
+        growth: the tree.
         level: index of the head, from 0.
         n: number of nodes.
     """

@@ -45,15 +45,15 @@ class OmniDraftState:
     """State of a draft model for a sequence's text.
 
     Attributes:
-        writer: the draft model.
-        words: mapping between the vocabularies; None: they are the same, and nothing is translated.
+        draft_model: the draft model.
+        vocabulary_map: mapping between the vocabularies; None: they are the same, and nothing is translated.
         ids: the committed text in the draft model's tokens.
         text: the committed text as a string, if tokens are translated.
-        broken: whether the text ends within a multi-token character; then nothing can be drafted.
-        study: online-training state.
-        owned: trained state that can be viewed, saved and loaded; None if the layers are not trained.
+        ends_mid_character: whether the text ends within a multi-token character; then nothing can be drafted.
+        training: online-training state.
+        inspectable: trained state that can be viewed, saved and loaded; None if the layers are not trained.
         slot: slot of the draft model's KV cache; None if the text exceeds its context.
-        fed: tokens with KV cache entries, including drafts of the last round.
+        cached_ids: tokens with KV cache entries, including drafts of the last round.
     """
 
     draft_model: OtherVocabularyDrafter

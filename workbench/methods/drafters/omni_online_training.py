@@ -24,8 +24,8 @@ class SharedTokens(NamedTuple):
     """Tokens with the same text in both vocabularies.
 
     Attributes:
-        theirs: the drafter's ids, int64 [S].
-        ours: the target's ids, in the same order.
+        drafter_ids: the drafter's ids, int64 [S].
+        target_ids: the target's ids, in the same order.
     """
 
     drafter_ids: Int[Tensor, " S"]
@@ -50,7 +50,7 @@ class Spelt(NamedTuple):
     Attributes:
         at: index of the drafter's token before the spelling.
         tokens: the drafter's tokens that spell the target's token.
-        chance: the target's probability of its own token.
+        target_prob: the target's probability of its own token.
     """
 
     at: int
@@ -65,8 +65,8 @@ def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence
         text: text of the tokens.
         ids: token ids.
         tokenizer: their tokenizer; used only if it returns token offsets.
-        said: text that each token adds, for tokenizers without offsets; if these do not spell the text, the result is
-            empty.
+        token_texts: text that each token adds, for tokenizers without offsets; if these do not spell the text, the
+            result is empty.
     """
     if getattr(tokenizer, "is_fast", False):
         ends = [end for _, end in tokenizer(text, return_offsets_mapping=True)["offset_mapping"]][: len(ids)]
@@ -87,7 +87,7 @@ def training_positions(
     """Return training positions at target tokens that start and end at token borders in both vocabularies.
 
     Args:
-        found: per token, its start and end in the text, the target's distribution there, and its id.
+        target_tokens: per token, its start and end in the text, the target's distribution there, and its id.
         ends: as `borders` returns them.
         ids: the text in the drafter's tokens.
         shared: tokens of both vocabularies.
@@ -157,7 +157,7 @@ class StoppingHead:
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:
-        """Run a training step; `kept`: whether the token after this state was accepted."""
+        """Run a training step; `accepted`: whether the token after this state was accepted."""
         x = _input(state)
         gradient = (torch.sigmoid(self._weights @ x) - float(accepted)) * x
         self._squared_gradients += gradient.square()
@@ -179,9 +179,10 @@ class OnlineTrainingState:
         waiting: positions for the next training step, oldest first: index of a committed token, and the target's LM
             head input before it.
         rounds: number of rounds with training data since the last training step.
-        written: per token of the last draft, the state before it and its end, in characters after the committed text.
+        draft_states: per token of the last draft, the state before it and its end, in characters after the committed
+            text.
         before: length of the committed text at that draft, in characters.
-        whose: draft model that is trained.
+        runner: draft model that is trained.
     """
 
     trainable: TrainableLayers | None = None
@@ -201,7 +202,7 @@ class OnlineTrainingState:
         """Train the stopping head on the verification result of the last draft.
 
         Args:
-            kept: number of accepted characters of the draft.
+            n_characters: number of accepted characters of the draft.
             rejected: whether the token after the accepted ones was rejected.
         """
         if self.stop is not None:

@@ -35,10 +35,10 @@ class VocabularyMap:
     """Mapping between a draft model's vocabulary and the target's, by the texts of their tokens.
 
     Attributes:
-        said: text of each drafter token, by id.
+        drafter_texts: text of each drafter token, by id.
         token_of: the target's token id by its text.
-        ends: the drafter's end-of-text tokens.
-        end: the target's end-of-text token.
+        drafter_eos: the drafter's end-of-text tokens.
+        target_eos: the target's end-of-text token.
         tokenizer: the target's tokenizer, if it returns token offsets.
     """
 
@@ -108,7 +108,7 @@ class VocabularyMap:
         lengthen it.
 
         Args:
-            said: the drafter's tokens, at least one.
+            drafter_ids: the drafter's tokens, at least one.
             merge: whether several drafter tokens may become one target token; if not, each has to be a target token.
             before: the text before them.
         """

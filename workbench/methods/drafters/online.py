@@ -40,7 +40,7 @@ class OnlineTraining(TrainedState[TrainableLayers]):
 
     Attributes:
         slot: slot in the draft model's cache.
-        wrong: positions to train on, oldest first: index of a committed token, the target's LM head input before it.
+        pending: positions to train on, oldest first: index of a committed token, the target's LM head input before it.
         rounds: number of rounds with such a position since the last training step.
     """
 

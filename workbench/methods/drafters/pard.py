@@ -66,7 +66,7 @@ class PARDNet(FeatureNet):
         pairs up to s, and to the masks of its own draft up to itself.
 
         Args:
-            following: embeddings of the tokens that follow the features.
+            next_embeds: embeddings of the tokens that follow the features.
             features: features of the target.
             columns: per step, indices of the pairs after which it is computed. Step 0 comes after all pairs, each later
                 step after a subset of those of the step before.

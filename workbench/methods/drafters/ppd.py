@@ -51,7 +51,7 @@ class PromptTokens(ProbeNet):
 
 @dataclass(slots=True)
 class PromptState(ProbeState):
-    """State of probes; `shown`: for each embedding the most similar token, for the trace only."""
+    """State of probes; `similar_tokens`: for each embedding the most similar token, for the trace only."""
 
     similar_tokens: Int[Tensor, " jv"] | None = None
 

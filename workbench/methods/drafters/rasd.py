@@ -162,7 +162,7 @@ def merge_explanations(
     Args:
         whole: the merged tree: the draft model's nodes, then those of the datastore.
         tree: the draft model's tree.
-        found: retrieved and pruned branches.
+        retrieved: retrieved and pruned branches.
         added: indices of the retrieved nodes that were added.
     """
     device, grown = tree.tokens.device, tree.explanation

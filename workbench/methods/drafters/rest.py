@@ -76,7 +76,7 @@ class RetrievedTree:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
         counts: number of read occurrences whose continuation contains the path to each node.
-        read: number of occurrences read.
+        n_read: number of occurrences read.
         matched: number of tokens that matched.
         hits: number of occurrences in the datastore.
         entry: index in the datastore of an occurrence that continues with the first node; −1: no such occurrence.

@@ -60,7 +60,7 @@ class Block:
 
     Attributes:
         layers: layers of the net, from after the previous exit to this one.
-        entries: per layer, the KV cache of the positions that it has processed.
+        kv_caches: per layer, the KV cache of the positions that it has processed.
         waiting: hidden states at the input of the block for the following positions, [m, W].
     """
 
@@ -109,7 +109,7 @@ class S2DState:
     is_unsure: bool = False
 
     def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
-        """Queue tokens before the first block: the next tokens of the text, or with `sees` a level of the draft."""
+        """Queue tokens before the first block: the text's next tokens, or with `tree_mask` a level of the draft."""
         block = self.blocks[0]
         block.waiting = torch.cat([block.waiting, self.net.embed_tokens(tokens)])
         if tree_mask is None:

@@ -79,7 +79,7 @@ class LayerSkippingDrafter(ReducedTargetDrafter):
 
 
 def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
-    """Return the skipped half layers if `kept` layers run, evenly spread, including the first and the last.
+    """Return the skipped half layers if `n_run` layers run, evenly spread, including the first and the last.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 

@@ -141,7 +141,7 @@ class OnlineHead(OnlineTrainer):
     Attributes:
         net: the net that drafts, in the target's dtype; it is updated after each training step.
         head: the target's LM head with its current weights.
-        shared_copy: compiled version of net and head, if available.
+        compiled_net: compiled version of net and head, if available.
         pool: texts to train on.
         seconds: CPU time that this process spent on training.
         version: number of changes of the net or the head.

@@ -50,7 +50,7 @@ class Entry:
 
     Attributes:
         tokens: the most likely tokens, descending.
-        chances: their mean probabilities.
+        probs: their mean probabilities.
         n: number of distributions averaged.
     """
 

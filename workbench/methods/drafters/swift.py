@@ -41,9 +41,9 @@ class Search:
         best: set of skipped half layers with the best score, used for drafting.
         score: matchness of `best` on the window; 0 before the first window.
         end: position after the last token of the window; None: no window yet.
-        tried: number of sets scored so far, including the first.
+        n_tried: number of sets scored so far, including the first.
         of_size: number of scored sets with the current size.
-        seen: scored sets, as bits over the half layers that may be skipped, and their matchness.
+        scored: scored sets, as bits over the half layers that may be skipped, and their matchness.
     """
 
     size: int
@@ -178,7 +178,7 @@ def bounds(
     corresponds to a difference in half of the half layers. Scores are scaled by their standard deviation.
 
     Args:
-        seen: scored sets, at least two.
+        scored: scored sets, at least two.
         pool: candidate sets.
     """
     x, y = np.stack([bits for bits, _ in scored]).astype(float), np.array([score for _, score in scored])

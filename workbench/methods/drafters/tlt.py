@@ -25,7 +25,7 @@ class Batch:
 
     Attributes:
         running: number of sequences that have started and not ended.
-        began: maximum number of concurrent sequences since the batch was last empty.
+        peak: maximum number of concurrent sequences since the batch was last empty.
     """
 
     running: int = 0
@@ -56,7 +56,7 @@ class TLTState(FeatureState):
     """State of an online-trained drafter for one text.
 
     Attributes:
-        owned: the net in training, private or shared; set when the sequence is prefilled.
+        inspectable: the net in training, private or shared; set when the sequence is prefilled.
         text: the text with its features, for training; None for prompts with images, which are not trained on.
         version: version of the net that the sequence uses.
         batch: batch in which the sequence is counted, until it ends.
@@ -68,7 +68,7 @@ class TLTState(FeatureState):
     batch: Batch | None = None
 
     def use_newest_weights(self, online_head: OnlineHead, recompute: bool) -> None:
-        """Switch to the newest weights; `again`: recompute the drafter's KV cache with them."""
+        """Switch to the newest weights; `recompute`: recompute the drafter's KV cache with them."""
         if self.version == online_head.version:
             return
         self.net, self.head, self.compiled_net = online_head.net, online_head.head, online_head.compiled_net

@@ -41,7 +41,7 @@ class Successors(InspectableState):
 
     Attributes:
         table: int32 [V, 8], −1 if unknown.
-        seen: int32 [V], number of times that each token was verified.
+        n_verified: int32 [V], number of times that each token was verified.
     """
 
     title = "Table of successors"

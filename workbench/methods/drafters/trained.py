@@ -81,8 +81,8 @@ def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _
     Args:
         kind: class of the net.
         models: models of the run, with a head of that kind.
-        what: name of the net in error messages, as "exit adapter".
-        again: advice in error messages.
+        label: name of the net in error messages, as "exit adapter".
+        advice: advice in error messages.
 
     Raises:
         ModelError: the folder cannot be read, or contains no net of this kind.
@@ -114,8 +114,8 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
     Args:
         kind: class of the net.
         models: models of the run, with a head of that kind.
-        what: name of the net in error messages, in the plural, as "Medusa heads".
-        again: advice in the error if it was trained for another target.
+        label: name of the net in error messages, in the plural, as "Medusa heads".
+        advice: advice in the error if it was trained for another target.
 
     Raises:
         ModelError: the folder cannot be read, or was trained for another target.

@@ -107,7 +107,7 @@ class SearchNode:
     """State of the tree search: a token sequence after the text.
 
     Attributes:
-        chance: weight of its last tri-gram, normalised over the successors of the pair.
+        prior: weight of its last tri-gram, normalised over the successors of the pair.
         weight: weight of its last tri-gram, as in the table.
         visits: number of search iterations that passed through it.
         total: sum of the scores of these iterations.

@@ -24,7 +24,7 @@ def unroll(
 
     Args:
         net: the net.
-        following: function from i to the embeddings of the tokens i + 1 positions ahead.
+        next_embeds: function from i to the embeddings of the tokens i + 1 positions ahead.
         features: features of the target, as input of `FeatureNet.taken`.
         steps: number of draft steps.
 

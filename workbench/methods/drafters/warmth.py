@@ -20,7 +20,7 @@ def warm_param(state_name: str) -> Any:
     """Return the parameter `warm`: keep state for later runs.
 
     Args:
-        kept: name of the state.
+        state_name: name of the state.
     """
     return param(
         False, doc=f"keep {state_name} for later runs on this backend; a seeded run then depends on earlier ones"

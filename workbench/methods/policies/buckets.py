@@ -51,11 +51,11 @@ class Pulls:
     """The last rounds per batch size, as (length, tokens, seconds).
 
     Attributes:
-        whose: drafter, verifier, tree builder and models that they were measured with.
-        rows: sequences in the batch in the current round.
-        laps: tokens and times of that round.
+        parts: drafter, verifier, tree builder and models that they were measured with.
+        batch_size: sequences in the batch in the current round.
+        stats_reader: tokens and times of that round.
         rounds: (length, tokens, seconds) by the number of sequences in the batch.
-        chance: random generator for lengths.
+        rng: random generator for lengths.
     """
 
     parts: Any = None

@@ -16,7 +16,7 @@ class RoundStats:
     Attributes:
         planned: planned depth, limited to the tokens that remained.
         nodes: drafted tokens; 0 if nothing was planned, or the drafter had no draft.
-        kept: accepted drafts.
+        n_accepted: accepted drafts.
         tokens: emitted tokens.
         seconds: wall time of the round.
         drafting_s: part of it spent on drafting.

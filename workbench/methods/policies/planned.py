@@ -34,17 +34,17 @@ class RoundEstimates:
     """Estimates from a run so far. Counts are discounted; level 1 is the first drafted token.
 
     Attributes:
-        whose: drafter and models that they were measured with.
-        laps: tokens and times of the last round.
+        parts: drafter and models that they were measured with.
+        stats_reader: tokens and times of the last round.
         seconds: times of the last rounds by their length; length 0: rounds that verified one token alone.
         accepted: by level, drafts that were accepted.
         tested: by level, rounds that were planned to this depth and accepted all levels above. Level 1 has a prior of
             one test with acceptance 0.7.
-        offered: planned rounds in which the drafter proposed something.
-        asked: planned rounds.
+        n_drafted: planned rounds in which the drafter proposed something.
+        n_planned: planned rounds.
         idle_s: seconds of drafting in the planned rounds in which the drafter proposed nothing.
-        drafting: whether the last rounds were planned to draft.
-        alike: number of consecutive last rounds of that kind.
+        is_drafting: whether the last rounds were planned to draft.
+        n_same_kind: number of consecutive last rounds of that kind.
         lost_s: seconds that drafting took longer than plain decoding would have, since it was last faster.
         tried_s: seconds lost by plain rounds while drafting is faster.
         spent_s: seconds of all rounds.

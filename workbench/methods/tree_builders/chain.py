@@ -127,15 +127,15 @@ def draft_chain(
     warped distribution, which the tree carries for the acceptance test.
 
     Args:
-        rows: `row.state.plan` gives the depth; a sequence with a shorter plan stops earlier.
+        sequences: `row.state.plan` gives the depth; a sequence with a shorter plan stops earlier.
         runner: the model that drafts.
         slots: slot of `runner`'s cache for each sequence.
         first: tokens [n_i] to feed before the first draft: those missing in the KV cache, including the last committed
             token.
         source: name for the trace.
         layers: run only these layers of the model.
-        q_law: function from logits to a proposal's distribution; if given, proposals are sampled even when decoding is
-            greedy.
+        draft_probs: function from logits to a proposal's distribution; if given, proposals are sampled even when
+            decoding is greedy.
 
     Returns:
         One tree per sequence. The keys and values of the forwards stay in the KV cache's scratch positions.

@@ -34,8 +34,8 @@ def supported_builders(
     """Return all tree builders that a drafter supports, the method's default first.
 
     Args:
-        first: the default, with the method's settings.
-        over: the drafter's class; by default a class that can feed tokens only, no embeddings.
+        default: the default, with the method's settings.
+        drafter: the drafter's class; by default a class that can feed tokens only, no embeddings.
 
     Example:
         >>> [grower.name for grower in offered(Template())][:2]

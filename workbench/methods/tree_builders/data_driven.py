@@ -39,11 +39,11 @@ class Counts:
     """Acceptance counts of this run.
 
     Attributes:
-        kept: per level and rank, number of drafts that were accepted.
+        accepted: per level and rank, number of drafts that were accepted.
         tested: per level and rank, number of positions that were reached and had such a draft.
         rounds: number of rounds.
-        drawn: the current tree: (depth, nodes) of its plan, `rounds` when it was planned, probabilities by level and
-            rank, and paths.
+        current_tree: the current tree: (depth, nodes) of its plan, `rounds` when it was planned, probabilities by level
+            and rank, and paths.
     """
 
     accepted: list[list[float]] = field(default_factory=list[list[float]])

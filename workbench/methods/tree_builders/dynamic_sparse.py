@@ -47,7 +47,7 @@ class Sparse:
 
     Attributes:
         paths: nodes as paths of ranks; parents before children, likelier ones first.
-        behind: number of probes after the root and after each node.
+        probe_counts: number of probes after the root and after each node.
         tokens: expected tokens per round, including the target's own.
         next: probability of each state in the next round.
         size: tokens in the target's forward.
@@ -162,7 +162,7 @@ def plan_state_trees(
     """Return the trees with the most tokens per second in the long run.
 
     Args:
-        chances: P[level, rank]; the last level also applies to all deeper ones.
+        rank_probs: P[level, rank]; the last level also applies to all deeper ones.
         levels: m, most probes after one position.
         most: nodes and probes per pass, at least 2.
         costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all equal.
@@ -195,9 +195,9 @@ def _best(
 
     Args:
         order: nodes, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
-        chances: probabilities of ranks, by level.
-        worth: value of each state in the next round, in tokens.
-        dues: cost of a pass over 1, 2, … tokens, converted to tokens.
+        rank_probs: probabilities of ranks, by level.
+        state_values: value of each state in the next round, in tokens.
+        pass_costs: cost of a pass over 1, 2, … tokens, converted to tokens.
     """
     most, best, value = len(pass_costs) - 1, None, -np.inf
     reach_probs = [1.0]
@@ -229,7 +229,7 @@ def _best(
 
 
 def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
-    """Return the long-run share of rounds in each state, from state 0. `after`: transition probabilities."""
+    """Return the long-run share of rounds in each state, from state 0. `transitions`: transition probabilities."""
     lazy = (transitions + np.eye(len(transitions))) / 2  # the same stationary distribution, and no cycles
     shares = np.linalg.matrix_power(lazy, 1 << 16)[0]
     return shares / shares.sum()
@@ -238,8 +238,10 @@ def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.nd
 def planning_note(state_trees: StateTrees) -> str:
     """Return a note for the trace with the trees and their shares."""
     trees = ", ".join(
-        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe positions, in "
+        f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe "
+        "positions, in "
         f"{state_trees.share[s]:.0%} of rounds"
         for s, tree in enumerate(state_trees.states)
     )
-    return f"Trees planned by dynamic-sparse, by draft levels: {trees}; {state_trees.tokens:.2f} tokens expected per round."
+    expected = f"{state_trees.tokens:.2f} tokens expected per round."
+    return f"Trees planned by dynamic-sparse, by draft levels: {trees}; {expected}"

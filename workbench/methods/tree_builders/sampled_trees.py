@@ -61,8 +61,8 @@ class TreeSampler:
         Args:
             tokens: tokens of its nodes; siblings in the order in which they were drawn.
             below: index of the distribution that each was drawn from, among the newest.
-            chosen: which nodes are deterministic. The tree then marks each node, and sampled nodes are drawn from the
-                distribution without their earlier siblings. None: all were drawn, according to `sampling`.
+            is_deterministic: which nodes are deterministic. The tree then marks each node, and sampled nodes are drawn
+                from the distribution without their earlier siblings. None: all were drawn, according to `sampling`.
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
         if is_deterministic is not None:
@@ -84,7 +84,7 @@ class TreeSampler:
             distributions: distributions after the nodes expanded last; their children are drawn from them.
             k: number of draws; fewer in a smaller distribution.
             level: index of the level, from 0.
-            among: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
+            top_k: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
         """
         if not top_k:
             top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
@@ -108,7 +108,7 @@ class TreeSampler:
         Args:
             fanout: most children of a node.
             grown: rules that explain the nodes; if some are deterministic, the second rule is for the sampled ones.
-            kept: ascending indices of the nodes to draft, including their parents; all by default.
+            nodes: ascending indices of the nodes to draft, including their parents; all by default.
         """
         growth = self.growth
         is_whole = nodes is None or len(nodes) == growth.n

@@ -62,7 +62,7 @@ class PlannedTree:
     """A planned tree, and the numbers that it was planned from.
 
     Attributes:
-        given: inputs of the planning: levels and nodes of the plan, and acceptance probabilities by sibling.
+        inputs: inputs of the planning: levels and nodes of the plan, and acceptance probabilities by sibling.
         paths: nodes as paths of ranks; parents before children, earlier siblings first.
         tokens: expected tokens per round, including the target's own.
         seconds: expected seconds per round; 0 if costs are not known.
@@ -84,7 +84,7 @@ class SequoiaState:
             with a target pass.
         accepted: by rank among siblings, how often the sibling of this rank was accepted.
         tested: by rank, number of positions that were reached and had such a sibling.
-        drawing: the current tree.
+        tree: the current tree.
     """
 
     costs: Costs
@@ -94,7 +94,7 @@ class SequoiaState:
     tree: PlannedTree | None = None
 
     def sibling_probs(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
-        """Return P[j], the probability that sibling j is the accepted one. `before`: prior values."""
+        """Return P[j], the probability that sibling j is the accepted one. `priors`: prior values."""
         return tuple(
             (self.accepted[j] + PRIOR_TESTS * prior) / (self.tested[j] + PRIOR_TESTS) for j, prior in enumerate(priors)
         )
@@ -130,30 +130,40 @@ class Sequoia(TreeBuilder):
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             "τ / τ of a fixed tree of branching 3-2-1-1 with as many nodes (21), temperature 1",
-            "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
+            "LLaMA-2 7B and 13B, Vicuna 33B",
+            None,
+            None,
             "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than trees of constant width; recalled)",
             lambda lab: lab.tau_over(
-                "draft-tree-sampled", {"grower": "sequoia", "nodes": 21, "depth": 4, "counts_time": False},
-                {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4}, temperature=1.0,
+                "draft-tree-sampled",
+                {"grower": "sequoia", "nodes": 21, "depth": 4, "counts_time": False},
+                {"grower": "rsd-c", "branching": "3-2-1-1", "depth": 4},
+                temperature=1.0,
             ),
-            key="sequoia", method="draft-tree-sampled",
+            key="sequoia",
+            method="draft-tree-sampled",
         ),
         *(
             Claim(
                 f"τ / τ of {width} joint chains of {depth}, as many nodes ({width * depth}), temperature 1",
-                "LLaMA-2 7B and 13B, Vicuna 33B", None, None,
+                "LLaMA-2 7B and 13B, Vicuna 33B",
+                None,
+                None,
                 "Chen et al. 2024, arXiv:2402.12374, §4.1 (direction: better than k independent chains; recalled)",
                 lambda lab, width=width, depth=depth: lab.tau_over(
                     "draft-tree-sampled",
                     {"grower": "sequoia", "nodes": width * depth, "depth": depth, "counts_time": False},
-                    {"grower": "rsd-c", "branching": FIXED[width], "depth": depth}, temperature=1.0,
+                    {"grower": "rsd-c", "branching": FIXED[width], "depth": depth},
+                    temperature=1.0,
                 ),
-                key=f"sequoia-{width * depth}", method="draft-tree-sampled",
-                explanation=MEASURED.get(width * depth, ("", "")), explanation_by_column=ON_SMOLLM2.get(width * depth, {}),
+                key=f"sequoia-{width * depth}",
+                method="draft-tree-sampled",
+                explanation=MEASURED.get(width * depth, ("", "")),
+                explanation_by_column=ON_SMOLLM2.get(width * depth, {}),
             )
             for width, depth in ((4, 4), (4, 8), (8, 8))
         ),
-    )  # fmt: skip
+    )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
         """Return the costs of forwards; the first run of these models on this machine measures them."""
@@ -210,7 +220,7 @@ def best_tree(
     """Return the tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
 
     Args:
-        chances: P[j], the probability that sibling j is the accepted one.
+        sibling_probs: P[j], the probability that sibling j is the accepted one.
         most: maximum number of nodes, without the root.
         depth: maximum number of levels.
         costs: seconds of a target pass over 1 … most + 1 tokens, including the root; empty: all equal, and the largest
@@ -268,7 +278,7 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
         growth: the growth that nodes are added to.
         paths: nodes as paths of ranks.
         grown: rule that explains the nodes.
-        among: draw only from this number of likeliest tokens; 0: from the whole distribution.
+        top_k: draw only from this number of likeliest tokens; 0: from the whole distribution.
     """
     sampler, distributions = TreeSampler(growth, Sampling.FIXED_NUMBER), growth.root
     shape = build_shape(paths, max(map(max, paths)) + 1, growth.device)

@@ -86,8 +86,8 @@ class Template(TreeBuilder):
 
         Args:
             plan: depth and budget.
-            chances: how often each rank of each level is right; the last level also applies to all deeper ones; empty:
-                `ASSUMED`.
+            rank_probs: how often each rank of each level is right; the last level also applies to all deeper ones;
+                empty: `ASSUMED`.
         """
         depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":
@@ -176,7 +176,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def build_shape(paths: tuple[Path, ...], n_ranks: int, device: torch.device) -> Shape:
-    """Convert paths to tensors, without the paths that contain a rank of `known` or more."""
+    """Convert paths to tensors, without the paths that contain a rank of `n_ranks` or more."""
     paths = tuple(path for path in paths if max(path) < n_ranks)
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable

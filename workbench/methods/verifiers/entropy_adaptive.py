@@ -58,8 +58,8 @@ class GeneratorState:
     """State that decides which model generates the next token of a sequence.
 
     Attributes:
-        small: whether the small model generates, not the target.
-        since: tokens generated since the last switch.
+        is_draft_model: whether the small model generates, not the target.
+        n_tokens: tokens generated since the last switch.
         entropies: entropies of the last distributions that tokens were drawn from, in bits, the newest last.
     """
 
@@ -89,9 +89,9 @@ class EntropyState:
     """Verifier state of a sequence.
 
     Attributes:
-        pen: state after the last committed token.
-        then: for the draft verified last, the states after the root and after each node.
-        target: entropy in bits of the target's distribution at the same positions.
+        current: state after the last committed token.
+        node_states: for the draft verified last, the states after the root and after each node.
+        target_entropies: entropy in bits of the target's distribution at the same positions.
     """
 
     current: GeneratorState

@@ -50,8 +50,8 @@ def accept_unverified(
 
     Args:
         exact: exact decision with its reason; the first rule of the reason is that of an only child.
-        writes: nodes to accept.
-        says: rule that accepts them.
+        accepted: nodes to accept.
+        rule: rule that accepts them.
         inputs: inputs of that rule.
         paid: see `AcceptanceDecision.paid`.
     """

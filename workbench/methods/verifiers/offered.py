@@ -43,7 +43,7 @@ def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:
 
     Args:
         drafter: name of the drafter, for the sentences.
-        drawn: ways in which siblings may be drawn.
+        kinds: ways in which siblings may be drawn.
     """
     reasons = {v.name: why_unsound(drafter, kinds, v.name, v.exact_for) for v in EXACT_VERIFIERS}
     return {verifier: reason for verifier, reason in reasons.items() if reason}

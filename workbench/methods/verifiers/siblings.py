@@ -15,7 +15,7 @@ def has_target_token_sibling(tree: DraftTree, is_target_token: Float[Tensor, " N
 
     Args:
         tree: the draft.
-        own: 1 where a node is the target's likeliest token, else 0.
+        is_target_token: 1 where a node is the target's likeliest token, else 0.
     """
     at = tree.parents + 1
     has_target_sibling = is_target_token.new_zeros(len(tree) + 1).index_add_(0, at, is_target_token)[at] > 0

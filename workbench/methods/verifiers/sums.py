@@ -34,7 +34,7 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
 def unverified_excess(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], threshold: float
 ) -> Float[Tensor, " R"]:
-    """Return Σ (q − p)₊ per distribution, over the tokens with q > `sure` that no logits processor forbids."""
+    """Return Σ (q − p)₊ per distribution, over the tokens with q > `threshold` that no logits processor forbids."""
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
         return _each(len(p), lambda out, taken: overlaps.unseen(*inputs, out, taken))

@@ -52,9 +52,9 @@ class CheckResult:
     """Result of one compatibility check.
 
     Attributes:
-        what: checked property, such as "hidden size".
+        name: checked property, such as "hidden size".
         fits: whether the heads match the target in this property; None: a note, not a requirement.
-        says: result as text; if the heads do not match, also the target that would fit.
+        message: result as text; if the heads do not match, also the target that would fit.
     """
 
     name: str
@@ -112,11 +112,19 @@ def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRes
     taps = config_taps or (2, n // 2, n - 3)
     names = ", ".join(map(str, taps))
     if any(tap >= n for tap in taps):
-        yield CheckResult("layers", False, f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
-                                    f"target of {max(taps) + 1} layers or more")  # fmt: skip
+        yield CheckResult(
+            "layers",
+            False,
+            f"it reads the inputs of layers {names}, but the target has {n}; it is for a "
+            f"target of {max(taps) + 1} layers or more",
+        )
     elif sorted(set(taps)) != list(taps):
-        yield CheckResult("layers", False, f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
-                                    "three in order; from 7 layers on they are")  # fmt: skip
+        yield CheckResult(
+            "layers",
+            False,
+            f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
+            "three in order; from 7 layers on they are",
+        )
     else:
         yield CheckResult("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
 

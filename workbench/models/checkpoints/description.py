@@ -26,16 +26,16 @@ class Checkpoint:
     Attributes:
         layout: name of the layout and of the project that writes it, such as "EAGLE (SafeAILab)".
         architecture: kind of heads in this workbench: "eagle", "eagle-3", "medusa", "hydra".
-        stored: files of the checkpoint.
+        files: files of the checkpoint.
         facts: configuration values. All have `hidden_size` and `vocab_size` (the target's). `eagle` and
             `eagle-3`: `heads`, `kv_heads`, `head_size`, `ffn`, `eps`, `rope` (as transformers' `rope_parameters`).
             `eagle`: `norms` (of `workbench.methods.drafters.feature_net.NORMS`). `eagle-3`: `taps` (layers whose
             input, the residual stream, is read; empty: 2, L/2 and L - 3), `target_hidden_size`,
             `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`,
             `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
-        parts: name of each tensor in this workbench → its name in the file.
-        kept: ids of the tokens that the heads can propose, increasing; None: all of the target's.
-        order: row of each of these tokens in the heads' LM heads; None: the rows are in the order of `kept`.
+        tensor_names: name of each tensor in this workbench → its name in the file.
+        draft_tokens: ids of the tokens that the heads can propose, increasing; None: all of the target's.
+        order: row of each of these tokens in the heads' LM heads; None: the rows are in the order of `draft_tokens`.
         unread: names of tensors in the files that are not needed.
         verifier: name of the target in the configuration; empty: none is named.
     """
@@ -92,7 +92,7 @@ class TensorSpec:
 
     Attributes:
         name: name in this workbench.
-        stored: name in the file.
+        stored_name: name in the file.
         shape: expected shape.
         optional: whether the tensor may be missing.
     """
@@ -111,7 +111,7 @@ def match_tensors(
     Args:
         stored: files of the checkpoint.
         layout: name of the layout, for messages.
-        wanted: tensors of the layout.
+        specs: tensors of the layout.
         unread: names of further tensors that the files may have; they are ignored.
 
     Raises:

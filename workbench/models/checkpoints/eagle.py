@@ -144,7 +144,7 @@ def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str,
 
 
 def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in and around a layer; `reads` is the input width of its attention."""
+    """Return the shapes of the tensors in and around a layer; `input_width` is the input width of its attention."""
     width, ffn = facts["hidden_size"], facts["ffn"]
     queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
     norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}

@@ -28,7 +28,7 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
         run: the run.
         runs: all runs: only one head of each kind is promoted for a target.
         heads: folder of the copies.
-        takes: function that makes the backend draft with it.
+        prefer_heads: function that makes the backend draft with it.
 
     Returns:
         {"folder", "step", "switched"}: folder of the copy, step of the checkpoint, and number of running generations

@@ -155,7 +155,7 @@ class Lab:
 
         Args:
             run_id: id of the run.
-            takes: function that makes the backend draft with a head, or stops it.
+            prefer_heads: function that makes the backend draft with a head, or stops it.
 
         Raises:
             CapacityError: the run is being trained.
@@ -175,7 +175,7 @@ class Lab:
 
         Args:
             run_id: id of the run.
-            takes: function that makes the backend draft with a head, or stops it.
+            prefer_heads: function that makes the backend draft with a head, or stops it.
             on: True: draft with it; False: stop.
 
         Raises:

@@ -20,7 +20,7 @@ def explain_speed(
     """Return sentences that explain the run's speed; "faster" or "slower" only if several pairs of runs show it.
 
     Args:
-        found: mean time of a round by part.
+        breakdown: mean time of a round by part.
         lengths: predictions for other draft lengths.
         measured: speed-up from several pairs of such runs; a single run is not conclusive.
     """
@@ -54,7 +54,8 @@ def explain_speed(
     if extra[dearest] > SMALL:
         sentences.append(
             f"The largest extra cost over a plain step is {dearest}: {extra[dearest]:.2f} plain steps per round. "
-            f"Without it the run would be {breakdown.tau / (cost - extra[dearest]):.2f} times as fast as plain decoding."
+            f"Without it the run would be {breakdown.tau / (cost - extra[dearest]):.2f} times as fast as plain "
+            "decoding."
         )
     return [*sentences, *_about_the_formula(breakdown), *_about_lengths(lengths, measured)]
 

@@ -34,7 +34,8 @@ def card(model: TrainedModel) -> str:
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
         f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from {_sources(measured)}"
-        f"{_text_answers_text(figures)}, read once by `workbench train readings`. No text of public sets is in this repository.",
+        f"{_text_answers_text(figures)}, read once by `workbench train readings`. No text of public sets is in "
+        "this repository.",
         f"- **Training**: {_command(kind, figures)}: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}"
         f"{_loss_sum_text(config, figures)}.",

@@ -154,8 +154,8 @@ def _cell(
     Args:
         options: options of the study.
         name: name of the cell's folder.
-        taught: text and loss; None: the given drafter without training.
-        same: settings that all cells share, besides the options.
+        text_and_loss: text and loss; None: the given drafter without training.
+        shared_settings: settings that all cells share, besides the options.
         prompts: prompts to draft on.
         report: receives progress lines.
     """

@@ -99,7 +99,7 @@ class Teacher:
     """Parts of a target that drafters are trained against, besides its stored hidden states.
 
     Attributes:
-        head: weights of its LM head, float32 [V, D].
+        lm_head: weights of its LM head, float32 [V, D].
         embedding: weights of its input embedding, float32 [V, D].
         last_norm: its final norm, whose output the features are.
         config: its configuration.

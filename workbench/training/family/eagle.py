@@ -22,7 +22,7 @@ class TargetParts(nn.Module):
 
     Args:
         teacher: the target's parts, including its LM head and embedding.
-        kept: tokens of the reduced vocabulary.
+        draft_vocabulary: tokens of the reduced vocabulary.
     """
 
     def __init__(self, teacher: Teacher, draft_vocabulary: Tensor) -> None:

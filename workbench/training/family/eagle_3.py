@@ -115,10 +115,10 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
     itself, and is left to training.
 
     Args:
-        course: training setup, whose readings provide the sizes of streams and features.
+        setup: training setup, whose readings provide the sizes of streams and features.
         net: the net to initialise.
         layer: the finished layer.
-        size: sizes of the fused numbers, see `steady`.
+        scales: sizes of the fused numbers, see `steady`.
     """
     layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)

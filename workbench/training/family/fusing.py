@@ -87,10 +87,11 @@ def fit_fusion(
     """Return the fusion that best predicts a function of the target's features, by ridge regression.
 
     Args:
-        course: training setup with the texts.
-        taps: the layers that are fused.
-        size: sizes of the input numbers, by which they are divided.
-        wanted: function of the target's features [n, D]: the output that the fusion should have at these positions.
+        setup: training setup with the texts.
+        capture_layers: the layers that are fused.
+        scales: sizes of the input numbers, by which they are divided.
+        regression_target: function of the target's features [n, D]: the output that the fusion should have at these
+            positions.
     """
     squares, products, n = scales.new_zeros(len(scales), len(scales)), list[Tensor](), 0
     for row in setup.readings.split_indices(held_out=False):

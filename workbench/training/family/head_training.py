@@ -64,10 +64,10 @@ class TrainingSetup:
         options: options of the recipe (`ChatHeadOptions`).
         teacher: parts of the target that drafters are trained against.
         readings: stored hidden states of the target over its own answers.
-        kept: tokens that the heads can propose, int64 [W].
-        held: indices of the readings held out for evaluation.
+        draft_vocabulary: tokens that the heads can propose, int64 [W].
+        held_out: indices of the readings held out for evaluation.
         report: receives progress lines.
-        finished: a layer of EAGLE's whose weights the head starts from; None: random initial weights.
+        start_layer: a layer of EAGLE's whose weights the head starts from; None: random initial weights.
     """
 
     options: Any
@@ -184,7 +184,7 @@ def sum_losses(losses: Iterable[Tensor]) -> Float[Tensor, ""]:
 
 
 def sample_indices(n: int, limit: int, generator: torch.Generator) -> Int[Tensor, " m"]:
-    """Sample at most `most` of n indices."""
+    """Sample at most `limit` of n indices."""
     return torch.randperm(n, generator=generator)[:limit]
 
 

@@ -160,7 +160,7 @@ def train_chat_heads(
     Args:
         options: options of the recipe.
         report: receives progress lines.
-        settled: whether the kind's own settings are already in the options.
+        has_head_settings: whether the kind's own settings are already in the options.
 
     Raises:
         ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the

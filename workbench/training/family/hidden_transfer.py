@@ -60,6 +60,9 @@ def run_probes(net: Transfers, model: Any, texts: ProbedTexts) -> Float[Tensor, 
     upper_layers = LayerSubsets(model)(range(net.transfer_layer, len(layers)), ())
     with override_layer_input(layers[net.transfer_layer], pseudo_states):
         return upper_layers.model(
-            inputs_embeds=pseudo_states, past_key_values=cache, attention_mask=texts.mask, position_ids=texts.position_ids,
+            inputs_embeds=pseudo_states,
+            past_key_values=cache,
+            attention_mask=texts.mask,
+            position_ids=texts.position_ids,
             use_cache=True,
-        )[0]  # fmt: skip
+        )[0]

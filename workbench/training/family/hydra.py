@@ -42,9 +42,9 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
     """Train heads that get tokens as input.
 
     Args:
-        course: training setup.
+        setup: training setup.
         guesses: yields the predicted and true features of each level.
-        later: weight of a level's loss relative to the level before.
+        loss_decay: weight of a level's loss relative to the level before.
     """
     options, teacher = setup.options, setup.teacher
     table, loss = setup.lm_head_rows, WeightedLoss.parse(options.loss)
@@ -83,7 +83,7 @@ def guesses(
         ids: padded dialogues, int64 [B, n].
         features: the target's features, [B, n, D].
         answer: positions whose feature predicts a token of the answer, bool [B, n].
-        some: indices into the positions that have a next answer token to predict; None: all.
+        sample: indices into the positions that have a next answer token to predict; None: all.
     """
     indices = answer_continues(answer, 1).nonzero()
     indices = indices if sample is None else indices[sample]

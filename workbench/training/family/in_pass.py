@@ -48,7 +48,7 @@ class ProbedTexts:
         at: position that each probe follows, int64 [B, P].
         layout: layout of the P probes after c positions, the same for all texts.
         mask: additive attention mask of the probes over text and probes, [B, 1, P, n + P].
-        places: positions of the probes in the sequence, int64 [B, P].
+        position_ids: positions of the probes in the sequence, int64 [B, P].
     """
 
     ids: Int[Tensor, "B n"]
@@ -79,10 +79,10 @@ def train_probes(
     """Train the probes; the target's weights do not change.
 
     Args:
-        course: training setup.
-        reads: runs the target on the probes.
-        later: weight of each probe's loss relative to the one before.
-        start: sets the initial weights of a new net.
+        setup: training setup.
+        run_probes: runs the target on the probes.
+        loss_decay: weight of each probe's loss relative to the one before.
+        init_net: sets the initial weights of a new net.
     """
     options, teacher = setup.options, setup.teacher
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
@@ -160,10 +160,10 @@ def guesses(
     Args:
         net: computes the probes.
         model: the target, with frozen weights.
-        reads: runs the target on the probes.
+        run_probes: runs the target on the probes.
         ids: padded texts.
         features: the target's features.
-        cuts: positions that are followed by probes.
+        anchors: positions that are followed by probes.
     """
     (rows, n), n_cuts = ids.shape, anchors.at.shape[1]
     layout = probe_layout((net.levels,) * n_cuts, net.ensemble, ids.device)

@@ -74,8 +74,8 @@ class Readings:
     Attributes:
         folder: folder of the files.
         device: device of the returned tensors.
-        everywhere: whether all positions of a training text, including the prompt's, count as positions of the answer.
-            In held-out texts only the answer counts.
+        include_prompts: whether all positions of a training text, including the prompt's, count as positions of the
+            answer. In held-out texts only the answer counts.
     """
 
     folder: Path

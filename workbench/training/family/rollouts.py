@@ -166,8 +166,12 @@ def _write(options: RolloutOptions, facts: dict[str, Any], steps: list[dict[str,
         {n: v for n, v in d.items() if n != "out"} for d in (changed_options(options), dataclasses.asdict(options))
     )
     board: dict[str, Any] = {
-        "target": short_name(options.target), "options": changed, "machine": facts, "settings": settings, "steps": steps,
-    }  # fmt: skip
+        "target": short_name(options.target),
+        "options": changed,
+        "machine": facts,
+        "settings": settings,
+        "steps": steps,
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out / BOARD, (json.dumps(board, ensure_ascii=False, indent=1) + "\n").encode())
     write_atomically((options.out / BOARD).with_suffix(".md"), render_board(board).encode())

@@ -95,27 +95,34 @@ def render_board(report: dict[str, Any]) -> str:
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
     n_same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
     never = "" if any(s["in_format"] for s in steps) else " (in so few steps none of its answers does so yet)"
-    return "\n".join([
-        "# A head that learns while the target is trained",
-        "",
-        f"`{report['target']}` is trained to number the sentences of its stories{never}, {settings['updates']} steps of "
-        f"AdamW between two rollouts of {settings['batch']} fresh prompts, whose answers have log-normal lengths "
-        f"(median {settings['median']}, at most {settings['longest']} tokens). Each rollout is written three times, "
-        "greedily: by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, and with "
-        f"`tlt`, which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and "
-        "between rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement "
-        "learning: the drafter sees weights that change, and nothing else of it. The head that learns gains in two "
-        "ways, which this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
-        "",
-        f"Measured on {describe(report['machine'])}, {report['machine']['threads']} thread, float32. Seconds are CPU time "
-        "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
-        f"tails over steps. Made by `workbench train rollouts{flags}`.",
-        "",
-        table(("over the run", "value", "95 % interval"), result_rows),
-        "",
-        table(header, rows),
-        "",
-        f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one are plain decoding's "
-        "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# A head that learns while the target is trained",
+            "",
+            f"`{report['target']}` is trained to number the sentences of its stories{never}, "
+            f"{settings['updates']} steps of "
+            f"AdamW between two rollouts of {settings['batch']} fresh prompts, whose answers have log-normal lengths "
+            f"(median {settings['median']}, at most {settings['longest']} tokens). Each rollout is written three "
+            "times, "
+            "greedily: by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, "
+            "and with "
+            f"`tlt`, which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and "
+            "between rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement "
+            "learning: the drafter sees weights that change, and nothing else of it. The head that learns gains in two "
+            "ways, which this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
+            "",
+            f"Measured on {describe(report['machine'])}, {report['machine']['threads']} thread, float32. Seconds "
+            "are CPU time "
+            "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
+            f"tails over steps. Made by `workbench train rollouts{flags}`.",
+            "",
+            table(("over the run", "value", "95 % interval"), result_rows),
+            "",
+            table(header, rows),
+            "",
+            f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one are plain "
+            "decoding's "
+            "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
+            "",
+        ]
+    )

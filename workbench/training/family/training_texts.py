@@ -69,8 +69,8 @@ class OwnTexts:
         models: models with the target.
         readings: readings with the prompts.
         rows: indices of the readings whose prompts may be used.
-        kept: tokens that the drafter can propose, int64 [K].
-        ends: tokens that end a text.
+        draft_vocabulary: tokens that the drafter can propose, int64 [K].
+        end_tokens: tokens that end a text.
         seed: seed of the choice of prompts, and of sampling.
     """
 
@@ -83,7 +83,7 @@ class OwnTexts:
     seed: int
 
     def write(self, epoch: int, n: int) -> list[Dialogue]:
-        """Generate n texts, each no longer than the target's answer to its prompt; `turn` counts the calls."""
+        """Generate n texts, each no longer than the target's answer to its prompt; `epoch` counts the calls."""
         rng = np.random.default_rng((self.seed, epoch))
         rows = rng.choice(self.rows, n, replace=n > len(self.rows)).tolist()
         prompts, limits = list[list[int]](), list[int]()
@@ -115,11 +115,11 @@ def sample_continuations(
 
     Args:
         drafter: the drafter.
-        kept: its vocabulary.
+        draft_vocabulary: its vocabulary.
         prompts: token ids.
-        most: length limit of each continuation, in tokens.
-        ends: tokens that end a text; they are part of it.
-        chance: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
+        limits: length limit of each continuation, in tokens.
+        end_tokens: tokens that end a text; they are part of it.
+        uniforms: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
             distribution exceeds `chance[:, i]`.
     """
     width, texts, device = max(map(len, prompts)), [list(prompt) for prompt in prompts], draft_vocabulary.device
@@ -165,11 +165,11 @@ def make_next_batch(
 
     Args:
         readings: readings of the target's answers, and of those of the training text.
-        made: one of `MADE`.
+        source: one of `MADE`.
         size: texts per step.
         seed: seed of their order.
-        anew: steps after which the drafter generates new texts; each text is used `READ` times before.
-        own: the drafter's texts; used only if `made` requires them.
+        regenerate_every: steps after which the drafter generates new texts; each text is used `READ` times before.
+        own: the drafter's texts; used only if `source` requires them.
 
     A resumed run begins with newly generated texts: they are not in its checkpoint.
     """

@@ -88,8 +88,8 @@ class Lane:
 
     Attributes:
         kind: kind of drafter.
-        counted: kind of text in which tokens were counted; empty if nothing was trimmed.
-        kept: the tokens, increasing.
+        count_source: kind of text in which tokens were counted; empty if nothing was trimmed.
+        draft_vocabulary: the tokens, increasing.
         models: models with this drafter.
         method: decoding method.
         rounds: rounds of each prompt, from the first repeat.

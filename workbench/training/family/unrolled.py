@@ -41,7 +41,7 @@ class Batch(NamedTuple):
         embeds: the target's input embeddings of the tokens.
         features: the target's features at the tokens.
         answer: positions whose feature predicts a token of the answer.
-        said: the target's most probable next token at each of these positions; −1 at others.
+        target_tokens: the target's most probable next token at each of these positions; −1 at others.
     """
 
     rows: list[int]
@@ -73,9 +73,9 @@ def train_unrolled(
     """Train a layer that reads its own states over as many draft steps as there are shares.
 
     Args:
-        course: training setup.
+        setup: training setup.
         net: the layer.
-        entering: returns the target's input to the layer.
+        layer_input: returns the target's input to the layer.
         logits: computes logits over the draft vocabulary from the layer's states.
         shares: weight of each step's loss.
         facts: further entries of the configuration.
@@ -104,7 +104,7 @@ def train_drafts(
     that count, so that their number does not change the effective learning rate.
 
     Args:
-        course: training setup.
+        setup: training setup.
         net: the drafter.
         drafts: yields its states, and the positions to compare them with.
         logits: computes logits over the draft vocabulary from its states.

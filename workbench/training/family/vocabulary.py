@@ -67,7 +67,7 @@ def select_draft_vocabulary(
         held: held-out readings, on which the coverage is measured.
         size: number of tokens to keep.
         always: tokens kept in any case.
-        kept: vocabulary of a head that is trained further; it is not changed.
+        draft_vocabulary: vocabulary of a head that is trained further; it is not changed.
     """
     train_rows = readings.split_indices(held_out=False)
     target_rows = [row for row in train_rows if readings.rows[row, 4] != TEXT_ANSWER]

@@ -50,7 +50,7 @@ class Batch:
     """Dialogues of one kind, padded at the end.
 
     Attributes:
-        seen: inputs of the drafter.
+        inputs: inputs of the drafter.
         ids: tokens, [B, n].
         features: [B, n, D].
         answers: bool [B, n], positions whose feature predicts a token of the answer.

@@ -23,8 +23,8 @@ class LossInputs:
     Attributes:
         guess: predicted features.
         truth: the target's features.
-        logits: the drafter's logits.
-        wanted: the target's logits.
+        draft_logits: the drafter's logits.
+        target_logits: the target's logits.
     """
 
     guess: Float[Tensor, "N D"]
@@ -140,7 +140,7 @@ class WeightedLoss:
         """Return the weighted mean over positions, and each loss's own mean.
 
         Args:
-            at: predictions and true values.
+            inputs: predictions and true values.
             shares: weight of each position [N]; equal by default.
         """
         weight = inputs.guess.new_ones(len(inputs.guess)) if shares is None else torch.as_tensor(shares)

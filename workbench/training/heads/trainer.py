@@ -132,7 +132,7 @@ def predict_answers(
     Args:
         net: the drafter.
         batch: dialogues.
-        how: how images are processed.
+        image_mode: how images are processed.
         features: input in place of the true features (for example with noise).
     """
     net_input = batch.inputs if features is None else dataclasses.replace(batch.inputs, features=features)
@@ -169,7 +169,7 @@ def replace_with_predictions(
         net: the drafter.
         batch: dialogues without images.
         features: the target's features, possibly with noise.
-        where: positions to replace.
+        mask: positions to replace.
     """
     inputs = net.build_inputs(dataclasses.replace(batch.inputs, features=features), None)
     guesses = net.futures(net(inputs.inputs, inputs.positions, None))[:, :-1, 0]  # state s predicts f(s + 1)
@@ -190,9 +190,9 @@ def agreement(
         net: the drafter.
         batches: dialogues.
         head: LM head of both.
-        how: how images are processed.
-        theirs: returns whether tokens of `head` are the target's most probable ones of its whole vocabulary; for a
-            `head` with a reduced vocabulary.
+        image_mode: how images are processed.
+        is_target_token: returns whether tokens of `head` are the target's most probable ones of its whole vocabulary;
+            for a `head` with a reduced vocabulary.
     """
     matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
@@ -226,9 +226,9 @@ def train_net(
         batches: returns the batch of a step, with images (True) or without.
         report: receives progress lines.
         held: held-out batches, for the agreement that is reported.
-        begin: a drafter to continue from, instead of an untrained one.
-        on_measured: called with the drafter and its figures at each checkpoint, and at the end.
-        theirs: see `agreement`.
+        start_net: a drafter to continue from, instead of an untrained one.
+        on_evaluation: called with the drafter and its figures at each checkpoint, and at the end.
+        is_target_token: see `agreement`.
     """
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
     device = embed.weight.device

@@ -50,7 +50,7 @@ class Shard:
     Attributes:
         scenes: The scenes.
         pixels: Images, uint8 [n, 64, 64, 3].
-        shown: Item at each pixel, see `draw.paint`, uint8 [n, 64, 64].
+        item_maps: Item at each pixel, see `draw.paint`, uint8 [n, 64, 64].
     """
 
     scenes: Sequence[Scene]
@@ -131,7 +131,7 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
     Args:
         images: Normalised images.
-        shown: Their maps, uint8 [n, 64, 64].
+        item_maps: Their maps, uint8 [n, 64, 64].
         share: Probability for each image.
         seed: Seed of the choice.
     """
@@ -188,7 +188,7 @@ class PatchLabels:
     Attributes:
         answers: int64 [n, 64, aspects], -1 where there is none.
         weights: Weights that count every item of a scene equally, float32 [n, 64].
-        toward: Vector from the patch to the item's centre, in halves of the image, float32 [n, 64, 2].
+        centre_offsets: Vector from the patch to the item's centre, in halves of the image, float32 [n, 64, 2].
         mask: Pixels of the patch that belong to the item, float32 [n, 64, 64].
     """
 
@@ -202,8 +202,8 @@ def patch_labels(scene_list: Sequence[Scene], item_maps: np.ndarray) -> PatchLab
     """Return the labels of each patch.
 
     Args:
-        drawn: Scenes.
-        shown: Their maps, uint8 [n, 64, 64].
+        scene_list: Scenes.
+        item_maps: Their maps, uint8 [n, 64, 64].
     """
     n = len(scene_list)
     blocks = item_maps.reshape(n, GRID, PATCH, GRID, PATCH).transpose(0, 1, 3, 2, 4).reshape(n, GRID * GRID, -1)

@@ -35,7 +35,7 @@ class Packed:
         mask: Tokens that each token attends to, bool [B, 1, T, T].
         labels: The next token if it belongs to an answer, else -100, int64 [B, T].
         weights: Weight of each label, float32 [B, T].
-        image: Whether a token is a vision token, bool [B, T].
+        is_image: Whether a token is a vision token, bool [B, T].
     """
 
     ids: Tensor
@@ -83,9 +83,9 @@ class Packer:
         """Return a batch.
 
         Args:
-            rows: Questions and answers of each sequence.
+            conversations: Questions and answers of each sequence.
             chained: For each sequence, whether its turns are one conversation.
-            seen: For each sequence, whether there is an image.
+            with_image: For each sequence, whether there is an image.
         """
         parts = [
             self._pack_sequence(turns, is_chained, has_image)

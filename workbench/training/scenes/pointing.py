@@ -64,9 +64,9 @@ class Pointer:
 
         Args:
             packed: The batch of the model's latest forward pass.
-            named: For each sequence and question the objects that it names.
-            drawn: The scenes of the sequences.
-            shown: Their maps, uint8 [n, 64, 64].
+            named_objects: For each sequence and question the objects that it names.
+            scene_list: The scenes of the sequences.
+            item_maps: Their maps, uint8 [n, 64, 64].
         """
         triples, masks = [], []
         ranks = torch.from_numpy(patch_labels(scene_list, item_maps).answers[..., list(ASPECTS).index("rank")])
@@ -103,7 +103,7 @@ class Pointer:
 
         Args:
             labels: The next token at each position, if it belongs to an answer; else -100.
-            named: For each question of the sequence the objects that it names.
+            named_objects: For each question of the sequence the objects that it names.
             items: Number of objects in the image.
         """
         starts = [t for t in range(1, len(labels)) if labels[t] >= 0 > labels[t - 1]]

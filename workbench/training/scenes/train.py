@@ -100,8 +100,8 @@ class SceneQuestions:
     Attributes:
         turns: For each scene the questions with their plain answers.
         chained: Whether they are one conversation.
-        seen: Whether the sequence contains the image.
-        named: For each question the objects that it names.
+        with_image: Whether the sequence contains the image.
+        named_objects: For each question the objects that it names.
     """
 
     turns: list[list[ChatTurn]]
@@ -199,7 +199,7 @@ def naming_loss(vision: Tensor, word_embeddings: dict[str, Tensor], labels: Patc
 
     Args:
         vision: The projector's output for the patches, [n, 64, D].
-        named: Embeddings of the words by aspect, [words, D].
+        word_embeddings: Embeddings of the words by aspect, [words, D].
         labels: Labels of the patches.
     """
     losses = []
