@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
 def refuse(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Exit with an error message if an option is invalid or the port is in use, before heavy imports."""
     from workbench.core.errors import WorkbenchError
-    from workbench.server.door import make_access_control
+    from workbench.server.access_control import make_access_control
     from workbench.server.tls import certificate
     from workbench.service import background
     from workbench.service.checks import check_models, check_port, set_error_option
@@ -91,7 +91,7 @@ def main() -> None:
     """Serve the page, by default on this machine only; PyTorch is imported after the page is available."""
     args = arguments()
 
-    from workbench.core.quick_start import pause_and_freeze_gc
+    from workbench.core.startup import pause_and_freeze_gc
     from workbench.ui import LazyClient, build, space
 
     place = args.place

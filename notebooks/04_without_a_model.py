@@ -539,9 +539,9 @@ for lane in lanes:
 # but a low speed-up?
 
 # %%
-from workbench.bench import workboard
+from workbench.bench import workload_board
 
-boards = workboard.targets()  # from `workbench recommend --kinds --report`, saved in assets/boards/work.json
+boards = workload_board.targets()  # from `workbench recommend --kinds --report`, saved in assets/boards/work.json
 
 
 def table_of(board):
@@ -621,7 +621,7 @@ else:
 
 # %%
 from workbench.core.errors import WorkbenchError
-from workbench.models.published import SMOLLM2
+from workbench.models.model_index import SMOLLM2
 from workbench.service.inventory import TO_FETCH, availability
 
 folder = None

@@ -67,7 +67,7 @@ from transformers.utils.logging import disable_progress_bar
 from workbench import Workbench
 from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.static_trees import best_paths, parents_of
 from workbench.engine import load_models
 from workbench.engine.image_inputs import process_prompt
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet

@@ -358,7 +358,7 @@ assert abs(measured - tv(emitted(p, q, np.minimum(1, p / (0.5 * q))), p)) < 0.03
 # %%
 from workbench.bench.check import TINY_PROMPT
 from workbench.bench.goodness import count_firsts
-from workbench.bench.worlds import tiny_models
+from workbench.bench.tiny_models import tiny_models
 from workbench.core.promise import Promise
 from workbench.decoders.method import Method, Source
 from workbench.engine import Engine, Request

@@ -67,7 +67,7 @@ from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Trace
 from workbench.trace.theory import expected_tau, single_draft_acceptance
-from workbench.views import recorded
+from workbench.views import recorded_runs
 from workbench.views.replay import replay
 
 # %%
@@ -189,8 +189,8 @@ print(f"{answers}: {answers.stat().st_size:,} bytes")
 # `/learn`, without loading a model.
 
 # %%
-entries = recorded.index()
-traces = {entry["name"]: recorded.trace(entry["name"]) for entry in entries}
+entries = recorded_runs.index()
+traces = {entry["name"]: recorded_runs.trace(entry["name"]) for entry in entries}
 print(f"{'recording':20} {'τ':>5} {'accepted/tested':>16}  promise      what it is about")
 for entry in entries:
     figures = entry["figures"]
@@ -358,7 +358,7 @@ def check_link(url):
     """Check that an app link names only existing methods, parameters and recordings."""
     query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     if "recorded" in query:
-        assert query["recorded"] in recorded.names(), url
+        assert query["recorded"] in recorded_runs.names(), url
     if "method" in query:
         known = {*registry.get(query["method"]).params, *params_of(SamplingParams())}
         state = {"target", "drafter", "method", "prompt", "seed", "max_new_tokens", "tab", "view", "embed", "round"}
@@ -465,7 +465,7 @@ w.app_link(
     None,
     "a second sibling saves the round",
     APP,
-    recorded="draft-tree",
+    recorded_runs="draft-tree",
     view="tree",
     pin={"round": index, "node": node},
 )
@@ -489,7 +489,7 @@ def in_a_terminal(commands):
     assert not methods or methods[0] in registry.names(), f"there is no method {methods}"
     assert methods != ["autoregressive"], "plain decoding drafts nothing"
     assert timed[:2] == ["workbench", "whatif"], "which command takes recordings apart?"
-    assert all(word in recorded.names() for word in timed[2:] if not word.startswith("-")), "no such recording"
+    assert all(word in recorded_runs.names() for word in timed[2:] if not word.startswith("-")), "no such recording"
 
 
 in_a_terminal(my_commands)

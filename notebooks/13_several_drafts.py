@@ -53,7 +53,7 @@ import numpy as np
 
 from workbench import widgets as w
 from workbench.trace import theory
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 ROUNDS = 20_000 if FAST else 500_000
 
@@ -195,7 +195,7 @@ w.bench(p3, q3, k=2, way="head", rule="greedy-draft")
 # tokens that the trace lists for both p and q, and one token for all others:
 
 # %%
-trace = recorded.trace("draft-tree-sampled")
+trace = recorded_runs.trace("draft-tree-sampled")
 index, place = next(
     (i, at)
     for i, r in enumerate(trace.rounds)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import file_order
 import httpx
 import pytest
 import torch
 import transformers.modeling_utils  # noqa: F401  (before the import hook, with which compiled code is not found again)
 import typechecker
-import weights
 from _pytest.mark.expression import Expression
 from jaxtyping import config as shapes
 
@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(weights.DurationRecorder())
+        config.pluginmanager.register(file_order.DurationRecorder())
 
 
 def selects_only(config: pytest.Config, mark: str) -> bool:
@@ -174,7 +174,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before xdist collects the list of tests
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Sort the files, long ones first, and exempt all existing objects from garbage collection to save time."""
-    weights.sort_tests(session.items)
+    file_order.sort_tests(session.items)
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)  # Python's 700 would start thirty times as many collections

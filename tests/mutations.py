@@ -68,7 +68,7 @@ DRAFTS = "tests/methods/test_drafts.py::"
 REJECTION = "tests/core/test_rejection.py::"
 SAMPLING = "tests/core/test_sampling.py::"
 WARPERS = SAMPLING + "test_the_law_is_that_of_hugging_faces_warpers"
-ROUND_DISTRIBUTION = "tests/methods/test_enumerated.py::test_a_round_writes_by_the_targets_law"
+ROUND_DISTRIBUTION = "tests/methods/test_round_enumeration.py::test_a_round_writes_by_the_targets_law"
 CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
 CACHE = "tests/engine/test_cache.py::"
@@ -108,28 +108,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "siblings-tested-in-another-order",
-        "core.places:ranks",
+        "core.sibling_groups:ranks",
         Argument(0, "tril", "diagonal", "1"),
         ROUND_DISTRIBUTION + "[independent siblings-any-Lossless]",
         why="siblings are drawn in one order and tested in another: sampled text is biased",
     ),
     _m(
         "nodes-tested-at-another-branch",
-        "core.places:place_by_place",
+        "core.sibling_groups:place_by_place",
         BinOp(0, "+", "-"),
         REJECTION + "test_parents_of_one_tree_do_not_touch_each_other",
         why="deep nodes of a tree are tested against the distribution of another branch",
     ),
     _m(
         "corrected-token-from-the-target-distribution",
-        "core.places:place_by_place",
+        "core.sibling_groups:place_by_place",
         Bypass(0, "index_copy"),
         ROUND_DISTRIBUTION + "[chain of 2-any-Lossless]",
         why="the token after a rejection ignores the residual distribution",
     ),
     _m(
         "rejected-draft-stays-possible",
-        "core.following:following",
+        "core.sample_matching:following",
         Bypass(0, "scatter"),
         REJECTION + "test_golden_acceptance",
         why="a deterministic draft token that was rejected can be emitted after all",
@@ -214,9 +214,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "random-number-depends-on-the-order-of-draws",
-        "core.draw:Draw.uniform",
+        "core.random_stream:Draw.uniform",
         DropStatement(3, "assign"),
-        "tests/core/test_draw.py::test_a_number_depends_on_its_address_and_on_no_order",
+        "tests/core/test_random_stream.py::test_a_number_depends_on_its_address_and_on_no_order",
         why="one seed gives another text in a batch, or after a draft was sampled again",
     ),
     _m(
@@ -337,7 +337,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "last-stop-string-cuts",
         "engine.stop_conditions:cut",
         Callee(0, "min", "max"),
-        "tests/engine/test_ends.py::test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_cuts",
+        "tests/engine/test_stop_conditions.py::test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_cuts",
         why="text after a stop string is returned",
     ),
     _m(
@@ -449,7 +449,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "what-if-ends-at-the-recorded-draft",
-        "trace.whatif.shorter:_chances.chance",
+        "trace.whatif.shorter_drafts:_chances.chance",
         Force(4, "if-else", new=False),
         WHATIF + "test_drafts_of_at_most_k_are_predicted_without_bias",
         why="shorter drafts are predicted to be worse than they are",

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import file_order
 import jaxtyping
 import pytest
 import torch
 import typechecker
-import weights
 from jaxtyping import TypeCheckError
 
 from workbench.core.sampling import SamplingParams, to_probs
@@ -97,13 +97,13 @@ def test_long_files_are_dealt_out_first_and_one_that_waits_beside_another(
 ) -> None:
     files = {"quick": (1.0, False), "long": (30.0, False), "lesson": (20.0, True), "page": (40.0, True),
              "short": (2.0, False)}  # fmt: skip
-    assert weights.order_files(files) == ["page", "long", "lesson", "short", "quick"]
+    assert file_order.order_files(files) == ["page", "long", "lesson", "short", "quick"]
     assert not pytestconfig.getoption("loadscopereorder"), "xdist would deal them out by their number of tests"
 
 
 def test_the_files_that_are_run_now_are_in_that_order(request: pytest.FixtureRequest) -> None:
     again = list(request.session.items)
-    weights.sort_tests(again)
+    file_order.sort_tests(again)
     assert again == request.session.items
 
 

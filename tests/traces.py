@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from workbench.core.rules import Rule
 from workbench.trace.events import Change, Footer, Header, Phase, Round, Trace
+from workbench.trace.images import PNG_URL, PromptImage
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens
-from workbench.trace.pictures import PNG_URL, PromptImage
 from workbench.trace.tokens import BONUS, CORRECTED, EmittedToken, TentativeTokenRecord
 
 FIXTURES = Path(__file__).parent / "fixtures" / "wire"

@@ -64,7 +64,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     from workbench.bench.sweep import FAILED, Sweep, run
-    from workbench.service.on_ray import make_ray_workers
+    from workbench.service.ray_workers import make_ray_workers
 
     cluster: Any = Cluster()
     machine(cluster, HEAD)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ui.fake_client import FakeRun, FakeWorkbench
 
-from workbench.bench import advice, hosted
+from workbench.bench import advice, backend_run
 from workbench.bench.advice import Advice, advise
 from workbench.bench.prompts import BenchPrompt
 from workbench.core.errors import (
@@ -47,7 +47,7 @@ class Host(FakeWorkbench):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosted, "POLL_S", 0.01)
+    monkeypatch.setattr(backend_run, "POLL_S", 0.01)
     monkeypatch.setattr(advice, "SHORTEST_S", 0)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.bench import board, census
 from workbench.bench.census import CHAINS, DIFFERS, EQUAL, NOT_BUILT, REFUSED
 from workbench.bench.families import random_model
-from workbench.bench.tiny import tiny_config
+from workbench.bench.tiny_config import tiny_config
 from workbench.engine import Models, Runner
 
 SAMPLE = {
@@ -30,7 +30,7 @@ def test_the_board_lists_every_family_that_transformers_knows() -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_family_is_what_the_board_says(name: str) -> None:
-    found = census.check_family(name, worlds.letter_tokenizer(64))
+    found = census.check_family(name, model_helpers.letter_tokenizer(64))
     assert found.verdict == SAMPLE[name], found.why
     assert census.saved_entries().get(name, found).verdict == found.verdict
 
@@ -39,13 +39,13 @@ def test_a_family_is_what_the_board_says(name: str) -> None:
 @pytest.mark.on_demand
 @pytest.mark.parametrize("name", [name for name in census.families() if name not in SAMPLE])
 def test_every_other_family_is_what_the_board_says(name: str) -> None:
-    assert census.check_family(name, worlds.letter_tokenizer(64)).verdict == census.saved_entries()[name].verdict
+    assert census.check_family(name, model_helpers.letter_tokenizer(64)).verdict == census.saved_entries()[name].verdict
 
 
 def test_a_family_whose_trees_are_wrong_writes_other_text_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees by itself what the probe keeps from it: with alibi, MPT's trees put keys in wrong places."""
     monkeypatch.setattr(census, "admit", lambda *_: None)
-    found = census.check_family("mpt", worlds.letter_tokenizer(64))
+    found = census.check_family("mpt", model_helpers.letter_tokenizer(64))
     assert found.verdict == DIFFERS
     assert "0 of 3 texts equal" in found.why, "and not by luck in one of them"
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch
         raise ValueError("no such size\nValueError: heads must divide width")
 
     monkeypatch.setattr(census, "tiny_config", too_large)
-    found = census.check_family("llama", worlds.letter_tokenizer(64))
+    found = census.check_family("llama", model_helpers.letter_tokenizer(64))
     assert (found.verdict, found.why) == (NOT_BUILT, "ValueError: heads must divide width")
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from capped import FirstFew, WrongFirstFew
+from capped_verifiers import FirstFew, WrongFirstFew
 
 from workbench.bench import check, sampling_tests
 from workbench.bench.check import check_families, check_greedy, check_method, spread_order
 from workbench.bench.finding import FAIL, MEASURED, PASS, SKIPPED, Prompt, boundary_settings
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.bench.sampling_tests import SAMPLING_TESTS, TINY_PROMPT, check_distribution
-from workbench.bench.worlds import tiny_models
+from workbench.bench.tiny_models import tiny_models
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import param
 from workbench.core.rejection import AcceptanceDecision
@@ -90,7 +90,7 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
     assert "total variation" in finding.detail
 
 
-@pytest.mark.on_demand  # tests/methods/test_round_laws.py catches the same mistake, without sampling
+@pytest.mark.on_demand  # tests/methods/test_round_distributions.py catches the same mistake, without sampling
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
     """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
     near = SAMPLING_TESTS[2].build_models(models.tokenizer)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from capped import FirstFew
+from capped_verifiers import FirstFew
 
 from workbench.bench import board
 from workbench.bench.choices import KINDS, all_choices, check_cdf_positions, check_choice
@@ -30,7 +30,7 @@ PROMPTS = [[3, 1, 4, 1, 5], [2, 7, 1]]
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_small_models(12, noise=0.9)
+    return model_helpers.make_small_models(12, noise=0.9)
 
 
 def places_of(one: ConfiguredMethod, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
@@ -87,7 +87,7 @@ class KeepsAll(FirstFew):
 
 
 def test_wrong_verifier_fails_the_position_test() -> None:
-    far = worlds.make_small_models(12, noise=2.0)
+    far = model_helpers.make_small_models(12, noise=2.0)
     broken = replace(registry.get("draft-model").with_params(depth=4), verifier=KeepsAll())
     assert broken.promise is Promise.EXACT, "it says so itself"
     verdict, figures, _ = places_of(broken, far)

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from workbench import Workbench
+from workbench.bench.backend_run import n_emitted
 from workbench.bench.compare import Comparison
-from workbench.bench.hosted import n_emitted
 from workbench.bench.lanes import Lane
 from workbench.bench.statistics import mean
-from workbench.bench.texts import divergence, evidence
+from workbench.bench.text_comparison import divergence, evidence
 from workbench.core.errors import ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
 from workbench.trace.metrics import summary

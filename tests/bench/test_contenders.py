@@ -10,7 +10,7 @@ import torch
 from workbench.bench import suites
 from workbench.bench.contenders import DRAFTING, EngineContender, HuggingFaceContender
 from workbench.bench.forced_acceptance import agreement, bare_copy, drafter_with_agreement, noisy_copy, random_drafter
-from workbench.bench.worlds import tiny_model, tiny_models
+from workbench.bench.tiny_models import tiny_model, tiny_models
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Runner
 from workbench.methods import registry

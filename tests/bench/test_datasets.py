@@ -14,7 +14,7 @@ from workbench.bench.prompts import BenchPrompt, groups_of, with_follow_ups
 from workbench.bench.report import RUN_COLUMNS, BenchReport
 from workbench.bench.specbench import read_answers, speeds, speeds_table, write_answers
 from workbench.bench.suites import Plan, bench_methods
-from workbench.bench.worlds import tiny_models
+from workbench.bench.tiny_models import tiny_models
 from workbench.core.errors import PromptError, UnknownNameError, WorkbenchError
 from workbench.methods import registry
 from workbench.models.pretrained import load_tokenizer

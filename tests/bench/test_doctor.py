@@ -10,7 +10,7 @@ import torch
 from workbench.bench import doctor
 from workbench.bench.doctor import BUG, IDENTICAL, NUMERICS, STEPWISE, diagnose, examine
 from workbench.bench.prompts import load_prompts
-from workbench.bench.worlds import tiny_models
+from workbench.bench.tiny_models import tiny_models
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.sampling import SamplingParams

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from workbench.bench import bandwidth, damped, gpu_suite
-from workbench.bench.damped import Shape, damp, damp_to, random_pair, random_target
+from workbench.bench import bandwidth, damped_targets, gpu_suite
+from workbench.bench.damped_targets import Shape, damp, damp_to, random_pair, random_target
 from workbench.bench.forced_acceptance import agreement
 from workbench.bench.gpu_suite import bench_gpu
 from workbench.bench.suites import Plan
@@ -23,9 +23,9 @@ TINY = Shape("tiny", hidden=32, inner=48, layers=4, heads=4, kv_heads=2, vocabul
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (damped, "SEARCH_STEPS", 6),
-        (gpu_suite, "PROMPTS", 1), (gpu_suite, "PROMPT_TOKENS", 12), (damped, "PROMPT_TOKENS", 12),
-        (damped, "SEARCH_TOKENS", 40),
+        (damped_targets, "SEARCH_STEPS", 6),
+        (gpu_suite, "PROMPTS", 1), (gpu_suite, "PROMPT_TOKENS", 12), (damped_targets, "PROMPT_TOKENS", 12),
+        (damped_targets, "SEARCH_TOKENS", 40),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.bench import headsboard
 from workbench.bench.contenders import EngineContender
@@ -20,7 +20,7 @@ PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}
 
 
 def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     trained = {"steps": 600, "tokens": 700_000, "options": {"rows": "32"}, "curve": []}
     (models.heads["hydra-plus-plus"].folder / "training.json").write_text(json.dumps(trained))
     (models.heads["eagle"].folder / "training.json").write_text(json.dumps(trained | {"options": {}}))
@@ -65,7 +65,7 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
 
 
 def test_a_stop_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
 
     def stop(*_: Any, **__: Any) -> Sample:
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from workbench import Workbench
-from workbench.bench import hosted, waiting
+from workbench.bench import backend_run, retried_action
 from workbench.bench.pairing import LONGEST_S, MAX_PAIRS, Pairs, measure_pairs, stop_reason
 from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.trace.events import ABORT_REASONS, Footer, Round
@@ -74,7 +74,7 @@ class Device:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosted, "POLL_S", 0)
+    monkeypatch.setattr(backend_run, "POLL_S", 0)
 
 
 def collect_pairs(device: Device, **more: Any) -> list[Pairs]:
@@ -190,9 +190,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(hosted, "POLL_S", 0.2)
-    monkeypatch.setattr(hosted, "time", clock)
-    monkeypatch.setattr(waiting, "time", clock)
+    monkeypatch.setattr(backend_run, "POLL_S", 0.2)
+    monkeypatch.setattr(backend_run, "time", clock)
+    monkeypatch.setattr(retried_action, "time", clock)
     return clock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.bench import candidate_runs
 from workbench.bench import recommend as measuring
@@ -39,7 +39,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_small_models(noise=None)
+    return model_helpers.make_small_models(noise=None)
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_repeats_are_counted_by_hand() -> None:
 
 
 def test_no_prompt_and_no_method_are_said() -> None:
-    models = worlds.make_small_models(noise=None)
+    models = model_helpers.make_small_models(noise=None)
     with pytest.raises(PromptError, match="--prompts"):
         recommend(models, [], 1.0)
     assert {c.name for c in measuring.candidates(models)} >= {"suffix", "rest", "prompt-lookup"}
@@ -226,7 +226,7 @@ def test_no_prompt_and_no_method_are_said() -> None:
 
 def test_all_that_run_are_measured() -> None:
     """For real, on a tiny target: two passes. Runs of four tokens vary so much that a figure may be refused."""
-    models = worlds.make_small_models(noise=None)
+    models = model_helpers.make_small_models(noise=None)
     n = len(measuring.candidates(models)) + 1
     many = iter([*[0.0] * 10 * n, *[99.0] * 99])
     found = recommend(models, PROMPTS[:1], 50.0, max_new_tokens=4, now=lambda: next(many))

@@ -14,12 +14,12 @@ import polars as pl
 import pytest
 
 from workbench.bench.contenders import Sample
-from workbench.bench.contest import WARM_UP_RUNS, measure
+from workbench.bench.interleaved_measurement import WARM_UP_RUNS, measure
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BenchReport, build_runs
+from workbench.bench.report_files import read_report, to_parquet
 from workbench.bench.rows import build_groups, build_rows
 from workbench.bench.sample import ContenderFailedError
-from workbench.bench.saved import read_report, to_parquet
 from workbench.core.errors import WorkbenchError
 
 FIGURES = ("accepted", "tested", "drafted", "draft_s", "verify_s", "decode_s", "overhead_s")

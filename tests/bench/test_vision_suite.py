@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import model_helpers
 import pytest
-import worlds
-from vision_worlds import tiny_vision_models
+from vision_model_helpers import tiny_vision_models
 
 from workbench.bench import board, claims, vision_suite
 from workbench.bench.claims import compute_verdict
@@ -22,7 +22,7 @@ from workbench.scenes.tasks import QUESTIONS
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     found = tiny_vision_models(12)
-    found.heads = worlds.write_random_heads(tmp_path_factory.mktemp("features"), found)
+    found.heads = model_helpers.write_random_heads(tmp_path_factory.mktemp("features"), found)
     return found
 
 
@@ -78,7 +78,7 @@ def test_every_setting_is_a_setting_of_its_method() -> None:
     for setting in vision_suite.settings():
         registry.get(setting.method).with_params(depth=vision_suite.DEPTH, **setting.params)
     assert {s.method for s in vision_suite.settings()} == {
-        m.name for m in registry.methods() if "pictures" in m.needs or m.name in worlds.image_head_kinds()
+        m.name for m in registry.methods() if "pictures" in m.needs or m.name in model_helpers.image_head_kinds()
     }
     of_pictures = [claim for claim in claims.claims() if claim.home == vision_suite.TARGET]
     assert {claim.method for claim in of_pictures} == {s.method for s in vision_suite.settings()}

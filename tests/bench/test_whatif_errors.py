@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.bench import board, whatif_errors, whatif_suite
 from workbench.bench.prompts import BenchPrompt
@@ -31,7 +31,7 @@ def test_the_suite_measures_and_the_command_line_prints_the_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path / "boards"))
-    models = worlds.make_models("llama", noise=0.15, heads=tmp_path / "heads", context=128)
+    models = model_helpers.make_models("llama", noise=0.15, heads=tmp_path / "heads", context=128)
     prompts = [BenchPrompt(name, text) for name, text in (("a", "abcabcabc"), ("b", "adadad"), ("c", "cdcdcd"))]
     counted, rows = (whatif_suite.measure(models, prompts, tokens=12, timed=timed) for timed in (False, True))
     assert {key in whatif_errors.TIMED for key in rows} == {True}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.cli import main
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.training import known_recipes
 
 
@@ -32,8 +32,8 @@ Command = Callable[..., Result]
 @pytest.fixture(scope="session", autouse=True)
 def _cache_method_facts() -> None:
     """Cache the facts about methods and recipes: the first command that needs them imports PyTorch."""
-    if known.is_stale():
-        known.save()
+    if method_info.is_stale():
+        method_info.save()
     known_recipes.recipes()
 
 

@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import model_helpers
 import pytest
-import worlds
 
 import workbench.bench.check as checks
 from workbench.methods import registry
@@ -88,7 +88,9 @@ def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> 
 def test_the_forced_acceptance_suite_has_its_levels(workbench: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two one two one two"}\n')
-    target = worlds.save_random_llama(tmp_path / "stranger")  # levels are of any target: small ones are found sooner
+    target = model_helpers.save_random_llama(
+        tmp_path / "stranger"
+    )  # levels are of any target: small ones are found sooner
     common = ("--prompts", str(prompts), "--max-new-tokens", "12", "--repeats", "1", "--device", "cpu")
     data = workbench("bench", "--target", str(target), "--suite", "acceptance", "--depth", "3", *common, "--json").json
     assert [row["method"] for row in data["rows"]] == [f"draft-model @ {level}" for level in ("0", "0.5", "0.8", "1")]

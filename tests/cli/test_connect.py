@@ -8,7 +8,7 @@ import pytest
 import serving
 
 from workbench.client.keys import CONNECT_KEY, KEY
-from workbench.server.door import AccessControl
+from workbench.server.access_control import AccessControl
 from workbench.ui import build, space
 
 from .conftest import Command

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.cli import main
 from workbench.trace import export
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 
 def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +23,8 @@ def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) 
 
 def test_whatif_reads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, parquet = tmp_path / "a.jsonl", tmp_path / "b.parquet"
-    lines.write_text(export.to_json_lines(recorded.trace("draft-model")), encoding="utf-8")
-    parquet.write_bytes(export.to_parquet(recorded.trace("medusa")))
+    lines.write_text(export.to_json_lines(recorded_runs.trace("draft-model")), encoding="utf-8")
+    parquet.write_bytes(export.to_parquet(recorded_runs.trace("medusa")))
     assert main(["whatif", str(lines), str(parquet), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["combinations"][0]["second"] == "medusa"
@@ -111,7 +111,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
 
 
 def test_doctor_reads_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = recorded.trace("draft-tree-sampled")
+    trace = recorded_runs.trace("draft-tree-sampled")
     (tmp_path / "a.jsonl").write_text(export.to_json_lines(trace), encoding="utf-8")
     assert main(["doctor", "--trace", str(tmp_path / "a.jsonl")]) == 2
     assert "temperature" in capsys.readouterr().err

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
-from workbench.bench import board, workboard
+from workbench.bench import board, workload_board
 from workbench.bench import recommend as measuring
-from workbench.bench.kinds import KINDS
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommend import PromptIds
+from workbench.bench.workloads import KINDS
 from workbench.cli import recommend as asking
 from workbench.cli import workloads
 from workbench.engine import Engine, Models, Request
@@ -27,7 +27,7 @@ SHORT = ["--method", "suffix", "--minutes", "0.05", "--max-new-tokens", "4"]
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
-    found = worlds.make_small_models(noise=None)
+    found = model_helpers.make_small_models(noise=None)
     found.target_name = "text-target"
     monkeypatch.setattr(asking, "load", lambda *_: found)
     return found
@@ -139,7 +139,7 @@ def test_kinds_of_work_are_saved_and_gone_on_with(
     assert told.status == 0, told.err
     assert "| `suffix` |" in told.out
     assert set(board.read("work")) == {f"{kind} on text-target" for kind in KINDS}
-    assert (tmp_path / "work.md").read_text() == workboard.markdown(workboard.targets())
+    assert (tmp_path / "work.md").read_text() == workload_board.markdown(workload_board.targets())
     saved = board.read("work")
     again = workbench(*asked, "--json")
     assert "Already on the board" in again.err

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.bench.browsing import bench_store, report
-from workbench.bench.saved import read_report
+from workbench.bench.report_files import read_report
+from workbench.bench.store_benchmark import bench_store, report
 from workbench.trace.store import RunStore
 
 from .conftest import Command

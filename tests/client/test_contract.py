@@ -18,7 +18,7 @@ from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNa
 from workbench.models.names import known_targets
 from workbench.service import Backend, zerogpu
 from workbench.service.limits import Limits
-from workbench.ui.later import LazyClient
+from workbench.ui.lazy_client import LazyClient
 
 REAL = ("backend", "workbench", "app", "zerogpu")
 FAKES = {"fake": FakeWorkbench, "fake vision": FakeVision}

@@ -54,7 +54,7 @@ def residual_weights(
         seen.append(weights)
         return weights.argmax(1)
 
-    monkeypatch.setattr("workbench.core.places.pick", see)
+    monkeypatch.setattr("workbench.core.sibling_groups.pick", see)
     run_verifier(verifier, tree, p, state)
     return seen[0][0] / seen[0][0].sum()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import WorkbenchError
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of, tree_attention_mask
 
 
@@ -24,7 +24,7 @@ def forests(draw: st.DrawFn, most: int = 24) -> list[int]:
 @given(forests())
 def test_ancestors_are_found_by_walking_up(parents: list[int]) -> None:
     depth = max(depths_of(parents), default=0)
-    naive = [[j in worlds.path_to(parents, i) for j in range(len(parents))] for i in range(len(parents))]
+    naive = [[j in model_helpers.path_to(parents, i) for j in range(len(parents))] for i in range(len(parents))]
     tensor = torch.tensor(parents, dtype=torch.long)
     for bound in (depth, depth + 1, depth + 7):
         assert tree_attention_mask(tensor, bound).tolist() == naive
@@ -33,7 +33,7 @@ def test_ancestors_are_found_by_walking_up(parents: list[int]) -> None:
 @settings(deadline=None)
 @given(forests())
 def test_depths_and_children_agree_with_a_walk(parents: list[int]) -> None:
-    assert depths_of(parents) == [len(worlds.path_to(parents, i)) for i in range(len(parents))]
+    assert depths_of(parents) == [len(model_helpers.path_to(parents, i)) for i in range(len(parents))]
     children = children_of(parents)
     assert len(children) == len(parents) + 1
     assert sorted(node for row in children for node in row) == list(range(len(parents)))

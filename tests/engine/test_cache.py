@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,9 +28,9 @@ class Reference:
     """What rows hold, as plain lists: committed tokens, and nothing else."""
 
     def __init__(self, seed: int, name: str = "llama", context: int = 96) -> None:
-        self.model = worlds.family(name, seed, "cpu", **(SHAPE if name == "llama" else {}))
+        self.model = model_helpers.family(name, seed, "cpu", **(SHAPE if name == "llama" else {}))
         self.runner = Runner(self.model, context)
-        self.ask = worlds.next_logits_function(self.model)
+        self.ask = model_helpers.next_logits_function(self.model)
 
 
 @settings(max_examples=12, deadline=None)
@@ -42,7 +42,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
     for _ in range(10):
         action = rng.choice(["open", "tree", "tree", "tree", "chain", "rewind", "close"])
         if action == "open" and len(texts) < 4:
-            slot, text = runner.open(), worlds.random_prompt(rng.randint(1, 9), seed=rng.randint(0, 99))
+            slot, text = runner.open(), model_helpers.random_prompt(rng.randint(1, 9), seed=rng.randint(0, 99))
             assert not has_nonzero_entries(runner, slot.index, 0), "nothing stale"
             runner.prefill(slot, text, chunk=rng.randint(1, 5))
             texts[id(slot)] = (slot, text)
@@ -56,7 +56,7 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
                 runner.rewind(slot, keep)
                 del text[keep:]
             elif action == "chain":
-                new = worlds.random_prompt(rng.randint(1, 4), seed=rng.randint(0, 99))
+                new = model_helpers.random_prompt(rng.randint(1, 4), seed=rng.randint(0, 99))
                 runner.forward([Segment(slot, torch.tensor(new))])
                 runner.commit(slot, range(len(new)))
                 text += new
@@ -84,18 +84,18 @@ def grow_trees(world: Reference, rows: list, rng: random.Random) -> None:
     for slot, _ in rows:
         n = rng.randint(1, 6)
         parents = [rng.randint(-1, i - 1) for i in range(n)]
-        tokens = worlds.random_prompt(n + 1, seed=rng.randint(0, 99))
+        tokens = model_helpers.random_prompt(n + 1, seed=rng.randint(0, 99))
         trees.append((tokens, parents))
-        batch.append(worlds.tree_segment(slot, tokens[0], tokens[1:], parents))
+        batch.append(model_helpers.tree_segment(slot, tokens[0], tokens[1:], parents))
     world.runner.forward(batch)
     for (slot, text), (tokens, parents) in zip(rows, trees, strict=True):
-        path = [0, *(node + 1 for node in worlds.path_to(parents, rng.randint(-1, len(parents) - 1)))]
+        path = [0, *(node + 1 for node in model_helpers.path_to(parents, rng.randint(-1, len(parents) - 1)))]
         world.runner.commit(slot, path)
         text += [tokens[i] for i in path]
 
 
 def test_a_forward_beyond_the_capacity_is_a_named_error(device: str) -> None:
-    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=16)
     slot = runner.open()
     runner.prefill(slot, [1] * 16)
     with pytest.raises(CapacityError, match="positions") as caught:
@@ -105,7 +105,7 @@ def test_a_forward_beyond_the_capacity_is_a_named_error(device: str) -> None:
 
 
 def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=16)
     runner.prefill(runner.open(), [1, 2])
 
     def full(rows: int) -> None:
@@ -117,14 +117,14 @@ def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: py
 
 
 def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
-    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=16)
+    runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=16)
     runner.prefill(runner.open(), [1, 2])
     assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
 
 
 def test_unused_cache_memory_is_neither_written_nor_copied(device: str) -> None:
     """A row of a long context is mostly untouched memory; to zero it, or to copy it for another row, took seconds."""
-    runner = Runner(worlds.family("llama", device=device, **SHAPE), context=64)
+    runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=64)
     runner.prefill(runner.open(), [1, 2, 3])
     (stack,) = runner.cache._stacks
     with torch.inference_mode():
@@ -169,7 +169,7 @@ def test_masks_allow_committed_tokens_and_ancestors_only(
     for b, (start, parents) in enumerate(trees):
         for i in range(len(parents)):
             for j in range(used):
-                ancestor = j >= start and j - start in [*worlds.path_to(list(parents), i)]
+                ancestor = j >= start and j - start in [*model_helpers.path_to(list(parents), i)]
                 seen = j < start or ancestor
                 q, k = int(query[b, i]), int(key[b, j])
                 assert (float(masks["full_attention"][b, 0, i, j]) == 0) == seen
@@ -204,14 +204,14 @@ SPANS: dict[str, tuple[str, dict[str, Any], AttentionSpans]] = {
 def test_attention_spans_are_those_of_the_models_own_masks(name: str) -> None:
     """Keys of a configuration that a family does not read change nothing."""
     family, values, wanted = SPANS[name]
-    assert attention_spans(worlds.family(family, **values), 90) == wanted
+    assert attention_spans(model_helpers.family(family, **values), 90) == wanted
 
 
 def test_a_model_whose_masks_cannot_be_measured_is_taken_at_its_configurations_word() -> None:
-    model = worlds.family("mistral")
+    model = model_helpers.family("mistral")
     model.model.forward = None
     assert attention_spans(model, 90) == AttentionSpans(SLIDING)
-    assert AttentionSpans.from_config(worlds.FAMILIES["gemma3_text"]()) == AttentionSpans(FULL | SLIDING, True)
+    assert AttentionSpans.from_config(model_helpers.FAMILIES["gemma3_text"]()) == AttentionSpans(FULL | SLIDING, True)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from vision_worlds import IMAGE, noise_image, tiny_vision_models
+from vision_model_helpers import IMAGE, noise_image, tiny_vision_models
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.params import params_of
@@ -27,12 +27,12 @@ from workbench.engine.settings import BOTH, DRAFTER, SAMPLING_NAMES, ImageChange
 from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.positions import ForwardInputBuilder
 from workbench.methods import registry
-from workbench.methods.drafters import catching_up
-from workbench.methods.drafters.nothing import EmptyDrafter
+from workbench.methods.drafters import draft_model_cache
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.models.runner import SCRATCH
 
 pytestmark = pytest.mark.unchecked
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 MANY, CASES = 300, 20
 """More tokens than the rounds of a test give."""
 REFUSED = "A change was refused"
@@ -41,7 +41,7 @@ every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
 
 
 @pytest.mark.parametrize(
-    "name", worlds.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
+    "name", model_helpers.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
 )
 def test_no_value_of_a_parameter_ends_a_run(
     name: str, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
@@ -332,7 +332,7 @@ def test_a_prefill_that_fails_gives_its_slot_back(
         return fail
 
     monkeypatch.setattr(runner, "forward", failing(runner.forward))
-    monkeypatch.setattr(catching_up, "prefill_pictures", failing(catching_up.prefill_images))
+    monkeypatch.setattr(draft_model_cache, "prefill_pictures", failing(draft_model_cache.prefill_images))
     engine = Engine(models)
     row = engine.submit(make_request(method, models, 8))
     while row.status not in ENDED:
@@ -398,7 +398,7 @@ def test_a_drafter_stops_where_its_positions_end(
             pytest.skip("the tiny vision models are Llama's")
         models = seeing
     else:
-        models = worlds.make_models(family, noise=0.0, device=device)
+        models = model_helpers.make_models(family, noise=0.0, device=device)
     wanted = Engine(models).generate(make_request(method, models, 60)).token_ids
     short = with_short_drafter(models, SHORT)
     trace = Engine(short).generate(make_request(method, short, 60))
@@ -418,7 +418,7 @@ def test_a_drafter_stops_where_its_positions_end(
 def test_a_prompt_longer_than_the_drafter_is_decoded_plainly(method: str, text: Models) -> None:
     short = with_short_drafter(text, 8)
     trace = Engine(short).generate(make_request(registry.get(method), short, 20))
-    assert trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT, 20)
+    assert trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT, 20)
     assert not any(len(r.nodes) for r in trace.rounds)
     assert any("has 8 positions" in w for w in trace.footer.warnings)
     engine = Engine(short)
@@ -440,7 +440,7 @@ def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None
         engine.step()
     for row, n in ((long, 11), (brief, 2)):
         assert row.trace is not None
-        assert row.trace.token_ids == worlds.hf_greedy(text.target.model, PROMPT[:n], 19)
+        assert row.trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT[:n], 19)
     assert any("positions" in w for w in long.trace.footer.warnings)  # type: ignore[union-attr]
     assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
 

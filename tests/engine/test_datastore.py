@@ -8,9 +8,9 @@ import os
 import signal
 from pathlib import Path
 
+import model_helpers
 import numpy as np
 import pytest
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +88,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_a_store_holds_all_of_its_texts(tmp_path: Path, files: list[Path]) -> None:
-    tokenizer = worlds.byte_tokenizer()
+    tokenizer = model_helpers.byte_tokenizer()
     store = build(files, tmp_path / "s", tokenizer, "tiny")
     found = "".join(tokenizer.decode([t]) if t < 257 else "|" for t in store.tokens.tolist() if t == 257 or t < 129)
     assert found == "".join(c for c in TEXT if c < "\x80") + "||"
@@ -111,7 +111,7 @@ def build_and_be_killed(at: int, files: list[Path], out: Path) -> int:
         if next(calls) == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    build(files, out, worlds.byte_tokenizer(), "tiny", told)
+    build(files, out, model_helpers.byte_tokenizer(), "tiny", told)
     os._exit(0)
 
 
@@ -130,12 +130,12 @@ def test_a_killed_build_goes_on_where_it_was(
     monkeypatch.setattr(
         datastore_builder, "encode_text", lambda tokenizer, text: read.append(text) or encode(tokenizer, text)
     )
-    store = build(files, out, worlds.byte_tokenizer(), "tiny")
+    store = build(files, out, model_helpers.byte_tokenizer(), "tiny")
     whole = len(read) + kept
     assert kept >= 3
     assert (len(read) == 0) == (at == 17)
     read.clear()
-    again = build(files, tmp_path / "t", worlds.byte_tokenizer(), "tiny")
+    again = build(files, tmp_path / "t", model_helpers.byte_tokenizer(), "tiny")
     assert len(read) == whole
     assert again.tokens.tobytes() == store.tokens.tobytes()
     assert again.suffixes.tobytes() == store.suffixes.tobytes()
@@ -148,15 +148,15 @@ def test_a_changed_file_begins_anew(tmp_path: Path, files: list[Path]) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny", stop)
+        build(files, tmp_path / "s", model_helpers.byte_tokenizer(), "tiny", stop)
     assert list((tmp_path / ".s.building").glob("piece-*.npy"))
     files[0].write_text("other")
-    store = build(files[:1], tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    store = build(files[:1], tmp_path / "s", model_helpers.byte_tokenizer(), "tiny")
     assert bytes(t - 1 for t in store.tokens[:-1].tolist()) == b"other"
 
 
 def test_what_cannot_be_built_is_refused(tmp_path: Path, files: list[Path]) -> None:
-    tokenizer = worlds.byte_tokenizer()
+    tokenizer = model_helpers.byte_tokenizer()
     (tmp_path / "bad").write_bytes(b"\xff\xfe" * 9)
     with pytest.raises(WorkbenchError, match="is not UTF-8 text"):
         build([tmp_path / "bad"], tmp_path / "s", tokenizer, "tiny")
@@ -219,7 +219,7 @@ def test_an_error_without_a_reason_of_the_system_is_named(
 
     monkeypatch.setattr(datastore_builder, "_put", fails)
     with pytest.raises(WorkbenchError, match=rf"store cannot be used: {why}\.") as refused:
-        build(files, tmp_path / "store", worlds.byte_tokenizer(), "tiny")
+        build(files, tmp_path / "store", model_helpers.byte_tokenizer(), "tiny")
     assert "None" not in refused.value.message
 
 
@@ -229,7 +229,7 @@ def test_an_error_without_a_reason_of_the_system_is_named(
      "no json", "no sizes"],
 )  # fmt: skip
 def test_a_damaged_store_is_refused_with_a_remedy(how: str, tmp_path: Path, files: list[Path]) -> None:
-    build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    build(files, tmp_path / "s", model_helpers.byte_tokenizer(), "tiny")
     spoil(tmp_path / "s", how)
     with pytest.raises(ModelError, match="datastore build"):
         open_store(tmp_path / "s")
@@ -248,8 +248,8 @@ def test_places_that_are_none_harm_nobody() -> None:
 def test_the_store_of_another_tokenizer_is_refused(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = worlds.make_small_models(noise=None)
-    build(files, tmp_path / "s", worlds.byte_tokenizer(), "tiny")
+    models = model_helpers.make_small_models(noise=None)
+    build(files, tmp_path / "s", model_helpers.byte_tokenizer(), "tiny")
     build(files, tmp_path / "t", models.tokenizer, "letters")
     monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "s"))
     with pytest.raises(TokenizerMismatchError, match="datastore build FILES… --out FOLDER --target tiny-llama"):
@@ -261,7 +261,7 @@ def test_the_store_of_another_tokenizer_is_refused(
 
 def test_the_bundled_texts_are_there_and_small() -> None:
     assert datastore_builder.OWN_TEXTS.stat().st_size <= 300 << 10
-    store = own_texts(worlds.byte_tokenizer(), "tiny")
+    store = own_texts(model_helpers.byte_tokenizer(), "tiny")
     assert store.card.texts[0] == ("README.md", 0)
     assert len(store.card.texts) > 50
     for name, start in store.card.texts[1:]:

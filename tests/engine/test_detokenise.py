@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import model_helpers
 import pytest
-import worlds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workbench.engine.detokenise import ByteDetokeniser, Detokeniser, TokenText, detokeniser
 
-TOKENIZER = worlds.byte_tokenizer()
+TOKENIZER = model_helpers.byte_tokenizer()
 HALF = "\N{REPLACEMENT CHARACTER}"
 
 

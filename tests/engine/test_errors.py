@@ -9,9 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import (
     CapacityError,
@@ -30,17 +30,17 @@ from workbench.decoders import Method
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.engine.request import ENDED
 from workbench.methods import registry
-from workbench.methods.drafters.nothing import EmptyDrafter
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.methods.policies.fixed import Fixed
 from workbench.models.runner import SCRATCH
 from workbench.trace.metrics import summary
 
-PROMPT = worlds.repeating_prompt(10)
+PROMPT = model_helpers.repeating_prompt(10)
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device, context=64)
+    return model_helpers.make_models("llama", noise=0.15, device=device, context=64)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_parameter_out_of_range_says_what_is_allowed(name: str, value: Any) ->
 
 
 def test_a_method_without_what_it_needs_says_why(device: str) -> None:
-    engine = Engine(worlds.make_models("llama", noise=None, device=device))
+    engine = Engine(model_helpers.make_models("llama", noise=None, device=device))
     with pytest.raises(MethodUnavailableError, match="No draft model was chosen"):
         engine.submit(Request(PROMPT, registry.get("draft-tree")))
     with pytest.raises(MethodUnavailableError, match="no medusa heads"):
@@ -114,8 +114,8 @@ def test_a_method_registered_twice_names_both_places() -> None:
 def folder(tmp_path: Path) -> Path:
     """A target on disk."""
     place = tmp_path / "target"
-    worlds.family("llama").float().save_pretrained(place)
-    worlds.letter_tokenizer(64).save_pretrained(place)
+    model_helpers.family("llama").float().save_pretrained(place)
+    model_helpers.letter_tokenizer(64).save_pretrained(place)
     return place
 
 
@@ -168,7 +168,7 @@ def test_an_unknown_device_or_dtype(folder: Path, device: str, dtype: str) -> No
 def test_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "drafter"
     shutil.copytree(folder, other)
-    worlds.letter_tokenizer(63).save_pretrained(other)
+    model_helpers.letter_tokenizer(63).save_pretrained(other)
     with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary") as caught:
         load_models(str(folder), drafter=str(other), device="cpu", strict=True)
     assert "prompt-lookup" in caught.value.remedy
@@ -185,13 +185,13 @@ def test_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_p
 
 def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
-    shallow = worlds.make_models("llama", noise=None)
-    info = worlds.write_random_medusa(tmp_path / "medusa", dataclasses.replace(shallow, target_name="target"))
+    shallow = model_helpers.make_models("llama", noise=None)
+    info = model_helpers.write_random_medusa(tmp_path / "medusa", dataclasses.replace(shallow, target_name="target"))
     assert load_models("target", None, "cpu").heads["medusa"].folder == info.folder
     (info.folder / "config.json").write_text(json.dumps(info.config | {"hidden_size": 31}))
     loaded = load_models("target", None, "cpu")
     assert "no medusa heads" in loaded.unsupported_reason(("medusa",))
-    wide = worlds.make_models("llama", noise=None, hidden_size=64)
+    wide = model_helpers.make_models("llama", noise=None, hidden_size=64)
     wide.heads = {"medusa": info}
     engine = Engine(wide)
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
@@ -199,7 +199,7 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
     assert row.trace is not None
     assert "read hidden states of width 32; the target's are 64" in row.trace.footer.error
     (info.folder / "model.safetensors").write_bytes(b"nonsense")
-    broken = worlds.make_models("llama", noise=None)
+    broken = model_helpers.make_models("llama", noise=None)
     broken.heads = {"medusa": info}
     engine = Engine(broken)
     row = engine.submit(Request(PROMPT, registry.get("medusa")))
@@ -213,7 +213,7 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
 
 def serve(engine: Engine, bad: Request, device: str) -> tuple[Any, BaseException | None]:
     """Run a bad request between two good ones; the good ones must not notice. Returns its trace and error."""
-    wanted = worlds.hf_greedy(engine.models.target.model, PROMPT, 20)
+    wanted = model_helpers.hf_greedy(engine.models.target.model, PROMPT, 20)
     good = [Request(PROMPT, registry.get(n), max_new_tokens=20) for n in ("draft-model", "prompt-lookup")]
     rows = [engine.submit(r) for r in (good[0], bad, good[1])]
     while not engine.is_idle:
@@ -249,8 +249,8 @@ def test_nan_in_one_row(name: str, temperature: float, engine: Engine, device: s
 
 def test_nan_in_the_target_itself(device: str) -> None:
     """One token's embedding is NaN: whoever reads it fails, the others do not."""
-    models = worlds.make_models("llama", noise=0.15, device=device)
-    wanted = worlds.hf_greedy(models.target.model, PROMPT, 20)
+    models = model_helpers.make_models("llama", noise=0.15, device=device)
+    wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 20)
     poison = next(t for t in range(1, 64) if t not in {*PROMPT, *wanted})
     embed: Any = models.target.embed
     embed.weight.data[poison] = float("nan")
@@ -364,7 +364,7 @@ def test_a_failure_while_drafting_leaves_the_batch_mates_alone(engine: Engine, d
                 raise ZeroDivisionError("late")
             return scores
 
-    wanted = worlds.hf_greedy(engine.models.target.model, PROMPT, 20)
+    wanted = model_helpers.hf_greedy(engine.models.target.model, PROMPT, 20)
     for name in ("draft-tree", "draft-model", "early-exit"):
         settings = (SamplingParams(), SamplingParams(processors=(Late(),)), SamplingParams())
         rows = [engine.submit(Request(PROMPT, registry.get(name), sampling, 20)) for sampling in settings]
@@ -420,11 +420,11 @@ def warnings_of(models: Models, name: str, prompt: list[int], n: int = 80, **opt
 
 
 def test_a_drafter_that_is_never_right_is_said(device: str) -> None:
-    models = worlds.make_models("llama", seed=0, noise=None, device=device)
-    models.drafter, models.drafter_name = Runner(worlds.family("llama", seed=9, device=device)), "random"
+    models = model_helpers.make_models("llama", seed=0, noise=None, device=device)
+    models.drafter, models.drafter_name = Runner(model_helpers.family("llama", seed=9, device=device)), "random"
     models.drafter_problem = ""
 
-    found = warnings_of(models, "draft-model", worlds.random_prompt(8), 75)
+    found = warnings_of(models, "draft-model", model_helpers.random_prompt(8), 75)
     assert any("Almost nothing is accepted" in w for w in found), found
 
 
@@ -434,14 +434,14 @@ def test_nothing_to_propose_is_said(device: str) -> None:
     def fresh(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores.scatter(1, ids, -torch.inf)
 
-    models = worlds.make_models("llama", noise=None, device=device, vocab_size=120)
+    models = model_helpers.make_models("llama", noise=None, device=device, vocab_size=120)
     found = warnings_of(models, "prompt-lookup", [1, 2, 3], 70, sampling=SamplingParams(processors=(fresh,)))
     assert any("Speculation is inactive" in w for w in found), found
     assert warnings_of(models, "autoregressive", [1, 2, 3], 70) == []
 
 
 def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) -> None:
-    models = worlds.make_models("llama", noise=0.0, device=device)
+    models = model_helpers.make_models("llama", noise=0.0, device=device)
     models.drafter_name = models.target_name
     for name in ("draft-model", "draft-tree-sampled"):
         assert warnings_of(models, name, PROMPT) == []
@@ -449,7 +449,7 @@ def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) ->
 
 
 def test_a_copy_that_is_rejected_is_said(device: str) -> None:
-    models = worlds.make_models("llama", noise=0.3, device=device)
+    models = model_helpers.make_models("llama", noise=0.3, device=device)
     models.drafter_name = models.target_name
     assert any("copy of the target" in w for w in warnings_of(models, "draft-model", PROMPT))
 

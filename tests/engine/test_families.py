@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
 import transformers
-import worlds
 from transformers import AutoModelForCausalLM
 
 from workbench.core.errors import ModelError
@@ -37,7 +37,7 @@ def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 TEMPERED = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 1.0, "num_hidden_layers": 4}
 """Llama 4 whose fourth layer has no rotary embedding, and scales queries by their position from the third token on."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in worlds.FAMILIES},
+    **{name: (name, {}) for name in model_helpers.FAMILIES},
     "llama4_text, tempered": ("llama4_text", TEMPERED),
     "mistral, stray switch": ("mistral", {"use_sliding_window": False}),
     "qwen2, own windows": ("qwen2", {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}),
@@ -47,89 +47,89 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) -> None:
     family, values = VARIANTS[name]
-    model = worlds.family(family, device=device, **values)
-    runner, ask = Runner(model), worlds.next_logits_function(model)
-    texts = [worlds.random_prompt(11, seed=1), worlds.random_prompt(5, seed=2)]
-    drafts = [worlds.random_prompt(7, seed=3), worlds.random_prompt(3, seed=4)]
+    model = model_helpers.family(family, device=device, **values)
+    runner, ask = Runner(model), model_helpers.next_logits_function(model)
+    texts = [model_helpers.random_prompt(11, seed=1), model_helpers.random_prompt(5, seed=2)]
+    drafts = [model_helpers.random_prompt(7, seed=3), model_helpers.random_prompt(3, seed=4)]
     slots = [runner.open(), runner.open()]
     for slot, text in zip(slots, texts, strict=True):
         runner.prefill(slot, text[:-1], chunk=4)
     for turn in range(3):  # before, after one and after two commits
         batch = [
-            worlds.tree_segment(slot, text[-1], draft, parents, device)
+            model_helpers.tree_segment(slot, text[-1], draft, parents, device)
             for slot, text, draft, parents in zip(slots, texts, drafts, PARENTS, strict=True)
         ]
         out = runner.forward(batch if turn else batch[::-1])  # in any order
         for b in range(2):
-            error = worlds.tree_error(out.logits[b], texts[b], drafts[b], PARENTS[b], ask)
+            error = model_helpers.tree_error(out.logits[b], texts[b], drafts[b], PARENTS[b], ask)
             assert error < TOLERANCE, f"row {b}, turn {turn}: {error}"
             runner.commit(slots[b], [0, *(node + 1 for node in PATHS[b])])
-            texts[b] += [drafts[b][i] for i in PATHS[b]] + worlds.random_prompt(1, seed=10 * turn + b)
+            texts[b] += [drafts[b][i] for i in PATHS[b]] + model_helpers.random_prompt(1, seed=10 * turn + b)
 
 
-@pytest.mark.parametrize("name", worlds.FAMILIES)
+@pytest.mark.parametrize("name", model_helpers.FAMILIES)
 def test_a_given_embedding_is_read_as_its_token_is(name: str, device: str) -> None:
     """Wherever a family scales its embeddings or adds positions to them; the token it stands for is not looked at."""
-    model = worlds.family(name, device=device)
+    model = model_helpers.family(name, device=device)
     runner = Runner(model)
-    slot, text = runner.open(), worlds.random_prompt(12)
+    slot, text = runner.open(), model_helpers.random_prompt(12)
     runner.prefill(slot, text[:-2], chunk=5)
     tokens = torch.tensor(text[-2:], device=device)
     with torch.inference_mode():
         states = runner.embed(tokens)
     out = runner.forward([Segment(slot, torch.full_like(tokens, 7), states=states)])
-    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE
+    assert float((out.logits[0, -1] - model_helpers.next_logits_function(model)(text)).abs().max()) < TOLERANCE
     slot.scratch = 0
     out = runner.forward([Segment(slot, tokens)])
-    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE, (
+    assert float((out.logits[0, -1] - model_helpers.next_logits_function(model)(text)).abs().max()) < TOLERANCE, (
         "and it is over then"
     )
 
 
-@pytest.mark.parametrize("name", worlds.FAMILIES)
+@pytest.mark.parametrize("name", model_helpers.FAMILIES)
 def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: str) -> None:
-    model = worlds.family(name, device=device)
+    model = model_helpers.family(name, device=device)
     runner = Runner(model)
-    slot, text = runner.open(), worlds.random_prompt(12)
+    slot, text = runner.open(), model_helpers.random_prompt(12)
     runner.prefill(slot, text[:-2], chunk=5)
     out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))], layers=(0, 1))
 
     fewer: dict[str, Any] = {"num_hidden_layers": 2}
     if name in ("gemma3_text", "gpt_oss"):
         fewer["layer_types"] = model.config.layer_types[:2]
-    config = worlds.FAMILIES[name](**fewer)
-    shallow: Any = worlds.random_model(config, device=device)
+    config = model_helpers.FAMILIES[name](**fewer)
+    shallow: Any = model_helpers.random_model(config, device=device)
     shallow.load_state_dict(model.state_dict(), strict=False)
-    wanted = worlds.next_logits_function(shallow)(text)
+    wanted = model_helpers.next_logits_function(shallow)(text)
     assert float((out.logits[0, -1] - wanted).abs().max()) < TOLERANCE
 
     runner.rewind(slot, len(text) - 2)  # what the first layers wrote is overwritten by the whole model
     out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))])
-    assert float((out.logits[0, -1] - worlds.next_logits_function(model)(text)).abs().max()) < TOLERANCE
+    assert float((out.logits[0, -1] - model_helpers.next_logits_function(model)(text)).abs().max()) < TOLERANCE
 
 
 def test_a_draft_continues_over_several_forwards(device: str) -> None:
     """Scratch nodes of earlier forwards are seen by later ones, with their own positions, in sliding layers too."""
-    model = worlds.family("gemma3_text", device=device)
-    runner, ask = Runner(model), worlds.next_logits_function(model)
-    text, draft, parents = worlds.random_prompt(9), worlds.random_prompt(5, seed=5), [-1, -1, 0, 1, 2]
+    model = model_helpers.family("gemma3_text", device=device)
+    runner, ask = Runner(model), model_helpers.next_logits_function(model)
+    text, draft, parents = model_helpers.random_prompt(9), model_helpers.random_prompt(5, seed=5), [-1, -1, 0, 1, 2]
     slot = runner.open()
     runner.prefill(slot, text[:-1])
-    whole = worlds.tree_segment(slot, text[-1], draft, parents, device)
+    whole = model_helpers.tree_segment(slot, text[-1], draft, parents, device)
     assert whole.attention_mask is not None
     assert whole.depth is not None
     for a, b in ((0, 1), (1, 3), (3, 6)):  # the root, the first level, the rest
         part = Segment(slot, whole.tokens[a:b], whole.attention_mask[a:b, :b], whole.depth[a:b])
         out = runner.forward([part])
         for node in range(a - 1, b - 1):
-            wanted = ask([*text, *(draft[i] for i in worlds.path_to(parents, node))])
+            wanted = ask([*text, *(draft[i] for i in model_helpers.path_to(parents, node))])
             assert float((out.logits[0, node + 1 - a] - wanted).abs().max()) < TOLERANCE
 
 
 def test_closing_a_row_moves_the_last_one_into_its_place(device: str) -> None:
-    model = worlds.family("llama", device=device)
-    runner, ask = Runner(model), worlds.next_logits_function(model)
-    texts = [worlds.random_prompt(4 + i, seed=i) for i in range(3)]
+    model = model_helpers.family("llama", device=device)
+    runner, ask = Runner(model), model_helpers.next_logits_function(model)
+    texts = [model_helpers.random_prompt(4 + i, seed=i) for i in range(3)]
     slots = [runner.open() for _ in texts]
     for slot, text in zip(slots, texts, strict=True):
         runner.prefill(slot, text[:-1])

@@ -7,9 +7,9 @@ import json
 import shutil
 from pathlib import Path
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.engine import Engine, Request, load_models
@@ -21,7 +21,7 @@ from workbench.models.pretrained import load_model
 
 
 def model(seed: int = 0) -> torch.nn.Module:
-    return worlds.family("llama", seed, vocab_size=257)
+    return model_helpers.family("llama", seed, vocab_size=257)
 
 
 def test_fingerprint_survives_rounding_but_not_retraining() -> None:

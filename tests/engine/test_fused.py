@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels import compilation, fused
@@ -32,7 +32,7 @@ may_use_tiles = compilation.may_use_tiles
 
 
 def small(kind: str = "llama", **overrides: Any) -> Any:
-    return worlds.family(kind, **SIZES | overrides).to(torch.bfloat16)
+    return model_helpers.family(kind, **SIZES | overrides).to(torch.bfloat16)
 
 
 def compiled(model: Any) -> Runner:
@@ -78,11 +78,11 @@ def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
         if way == "lean":
             runner._lean.fused = None  # type: ignore[union-attr]
         slots = [runner.open(), runner.open()]
-        runner.prefill(slots[0], worlds.random_prompt(13, seed=1), chunk=6)
-        runner.prefill(slots[1], worlds.random_prompt(4, seed=2))
+        runner.prefill(slots[0], model_helpers.random_prompt(13, seed=1), chunk=6)
+        runner.prefill(slots[1], model_helpers.random_prompt(4, seed=2))
         batch = [
-            worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2]),
-            worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0]),
+            model_helpers.tree_segment(slots[0], 3, model_helpers.random_prompt(4, seed=3), [-1, -1, 0, 2]),
+            model_helpers.tree_segment(slots[1], 5, model_helpers.random_prompt(2, seed=4), [-1, 0]),
         ]
         whole = runner.forward(batch, capture_layers={1, 2})
         for slot in slots:
@@ -179,32 +179,32 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
 @WAYS
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
-    runner, text = compiled(small(kind)), worlds.random_prompt(40, seed=7)
-    alone = worlds.chunked_logits(runner, text, [1] * 40)
+    runner, text = compiled(small(kind)), model_helpers.random_prompt(40, seed=7)
+    alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
-        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
+        assert torch.equal(model_helpers.chunked_logits(runner, text, pieces), alone)
 
 
 def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: True)  # torch's alone
-    runner, text = compiled(small()), worlds.random_prompt(40, seed=7)
-    alone = worlds.chunked_logits(runner, text, [1] * 40)
+    runner, text = compiled(small()), model_helpers.random_prompt(40, seed=7)
+    alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
-        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
+        assert torch.equal(model_helpers.chunked_logits(runner, text, pieces), alone)
 
 
 @WAYS
 def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
-    runner, text = compiled(small()), worlds.random_prompt(30, seed=3)
-    alone = worlds.chunked_logits(runner, text, [1] * 30)
+    runner, text = compiled(small()), model_helpers.random_prompt(30, seed=3)
+    alone = model_helpers.chunked_logits(runner, text, [1] * 30)
     slot, other = runner.open(), runner.open()
     runner.prefill(slot, text[:20])
-    runner.prefill(other, worlds.random_prompt(11, seed=4))
+    runner.prefill(other, model_helpers.random_prompt(11, seed=4))
     # the text goes on along nodes 1, 2, 5, 6 of a tree whose other branches differ
     tokens, parents = [63, text[21], text[22], 60, 61, text[23], text[24]], [-1, -1, 1, 0, 1, 2, 5]
     both = [
-        worlds.tree_segment(slot, text[20], tokens, parents),
-        worlds.tree_segment(other, 5, [1, 2, 3], [-1, -1, 0]),
+        model_helpers.tree_segment(slot, text[20], tokens, parents),
+        model_helpers.tree_segment(other, 5, [1, 2, 3], [-1, -1, 0]),
     ]
     found = runner.forward(both).logits[0]
     assert torch.equal(found[[0, 2, 3, 6, 7]], alone[20:25])
@@ -218,25 +218,25 @@ def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_othe
 def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
+    runner, text = compiled(small()), model_helpers.random_prompt(24, seed=5)
     torch.set_num_threads(1)
-    alone = worlds.chunked_logits(runner, text, [24])
+    alone = model_helpers.chunked_logits(runner, text, [24])
     for threads in (2, 3, 5):
         torch.set_num_threads(threads)
-        assert torch.equal(worlds.chunked_logits(runner, text, [8, 8, 8]), alone)
+        assert torch.equal(model_helpers.chunked_logits(runner, text, [8, 8, 8]), alone)
     gate = threading.Event()
     assert compilation._workers is not None
     busy = [compilation._workers.submit(gate.wait) for _ in range(64)]
     try:
-        assert torch.equal(worlds.chunked_logits(runner, text, [24]), alone)
+        assert torch.equal(model_helpers.chunked_logits(runner, text, [24]), alone)
     finally:
         gate.set()
     assert all(task.result() for task in busy)
 
 
 def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, text = compiled(small()), worlds.random_prompt(24, seed=5)
-    alone = worlds.chunked_logits(runner, text, [24])
+    runner, text = compiled(small()), model_helpers.random_prompt(24, seed=5)
+    alone = model_helpers.chunked_logits(runner, text, [24])
 
     class Closed:
         def submit(self, work: Any) -> None:
@@ -244,7 +244,7 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
 
     torch.set_num_threads(3)
     monkeypatch.setattr(compilation, "_workers", Closed())
-    assert torch.equal(worlds.chunked_logits(runner, text, [24]), alone)
+    assert torch.equal(model_helpers.chunked_logits(runner, text, [24]), alone)
 
 
 def test_trees_of_the_most_nodes_are_compiled() -> None:
@@ -270,7 +270,7 @@ def test_a_padding_row_that_sees_nothing_hands_on_no_nan() -> None:
 
 def test_changed_weights_and_norms_are_seen_by_the_next_row() -> None:
     model = small()
-    runner, text = compiled(model), torch.tensor(worlds.random_prompt(6))
+    runner, text = compiled(model), torch.tensor(model_helpers.random_prompt(6))
     before = runner.forward([Segment(runner.open(), text)]).logits
     with torch.no_grad():
         model.model.norm.weight.mul_(torch.linspace(0.2, 2, 128))
@@ -291,7 +291,7 @@ def test_what_is_not_compiled_keeps_the_lean_layers(why: str, monkeypatch: pytes
         monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     model = {
         "float32": lambda: small().float(),
-        "a head of 8": lambda: worlds.family("llama", intermediate_size=96).to(torch.bfloat16),
+        "a head of 8": lambda: model_helpers.family("llama", intermediate_size=96).to(torch.bfloat16),
         "odd width": lambda: small(intermediate_size=72),
         "Qwen3's norms": lambda: small("qwen3", head_dim=32),
         "asked not to": small,
@@ -371,7 +371,7 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
         asked.clear()
         for n in (1, 16, 17, fused.MOST, fused.MOST + 1):
             slot = runner.open()
-            runner.forward([Segment(slot, torch.tensor(worlds.random_prompt(n)))])
+            runner.forward([Segment(slot, torch.tensor(model_helpers.random_prompt(n)))])
             runner.close(slot)
         assert asked == wanted
 
@@ -379,14 +379,14 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """A target and a drafter of middling quality in bfloat16, and heads for it."""
-    found, target = worlds.make_models("llama", noise=None, **SIZES), small()
-    drafter = worlds.noisy_copy(target, 0.15)
+    found, target = model_helpers.make_models("llama", noise=None, **SIZES), small()
+    drafter = model_helpers.noisy_copy(target, 0.15)
     found.target, found.drafter = compiled(target), compiled(drafter)
     found.drafter_name, found.drafter_problem = "noisy", ""
     folder = tmp_path_factory.mktemp("medusa")
     found.heads = {
-        "medusa": worlds.write_random_medusa(folder, found),
-        **worlds.write_random_heads(folder.parent, found),
+        "medusa": model_helpers.write_random_medusa(folder, found),
+        **model_helpers.write_random_heads(folder.parent, found),
     }
     return found
 
@@ -395,7 +395,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 @pytest.mark.usefixtures("own_cache")
 def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models) -> None:
     """All methods at once in one batch, and every third one alone."""
-    methods, prompt = worlds.text_methods(), worlds.repeating_prompt(13, period=5)
+    methods, prompt = model_helpers.text_methods(), model_helpers.repeating_prompt(13, period=5)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
     engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(prompt, method, max_new_tokens=40)) for method in methods}

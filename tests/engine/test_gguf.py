@@ -26,7 +26,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import load_models
 from workbench.interop.gguf import export_gguf
-from workbench.models import converted
+from workbench.models import converted_models
 from workbench.models import gguf as reading
 from workbench.models.bundle import bundled
 from workbench.models.names import locate, weight_bytes
@@ -108,7 +108,9 @@ def test_a_tokenizer_that_lies_beside_the_file_is_another_models(file: Path, tmp
     words = other["model"]["vocab"]
     words["a"], words["b"] = words["b"], words["a"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(other))
-    copy = converted.convert(altered(beside, tmp_path / "own.gguf", {"general.name": "own"}))  # not the one made above
+    copy = converted_models.convert(
+        altered(beside, tmp_path / "own.gguf", {"general.name": "own"})
+    )  # not the one made above
     own = AutoTokenizer.from_pretrained(bundled()["text-drafter"])
     assert AutoTokenizer.from_pretrained(copy).encode("a b ab") == own.encode("a b ab")
 
@@ -129,7 +131,7 @@ def test_quantised_weights_are_ggufs_own_numbers_to_half_a_float16s_last_bit(
     file: Path, tmp_path: Path, kind: str
 ) -> None:
     quantised = altered(file, tmp_path / "q.gguf", ffn_down=kind, ffn_norm="F32")
-    state = load_file(converted.convert(quantised) / "model.safetensors")
+    state = load_file(converted_models.convert(quantised) / "model.safetensors")
     wanted = next(t for t in gguf.GGUFReader(quantised).tensors if t.name == "blk.0.ffn_down.weight")
     theirs = torch.from_numpy(np.array(gguf.dequantize(wanted.data, wanted.tensor_type), dtype=np.float32))
     ours = state["model.layers.0.mlp.down_proj.weight"]
@@ -198,9 +200,9 @@ def test_what_cannot_be_a_target_is_refused_in_words_and_leaves_nothing(
     if what == "more" and gguf.GGUFReader(file).fields["llama.block_count"].contents() < 2:
         facts = {"llama.block_count": 0}
     with pytest.raises(ModelError, match=says) as caught:
-        converted.convert(altered(file, tmp_path / "wrong.gguf", facts, **kinds))
+        converted_models.convert(altered(file, tmp_path / "wrong.gguf", facts, **kinds))
     assert caught.value.remedy
-    assert converted.copies() == []
+    assert converted_models.copies() == []
     assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
 
 
@@ -211,7 +213,7 @@ def test_a_half_downloaded_file_is_named_as_such(file: Path, tmp_path: Path, cac
     for opens in (locate, lambda name: hub.fetch(name, Progress(name), 1 << 40)):
         with pytest.raises(ModelError, match=r"cut|no GGUF"):
             opens(str(cut))
-    assert converted.copies() == []
+    assert converted_models.copies() == []
 
 
 def test_a_file_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -228,11 +230,11 @@ def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeyp
 
     monkeypatch.setattr(reading, "save_file", full)
     with pytest.raises(CapacityError, match=r"full.*WORKBENCH_CACHE"):
-        converted.convert(file)
+        converted_models.convert(file)
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(cache.parent))
     assert [p.name for p in cache.iterdir() if p.is_dir()] == []
-    assert converted.is_intact(converted.convert(file)), "with room again it goes on"
+    assert converted_models.is_intact(converted_models.convert(file)), "with room again it goes on"
 
 
 CONVERT = (
@@ -280,9 +282,9 @@ def test_a_kill_in_the_middle_leaves_nothing_that_counts_and_the_next_start_make
     assert process.returncode == -signal.SIGKILL
     parts = [p for p in cache.iterdir() if p.is_dir()]
     assert len(parts) == 1, "what was begun lies there"
-    assert converted.copies() == []
-    place = converted.convert(file)
-    assert [p for p in cache.iterdir() if p.is_dir()] == [place] == converted.copies()
+    assert converted_models.copies() == []
+    place = converted_models.convert(file)
+    assert [p for p in cache.iterdir() if p.is_dir()] == [place] == converted_models.copies()
     assert place not in parts
     load_model(str(file), torch.device("cpu"), torch.float32)
 
@@ -299,10 +301,10 @@ def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytes
         dequantise(source, folder, told)
 
     monkeypatch.setattr(reading, "dequantise", slow)
-    second = threading.Thread(target=lambda: (inside.wait(120), places.append(converted.convert(file))))
+    second = threading.Thread(target=lambda: (inside.wait(120), places.append(converted_models.convert(file))))
     places: list[Path] = []
     second.start()
-    places.append(converted.convert(file))
+    places.append(converted_models.convert(file))
     second.join(60)
     assert len(made) == 1
     assert places[0] == places[1]
@@ -319,45 +321,45 @@ def test_whoever_waits_for_a_copy_that_another_process_makes_is_told_and_may_lea
         if len(told) == 2:
             raise Left
 
-    place = converted.copy_folder(file.stem, converted.sum_of(file))
+    place = converted_models.copy_folder(file.stem, converted_models.sum_of(file))
     place.parent.mkdir(parents=True, exist_ok=True)
     ended = threading.Event()
 
     def wait() -> None:
         with contextlib.suppress(Left):
-            converted.convert(file, tell)
+            converted_models.convert(file, tell)
         ended.set()
 
     with FileLock(place.with_name(f".{place.name}.lock")):
         threading.Thread(target=wait, daemon=True).start()
         assert ended.wait(20), "it waits for the lock and hears nothing"
     assert told == [0, 0]
-    assert converted.copies() == []
+    assert converted_models.copies() == []
 
 
 def test_a_damaged_copy_is_made_anew(file: Path) -> None:
-    place = converted.convert(file)
+    place = converted_models.convert(file)
     data = bytearray((place / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (place / "model.safetensors").write_bytes(data)
-    assert not converted.is_intact(place)
-    assert converted.convert(file) == place
-    assert converted.is_intact(place)
+    assert not converted_models.is_intact(place)
+    assert converted_models.convert(file) == place
+    assert converted_models.is_intact(place)
 
 
 def test_a_copy_as_it_was_made_before_goes_when_it_is_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a quarter of a gigabyte lies about for ever, and is listed as a model of its own."""
-    other = copy_of_this_format(file, monkeypatch, converted.FORMAT + 2)
-    old = copy_of_this_format(file, monkeypatch, converted.FORMAT)
-    new = copy_of_this_format(file, monkeypatch, converted.FORMAT + 1)
-    assert converted.copies() == sorted([new, other])  # and what a later version made stays
+    other = copy_of_this_format(file, monkeypatch, converted_models.FORMAT + 2)
+    old = copy_of_this_format(file, monkeypatch, converted_models.FORMAT)
+    new = copy_of_this_format(file, monkeypatch, converted_models.FORMAT + 1)
+    assert converted_models.copies() == sorted([new, other])  # and what a later version made stays
     assert not old.exists()
 
 
 def copy_of_this_format(file: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> Path:
     with monkeypatch.context() as patched:
-        patched.setattr(converted, "FORMAT", number)
-        return converted.convert(file)
+        patched.setattr(converted_models, "FORMAT", number)
+        return converted_models.convert(file)
 
 
 def test_progress_is_told_in_bytes_of_the_file_and_ends_full(file: Path) -> None:
@@ -374,7 +376,7 @@ def test_progress_is_told_in_bytes_of_the_file_and_ends_full(file: Path) -> None
 
 def test_large_models_are_written_in_shards_that_load(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SHARD", 200_000)
-    place = converted.convert(file)
+    place = converted_models.convert(file)
     index = json.loads((place / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) == len(list(place.glob("*.safetensors"))) > 2
     back = load_model(str(file), torch.device("cpu"), torch.float32).state_dict()
@@ -385,12 +387,12 @@ def test_large_models_are_written_in_shards_that_load(file: Path, monkeypatch: p
 def test_without_the_package_the_way_to_it_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(WorkbenchError, match="pip install gguf"):
-        converted.convert(file)
+        converted_models.convert(file)
 
 
 def test_two_files_of_one_name_have_two_copies(file: Path, tmp_path: Path) -> None:
     other = altered(file, tmp_path / file.name, ffn_down="F16")
-    assert converted.convert(file) != converted.convert(other)
-    assert set(converted.copies()) == {converted.copy_of(file), converted.copy_of(other)}
+    assert converted_models.convert(file) != converted_models.convert(other)
+    assert set(converted_models.copies()) == {converted_models.copy_of(file), converted_models.copy_of(other)}
     tokenizer: Any = AutoTokenizer.from_pretrained(locate(str(other)))
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(bundled()["text-drafter"]).get_vocab()

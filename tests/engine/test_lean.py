@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from transformers import PreTrainedModel
 
 from workbench.engine import Runner
@@ -25,18 +25,18 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")
 def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
     name: str, dtype: torch.dtype, tolerance: float
 ) -> None:
-    model = worlds.family(name).to(dtype)
+    model = model_helpers.family(name).to(dtype)
     runners = [Runner(model), Runner(model)]
     assert runners[0]._lean is not None
     runners[1]._lean = None
     outputs = []
     for runner in runners:
         slots = [runner.open(), runner.open()]
-        runner.prefill(slots[0], worlds.random_prompt(13, seed=1), chunk=6)
-        runner.prefill(slots[1], worlds.random_prompt(4, seed=2))
+        runner.prefill(slots[0], model_helpers.random_prompt(13, seed=1), chunk=6)
+        runner.prefill(slots[1], model_helpers.random_prompt(4, seed=2))
         batch = [
-            worlds.tree_segment(slots[0], 3, worlds.random_prompt(4, seed=3), [-1, -1, 0, 2], "cpu"),
-            worlds.tree_segment(slots[1], 5, worlds.random_prompt(2, seed=4), [-1, 0], "cpu"),
+            model_helpers.tree_segment(slots[0], 3, model_helpers.random_prompt(4, seed=3), [-1, -1, 0, 2], "cpu"),
+            model_helpers.tree_segment(slots[1], 5, model_helpers.random_prompt(2, seed=4), [-1, 0], "cpu"),
         ]
         whole = runner.forward(batch, capture_layers={1})
         for slot in slots:
@@ -61,18 +61,18 @@ def test_a_model_whose_arithmetic_differs_keeps_its_own_forward(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(lean, "KINDS", ("GraniteModel",))  # Llama's parts, multipliers between
-    model = worlds.family("granite")
+    model = model_helpers.family("granite")
     assert make_lean_decoder(model, 64) is not None
     model.model.embedding_multiplier = 3.0
     with caplog.at_level(logging.WARNING):
         assert make_lean_decoder(model, 64) is None
     assert "keeps its own forward" in caplog.text
-    assert make_lean_decoder(worlds.family("llama"), 64) is None  # not among KINDS now
+    assert make_lean_decoder(model_helpers.family("llama"), 64) is None  # not among KINDS now
 
 
 def attention_sink_model(kind: str) -> PreTrainedModel:
     """A model whose first layer makes one direction huge, as the attention sinks of trained models are."""
-    model = worlds.family(kind)
+    model = model_helpers.family(kind)
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[3].mul_(3000.0)
         for layer in model.model.layers[1:]:
@@ -113,7 +113,7 @@ def last_mlp(decoder: LeanDecoder) -> torch.nn.Module:
 
 @pytest.mark.parametrize("kind", ["scale", "order", "gate and up", "norms of heads", "rope", "norms", "one weight",
                                   "embeddings", "head"])  # fmt: skip
-@pytest.mark.parametrize("make", [attention_sink_model, lambda kind: worlds.family(kind).to(torch.bfloat16)])
+@pytest.mark.parametrize("make", [attention_sink_model, lambda kind: model_helpers.family(kind).to(torch.bfloat16)])
 def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
     kind: str, make: Callable[[str], PreTrainedModel]
 ) -> None:
@@ -130,23 +130,23 @@ def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
 
 
 def test_changed_weights_are_seen_by_the_next_row() -> None:
-    model = worlds.family("llama")
-    runner, text = Runner(model), worlds.random_prompt(6)
+    model = model_helpers.family("llama")
+    runner, text = Runner(model), model_helpers.random_prompt(6)
     before = runner.forward([Segment(runner.open(), torch.tensor(text))]).logits
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight.mul_(1.5)
     after = runner.forward([Segment(runner.open(), torch.tensor(text))]).logits
     assert not torch.allclose(before, after)
-    torch.testing.assert_close(after[0, -1], worlds.next_logits_function(model)(text))
+    torch.testing.assert_close(after[0, -1], model_helpers.next_logits_function(model)(text))
 
 
 def test_a_changed_head_is_seen_by_the_next_row() -> None:
-    model = worlds.family("llama").double()
-    runner, prompt = Runner(model), worlds.random_prompt(5, seed=6)
-    before = worlds.hf_greedy(model, prompt, 4)
+    model = model_helpers.family("llama").double()
+    runner, prompt = Runner(model), model_helpers.random_prompt(5, seed=6)
+    before = model_helpers.hf_greedy(model, prompt, 4)
     head = model.get_output_embeddings().get_parameter("weight")
     head.data = head.data.flip(0)  # other storage, as after loading other weights
-    after = worlds.hf_greedy(model, prompt, 4)
+    after = model_helpers.hf_greedy(model, prompt, 4)
     assert before != after
     slot = runner.open()
     out = runner.forward([Segment(slot, torch.tensor(prompt))])
@@ -154,7 +154,7 @@ def test_a_changed_head_is_seen_by_the_next_row() -> None:
 
 
 def test_the_check_leaves_no_copies_behind() -> None:
-    model = pack(worlds.family("llama").to(torch.bfloat16))
+    model = pack(model_helpers.family("llama").to(torch.bfloat16))
     runner = Runner(model)
     assert runner._lean is not None
     packed = [module for module in model.modules() if isinstance(module, PackedLinear)]

@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 from methods.test_contract import N_LAYERS, SAMPLED, values_of
 
 from workbench.core.sampling import SamplingParams
@@ -22,27 +22,27 @@ from workbench.models.bundle import bundled
 from workbench.trace.metrics import summary
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
-PROMPT = worlds.repeating_prompt(13, period=5)
+PROMPT = model_helpers.repeating_prompt(13, period=5)
 
-every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
+every_method = pytest.mark.parametrize("method", model_helpers.text_methods(), ids=lambda method: method.name)
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A target, a drafter of middling quality, and heads."""
-    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def copy_models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """A target whose drafter is a copy of it: every path is accepted to its end."""
-    return worlds.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def greedy_text(llama: Models) -> list[int]:
     """Hugging Face's continuation of PROMPT."""
-    return worlds.hf_greedy(llama.target.model, PROMPT, 48)
+    return model_helpers.hf_greedy(llama.target.model, PROMPT, 48)
 
 
 def run(models: Models, method: Method | ConfiguredMethod, n: int = 24, prompt: Any = PROMPT, **options: Any) -> Any:
@@ -58,18 +58,18 @@ MORE_FAMILIES = ("llama", "mistral", "qwen3_moe", "gpt_oss")
 """Tested on demand: test_contract.py tests every method on a Llama, test_families.py the trees of the others."""
 
 
-@pytest.mark.parametrize("family", worlds.mark_on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
+@pytest.mark.parametrize("family", model_helpers.mark_on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
 def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
     """All at once behind a prompt, and alone behind a single token; that is dealt out: each on two families."""
-    models = worlds.make_models(family, seed=2, noise=0.15, device=device, heads=tmp_path)
-    methods, single = worlds.text_methods(), worlds.random_prompt(1, seed=5)
-    wanted = worlds.hf_greedy(models.target.model, PROMPT, 24)
+    models = model_helpers.make_models(family, seed=2, noise=0.15, device=device, heads=tmp_path)
+    methods, single = model_helpers.text_methods(), model_helpers.random_prompt(1, seed=5)
+    wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 24)
     engine = Engine(models, max_sequences=len(methods))
     rows = {method.name: engine.submit(Request(PROMPT, method, max_new_tokens=24)) for method in methods}
     while not engine.is_idle:
         engine.step()
     assert {name: row.trace and row.trace.token_ids for name, row in rows.items()} == dict.fromkeys(rows, wanted)
-    wanted = worlds.hf_greedy(models.target.model, single, 24)
+    wanted = model_helpers.hf_greedy(models.target.model, single, 24)
     dealt = methods[(FAMILIES + MORE_FAMILIES).index(family) % 3 :: 3]
     alone = {m.name: engine.generate(Request(single, m, max_new_tokens=24)).token_ids for m in dealt}
     assert alone == dict.fromkeys(alone, wanted)
@@ -87,8 +87,10 @@ def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
 @pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
 @pytest.mark.parametrize(
     "method",
-    worlds.mark_on_demand_unless(
-        worlds.representative_names() | {"autoregressive"}, worlds.text_methods(), lambda method: method.name
+    model_helpers.mark_on_demand_unless(
+        model_helpers.representative_names() | {"autoregressive"},
+        model_helpers.text_methods(),
+        lambda method: method.name,
     ),
 )
 def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tuple[list[int], list[int]]) -> None:
@@ -110,7 +112,7 @@ def bundled_text(bundled_models: Models) -> tuple[list[int], list[int]]:
     """A prompt that repeats itself, and Hugging Face's continuation."""
     prompt = bundled_models.tokenizer.encode("Tom had a red ball. Tom had a red hat. Tom had")
     eos: Any = sorted(bundled_models.eos) or None
-    return prompt, worlds.hf_greedy(bundled_models.target.model, prompt, 48, eos=eos and eos[0])
+    return prompt, model_helpers.hf_greedy(bundled_models.target.model, prompt, 48, eos=eos and eos[0])
 
 
 # -- many rows --------------------------------------------------------------------------------------------------------
@@ -120,8 +122,8 @@ def requests(seed: int) -> list[Request]:
     """One request a method, greedy and sampled in turn, with prompts and lengths of their own."""
     rng = random.Random(seed)
     found = []
-    for i, method in enumerate(2 * worlds.text_methods()):
-        prompt = worlds.repeating_prompt(rng.randint(1, 30), seed=i, period=rng.randint(2, 6))
+    for i, method in enumerate(2 * model_helpers.text_methods()):
+        prompt = model_helpers.repeating_prompt(rng.randint(1, 30), seed=i, period=rng.randint(2, 6))
         sampling = SAMPLED if (i + seed) % 2 else SamplingParams()
         found.append(Request(prompt, random_setting(method, rng), sampling, rng.randint(1, 20), seed=100 * seed + i))
     rng.shuffle(found)
@@ -174,7 +176,8 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
     rng = random.Random(seed)
     engine = Engine(llama)
     rows = [
-        engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48)) for m in worlds.text_methods()[:3]
+        engine.submit(Request(PROMPT, random_setting(m, rng), max_new_tokens=48))
+        for m in model_helpers.text_methods()[:3]
     ]
     switches = 0
     while not engine.is_idle:
@@ -182,7 +185,7 @@ def test_random_switches_never_change_greedy_text(seed: int, llama: Models, gree
         row = rng.choice(rows)
         if row.status in ENDED or rng.random() < 0.3:
             continue
-        method = rng.choice(worlds.text_methods())
+        method = rng.choice(model_helpers.text_methods())
         setting = random_setting(method, rng)
         row.change(method, dict(setting.values), SamplingParams(top_k=rng.randint(0, 9)))
         switches += 1
@@ -214,7 +217,7 @@ def test_the_trace_records_a_switch_at_the_round_it_takes_effect(llama: Models, 
 
 
 def test_a_change_that_cannot_be_is_said_and_the_run_goes_on(device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=20))
     engine.step()
@@ -222,7 +225,7 @@ def test_a_change_that_cannot_be_is_said_and_the_run_goes_on(device: str) -> Non
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
-    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 20)
+    assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 20)
     assert {r.method for r in row.trace.rounds} == {"prompt-lookup"}
     assert any("cannot run" in note for r in row.trace.rounds for note in r.notes)
 
@@ -236,7 +239,7 @@ def test_switching_to_temperature_zero_continues_greedily(llama: Models) -> None
     row.change(sampling=SamplingParams())
     while row.status not in ENDED:
         engine.step()
-    rest = worlds.hf_greedy(llama.target.model, before, len(row.committed) - len(before))
+    rest = model_helpers.hf_greedy(llama.target.model, before, len(row.committed) - len(before))
     assert row.committed[len(before) :] == rest
 
 

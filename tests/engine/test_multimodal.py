@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
 import transformers
-import worlds
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
@@ -135,10 +135,10 @@ def _noise(*shape: int) -> Tensor:
 
 def _world(config: Any, parts: list[Any], device: str, **more: Tensor | None) -> World:
     """A random model, and the tensors of a prompt. Numbers in `parts` are lengths of text; None marks vision tokens."""
-    model = worlds.random_model(config, device=device, auto=AutoModelForImageTextToText)
+    model = model_helpers.random_model(config, device=device, auto=AutoModelForImageTextToText)
     ids: list[int] = []
     for i, part in enumerate(parts):
-        ids += worlds.random_prompt(part, 60, seed=i + 1) if isinstance(part, int) else part
+        ids += model_helpers.random_prompt(part, 60, seed=i + 1) if isinstance(part, int) else part
     marked = torch.tensor([[int(t == IMAGE) for t in ids]])
     own = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
     return model, {name: (marked if v is None else v).to(device) for name, v in (own | more).items()}
@@ -179,7 +179,7 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
     ask = ask_with_pixels(model, inputs)
     runner = Runner(model)
     other, slot = runner.open(), runner.open()  # a row of plain text beside the one with pictures
-    words = worlds.random_prompt(5, 60, seed=9)
+    words = model_helpers.random_prompt(5, 60, seed=9)
     runner.prefill(other, words[:-1])
     prefill_images(runner, slot, inputs)
     text = inputs["input_ids"][0].tolist()
@@ -191,20 +191,20 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
     assert seen.embeds.shape == seen.features.shape == (len(text), 32)
     parents, path = [-1, -1, 0, 0, 1, 2, 5], [0, 2, 5]
     for turn in range(2):
-        draft = worlds.random_prompt(7, 60, seed=20 + turn)
-        alone = worlds.tree_segment(other, words[-1], draft[:1], [-1], device)
-        out = runner.forward([alone, worlds.tree_segment(slot, text[-1], draft, parents, device)])
-        error = worlds.tree_error(out.logits[1], text, draft, parents, ask)
+        draft = model_helpers.random_prompt(7, 60, seed=20 + turn)
+        alone = model_helpers.tree_segment(other, words[-1], draft[:1], [-1], device)
+        out = runner.forward([alone, model_helpers.tree_segment(slot, text[-1], draft, parents, device)])
+        error = model_helpers.tree_error(out.logits[1], text, draft, parents, ask)
         assert error < 1e-12, f"turn {turn}: {error}"
         if name != "paligemma":  # which reads no text alone
-            plain = worlds.next_logits_function(model)
+            plain = model_helpers.next_logits_function(model)
             assert float((out.logits[0, 1] - plain([*words, draft[0]])).abs().max()) < 1e-12
         runner.commit(slot, [0, *(node + 1 for node in path)])
-        text += [draft[i] for i in path] + worlds.random_prompt(1, 60, seed=40 + turn)
+        text += [draft[i] for i in path] + model_helpers.random_prompt(1, 60, seed=40 + turn)
         runner.commit(other, [0, 1])
-        words += [draft[0], *worlds.random_prompt(1, 60, seed=50 + turn)]
-    alone_again = worlds.tree_segment(slot, text[-1], [3, 5, 7], [-1, 0, 0], device)  # one row, the usual case
-    assert worlds.tree_error(runner.forward([alone_again]).logits[0], text, [3, 5, 7], [-1, 0, 0], ask) < 1e-12
+        words += [draft[0], *model_helpers.random_prompt(1, 60, seed=50 + turn)]
+    alone_again = model_helpers.tree_segment(slot, text[-1], [3, 5, 7], [-1, 0, 0], device)  # one row, the usual case
+    assert model_helpers.tree_error(runner.forward([alone_again]).logits[0], text, [3, 5, 7], [-1, 0, 0], ask) < 1e-12
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -213,9 +213,9 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
     with torch.inference_mode():
         config = hf.GenerationConfig(max_new_tokens=20, do_sample=False, pad_token_id=0)
         wanted = model.generate(**inputs, generation_config=config)[0, inputs["input_ids"].shape[1] :].tolist()
-    models = Models(Runner(model), worlds.letter_tokenizer(64), name)
-    models.heads = {"medusa": worlds.write_random_medusa(tmp_path / "medusa", models)}
-    models.drafter = Runner(worlds.family("llama", seed=3, device=device))
+    models = Models(Runner(model), model_helpers.letter_tokenizer(64), name)
+    models.heads = {"medusa": model_helpers.write_random_medusa(tmp_path / "medusa", models)}
+    models.drafter = Runner(model_helpers.family("llama", seed=3, device=device))
     engine = Engine(models)
     thorough = name in ("llava", "qwen2.5-vl")
     for method in registry.methods() if thorough else [registry.get("draft-tree"), registry.get("prompt-lookup")]:
@@ -223,12 +223,12 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
             continue
         trace = engine.generate(Request([], method, max_new_tokens=20, image_inputs=inputs))
         assert trace.token_ids == wanted, method.name
-    text = Request(worlds.repeating_prompt(9), registry.get("prompt-lookup"), max_new_tokens=8)
+    text = Request(model_helpers.repeating_prompt(9), registry.get("prompt-lookup"), max_new_tokens=8)
     if name == "paligemma":
         with pytest.raises(PromptError, match="only together with an image"):
             engine.submit(text)
     else:
-        assert engine.generate(text).token_ids == worlds.hf_greedy(model, worlds.repeating_prompt(9), 8)
+        assert engine.generate(text).token_ids == model_helpers.hf_greedy(model, model_helpers.repeating_prompt(9), 8)
 
 
 def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str, monkeypatch: Any) -> None:
@@ -239,7 +239,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
     }  # fmt: skip
     text = {k: v for k, v in TEXT.items() if v is not None} | {"cross_attention_layers": [1], "pad_token_id": 0}
     config = hf.MllamaConfig(vision_config=tower, text_config=text, image_token_index=IMAGE)
-    model = worlds.random_model(config, device=device, auto=AutoModelForImageTextToText)
+    model = model_helpers.random_model(config, device=device, auto=AutoModelForImageTextToText)
     runner = Runner(model)
     with pytest.raises(ModelError, match=r"Mllama.*cross-attention"):
         prefill_images(runner, runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
@@ -257,6 +257,6 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
 
 def test_a_prompt_with_pictures_that_does_not_fit_is_an_error(device: str) -> None:
     model, inputs = llava(device)
-    engine = Engine(Models(Runner(model, context=10), worlds.letter_tokenizer(64), "llava"))
+    engine = Engine(Models(Runner(model, context=10), model_helpers.letter_tokenizer(64), "llava"))
     with pytest.raises(PromptError, match="11 tokens"):
         engine.submit(Request([], registry.get("autoregressive"), image_inputs=inputs))

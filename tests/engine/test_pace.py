@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.engine import Engine, Request
 from workbench.engine.pacing import Pace
@@ -60,7 +60,7 @@ def test_time_stood_still_counts_from_the_end_of_the_last_round_to_the_next() ->
 
 def run_with_pace(rate: float, pause: bool = False) -> tuple[list[float], Trace]:
     """Run the engine against a clock that stands still unless a row is held back. Times at which rounds ended."""
-    engine = Engine(worlds.make_models("llama", noise=0.15))
+    engine = Engine(model_helpers.make_models("llama", noise=0.15))
     row = engine.submit(Request([1, 2, 3], registry.get("draft-model"), max_new_tokens=12, pace=rate))
     clock, ends = ManualClock(), []
     tick = 0.04 / (rate or 1)  # a small part of a token's time, so that few of the looks at the clock are in vain

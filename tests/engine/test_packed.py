@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import nn
 
 from workbench.kernels import packed as packing
@@ -64,7 +64,7 @@ def test_float64_models_are_left_alone() -> None:
 
 def test_costs_are_measured_once_and_interpolated(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    models = worlds.make_models("llama")
+    models = model_helpers.make_models("llama")
     costs = costs_of(models)
     assert all(seconds > 0 for seconds in costs.target_s.values())
     assert costs.draft_s > 0
@@ -72,7 +72,7 @@ def test_costs_are_measured_once_and_interpolated(tmp_path, monkeypatch: pytest.
     models.shared.clear()
     assert costs_of(models) == costs  # read back from the file
     models.shared.clear()
-    deeper = dataclasses.replace(models, target=worlds.make_models("llama", num_hidden_layers=5).target)
+    deeper = dataclasses.replace(models, target=model_helpers.make_models("llama", num_hidden_layers=5).target)
     assert deeper.target_name == models.target_name
     assert costs_of(deeper) != costs, "another model of the same name, as two folders' last part is"
     line = Costs({1: 1.0, 4: 4.0, 8: 6.0}, 0.5)

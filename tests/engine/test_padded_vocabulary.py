@@ -6,9 +6,9 @@ import dataclasses
 from functools import cache
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.bench.goodness import chi_square, count_firsts, joint_distribution
 from workbench.core.errors import ModelError
@@ -24,7 +24,7 @@ PROMPT = [5, 63, 13, 9, 5, 62, 13, 21, 5, 63, 13]
 
 def resized(model: Any, rows: int) -> Any:
     """Return a copy of a model with another number of embedding rows."""
-    shared_copy = worlds.noisy_copy(model, 0.1)
+    shared_copy = model_helpers.noisy_copy(model, 0.1)
     shared_copy.resize_token_embeddings(rows, mean_resizing=False)
     return shared_copy.eval().requires_grad_(False)
 
@@ -32,7 +32,7 @@ def resized(model: Any, rows: int) -> Any:
 @cache
 def padded(rows: int) -> Models:
     """Return a target of 64 tokens with a draft model of `rows`."""
-    models = worlds.make_models("llama", noise=None)
+    models = model_helpers.make_models("llama", noise=None)
     models.drafter, models.drafter_name = Runner(resized(models.target.model, rows)), "padded"
     return models
 
@@ -43,8 +43,8 @@ def test_text_is_the_targets_whatever_ids_the_draft_model_lacks(method: str, row
     models = dataclasses.replace(padded(rows), shared=padded(rows).shared | {})
     greedy = Request(PROMPT, registry.get(method), max_new_tokens=20)
     sampled = dataclasses.replace(greedy, sampling=SamplingParams(temperature=1.5), seed=3)
-    texts = worlds.generate_batched(models, [greedy, sampled])
-    assert texts[0] == worlds.hf_greedy(models.target.model, PROMPT, 20)
+    texts = model_helpers.generate_batched(models, [greedy, sampled])
+    assert texts[0] == model_helpers.hf_greedy(models.target.model, PROMPT, 20)
     assert len(texts[1]) == 20
 
 
@@ -63,7 +63,7 @@ def test_unknown_ids_are_read_as_one_token_and_known_ones_as_they_are() -> None:
 @pytest.mark.parametrize(("method", "rows"), [("draft-model", 5), ("draft-tree-sampled", 8)])
 def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None:
     """The first two tokens of 200 runs; a right sampler fails with probability 1e-4, and the seeds are fixed."""
-    models = worlds.make_small_models(6, noise=None)
+    models = model_helpers.make_small_models(6, noise=None)
     models.drafter, models.drafter_name = Runner(resized(models.target.model, rows)), "padded"
     prompt, sampling = [3, 1, 5, 1, 5, 3], SamplingParams(temperature=1.0)
     requests = [
@@ -82,7 +82,7 @@ def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None
 
 
 def test_generate_takes_a_padded_assistant_and_refuses_one_of_another_tokenizer() -> None:
-    model = worlds.family("llama")
+    model = model_helpers.family("llama")
     ids = torch.tensor([PROMPT])
     options: dict[str, Any] = {
         "attention_mask": torch.ones_like(ids), "max_new_tokens": 20, "do_sample": False, "pad_token_id": 0,

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
 import transformers
-import worlds
 
-from workbench.bench.tiny import tiny_config
+from workbench.bench.tiny_config import tiny_config
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, PromptError
 from workbench.engine import Engine, Models, Request, Runner, load_models
 from workbench.interop import speculative
@@ -21,8 +21,8 @@ from workbench.kernels.attention_span import AttentionSpan, AttentionSpans
 from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.choice import choose
-from workbench.models import admission, probe
-from workbench.models.probe import SelfTestResult
+from workbench.models import admission, model_self_test
+from workbench.models.model_self_test import SelfTestResult
 from workbench.models.runner import SCRATCH
 from workbench.trace.store import default_folder
 
@@ -33,7 +33,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def tiny(name: str, dtype: torch.dtype = torch.float64, scale: float = 12.0, **values: Any) -> Any:
-    return worlds.random_model(tiny_config(name, **values), scale=scale).to(dtype)
+    return model_helpers.random_model(tiny_config(name, **values), scale=scale).to(dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +44,14 @@ def _facts_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
-    assert probe.run_self_test(Runner(tiny(name, dtype))) == SelfTestResult()
+    assert model_self_test.run_self_test(Runner(tiny(name, dtype))) == SelfTestResult()
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scale: float) -> None:
     """With the usual initial weights attention is nearly flat, and alibi's error smaller than bfloat16's rounding."""
-    found = probe.run_self_test(Runner(tiny("mpt", dtype, scale)))
+    found = model_self_test.run_self_test(Runner(tiny("mpt", dtype, scale)))
     assert found.why_not == ""
     assert "second branch" in found.why_no_trees
 
@@ -101,15 +101,15 @@ def test_the_probe_leaves_the_runner_as_it_was() -> None:
 
 def saved(folder: Path, name: str, **values: Any) -> Path:
     tiny(name, **values).save_pretrained(folder)
-    worlds.letter_tokenizer(64).save_pretrained(folder)
+    model_helpers.letter_tokenizer(64).save_pretrained(folder)
     return folder
 
 
 def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_path: Path) -> None:
     folder = str(saved(tmp_path / "mpt", "mpt"))
     models = load_models(folder, folder, device="cpu", dtype="float64")
-    prompt = worlds.repeating_prompt(9)
-    wanted = worlds.hf_greedy(models.target.model, prompt, 12)
+    prompt = model_helpers.repeating_prompt(9)
+    wanted = model_helpers.hf_greedy(models.target.model, prompt, 12)
     engine = Engine(models)
     for name in ("autoregressive", "draft-model", "prompt-lookup", "early-exit"):
         assert engine.generate(Request(prompt, registry.get(name), max_new_tokens=12)).token_ids == wanted, name
@@ -121,13 +121,13 @@ def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_
 
 def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:
     """A policy that branches, or a method of one's own that does not say so."""
-    models = worlds.make_models("llama")
+    models = model_helpers.make_models("llama")
     models.target.why_no_trees = "Mine supports chains, not trees: so it is."
-    row = Engine(models).submit(Request(worlds.random_prompt(5), registry.get("draft-model")))
+    row = Engine(models).submit(Request(model_helpers.random_prompt(5), registry.get("draft-model")))
     slot = models.target.open()
-    models.target.prefill(slot, worlds.random_prompt(4))
+    models.target.prefill(slot, model_helpers.random_prompt(4))
     with pytest.raises(ModelError, match="chains, not trees"):
-        models.target.forward([worlds.tree_segment(slot, 1, [2, 3], [-1, -1])])
+        models.target.forward([model_helpers.tree_segment(slot, 1, [2, 3], [-1, -1])])
     assert row.status
 
 
@@ -195,7 +195,7 @@ TEMPERED: dict[str, Any] = {"num_hidden_layers": 4, "attn_temperature_tuning": T
 FAR: dict[str, Callable[[], Any]] = {
     "mistral": lambda: tiny("mistral", sliding_window=4096, max_position_embeddings=8192),
     "gemma3_text": lambda: tiny("gemma3_text", max_position_embeddings=8192),
-    "llama4_text": lambda: worlds.family("llama4_text", floor_scale=8192, attention_chunk_size=8192, **TEMPERED),
+    "llama4_text": lambda: model_helpers.family("llama4_text", floor_scale=8192, attention_chunk_size=8192, **TEMPERED),
     "ministral3": lambda: tiny("ministral3"),
 }
 """Families whose windows, chunks and temperatures begin after far more tokens than the probe reads."""
@@ -207,17 +207,17 @@ def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None
     before = model.config.to_dict()
     runner = Runner(model)
     spans = runner.geometry.masks.spans
-    assert probe.run_self_test(runner) == SelfTestResult()
+    assert model_self_test.run_self_test(runner) == SelfTestResult()
     assert model.config.to_dict() == before
     assert runner.geometry.masks.spans == spans
-    with probe.scaled_down(runner):
+    with model_self_test.scaled_down(runner):
         assert model.config.to_dict() != before, "nothing was scaled down: the test would notice no fault"
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
 def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = AttentionSpans({"full_attention": AttentionSpan()})
-    monkeypatch.setattr(probe, "attention_spans", lambda model, reach: whole)
+    monkeypatch.setattr(model_self_test, "attention_spans", lambda model, reach: whole)
     with pytest.raises(ModelError, match="other logits than in its whole text"):
         admission.admit(Runner(FAR[name]()), "Mine")
 
@@ -253,23 +253,23 @@ def test_a_temperature_that_counts_by_the_caches_length_is_noticed(monkeypatch: 
 
 
 def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
-    model = worlds.family("llama4_text", floor_scale=3, **TEMPERED)
-    ids = torch.tensor([worlds.random_prompt(12)])
+    model = model_helpers.family("llama4_text", floor_scale=3, **TEMPERED)
+    ids = torch.tensor([model_helpers.random_prompt(12)])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     wanted = model.generate(ids, **options)
     runners = [Runner(model), Runner(model)]  # as where a model drafts for itself: queries are scaled once
     assert model.generate(ids, **options).tolist() == wanted.tolist()
-    models = Models(runners[0], worlds.letter_tokenizer(64), "mine")
+    models = Models(runners[0], model_helpers.letter_tokenizer(64), "mine")
     requests = [Request(ids[0, -n:].tolist(), registry.get("prompt-lookup"), max_new_tokens=12) for n in (12, 2)]
-    assert worlds.generate_batched(models, requests)[0] == wanted[0, 12:].tolist()
+    assert model_helpers.generate_batched(models, requests)[0] == wanted[0, 12:].tolist()
     assert all(layer.self_attn.attn_temperature_tuning for layer in model.model.layers)
 
 
 def test_doge_ends_before_its_layers_leave_keys_out() -> None:
-    models = Models(Runner(tiny("doge", keep_window_size=SCRATCH + 20)), worlds.letter_tokenizer(64), "doge")
+    models = Models(Runner(tiny("doge", keep_window_size=SCRATCH + 20)), model_helpers.letter_tokenizer(64), "doge")
     assert models.target.context == 20
-    trace = Engine(models).generate(Request(worlds.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, worlds.random_prompt(9), 11)
+    trace = Engine(models).generate(Request(model_helpers.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, model_helpers.random_prompt(9), 11)
     assert f"with more than {SCRATCH + 20:,} keys in its cache" in trace.footer.warnings[0]
     with pytest.raises(ModelError, match="keys in its cache"):
         Runner(tiny("doge", keep_window_size=32))
@@ -289,14 +289,14 @@ LONGROPE = {
 
 def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
     model = tiny("phi3", **LONGROPE)
-    models = Models(Runner(model), worlds.letter_tokenizer(64), "phi")
+    models = Models(Runner(model), model_helpers.letter_tokenizer(64), "phi")
     assert models.target.context == 32
-    engine, prompt = Engine(models), worlds.repeating_prompt(20)
+    engine, prompt = Engine(models), model_helpers.repeating_prompt(20)
     trace = engine.generate(Request(prompt, registry.get("prompt-lookup"), max_new_tokens=40))
-    assert trace.token_ids == worlds.hf_greedy(model, prompt, 12)
+    assert trace.token_ids == model_helpers.hf_greedy(model, prompt, 12)
     assert "cut from 40 to 12: behind 32 tokens this model turns its keys by other factors" in trace.footer.warnings[0]
     with pytest.raises(PromptError, match="longrope"):
-        engine.submit(Request(worlds.random_prompt(33), registry.get("prompt-lookup")))
+        engine.submit(Request(model_helpers.random_prompt(33), registry.get("prompt-lookup")))
     ids = torch.tensor([prompt])
     out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
     assert out[0].tolist() == prompt + trace.token_ids
@@ -309,7 +309,7 @@ def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
 
 def test_positions_of_ones_own_are_refused_by_generate() -> None:
     model = tiny("gpt2")
-    ids = torch.tensor([worlds.random_prompt(6), [0, 0, *worlds.random_prompt(4)]])
+    ids = torch.tensor([model_helpers.random_prompt(6), [0, 0, *model_helpers.random_prompt(4)]])
     mask = torch.ones_like(ids)
     mask[1, :2] = 0
     usual = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)

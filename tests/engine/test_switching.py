@@ -8,8 +8,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.core.errors import WorkbenchError
 from workbench.core.promise import Promise
@@ -32,13 +32,15 @@ NAMES = (
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Float64; the draft model is for rasd."""
-    return worlds.make_models("llama", noise=0.2, device=device)
+    return model_helpers.make_models("llama", noise=0.2, device=device)
 
 
 def prompts() -> list[list[int]]:
     """Texts that repeat and texts that do not, of several lengths."""
     return [
-        worlds.repeating_prompt(9 + 3 * i, seed=i, period=3 + i) if i % 2 else worlds.random_prompt(7 + 4 * i, seed=i)
+        model_helpers.repeating_prompt(9 + 3 * i, seed=i, period=3 + i)
+        if i % 2
+        else model_helpers.random_prompt(7 + 4 * i, seed=i)
         for i in range(PROMPTS)
     ]
 
@@ -83,7 +85,7 @@ class Schedule:
 def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
     """Which schedules did not write Hugging Face's text, and why; also those that broke or refused a change."""
     begin = prompts()
-    wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in begin]
+    wanted = [model_helpers.hf_greedy(models.target.model, prompt, N) for prompt in begin]
     found: dict[int, str] = {}
     for first in range(seeds.start, seeds.stop, ROWS):
         engine = Engine(models, max_sequences=ROWS, record=False)

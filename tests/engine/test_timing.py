@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.tree import DraftTree
 from workbench.decoders import Method
@@ -24,12 +24,12 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.service.telemetry import Telemetry
 from workbench.trace.events import Round
 
-PROMPT = worlds.repeating_prompt(10)
+PROMPT = model_helpers.repeating_prompt(10)
 
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_models("llama", noise=0.15, context=64)
+    return model_helpers.make_models("llama", noise=0.15, context=64)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ FORWARDS = {
 
 def test_a_drafter_counts_one_forward_for_each_level_or_block(tmp_path: Path) -> None:
     """EAGLE's family counted the product with the LM head as a forward of its own: twice as many in a tree."""
-    models, found = worlds.make_models("llama", noise=0.15, heads=tmp_path / "heads"), dict[str, int]()
+    models, found = model_helpers.make_models("llama", noise=0.15, heads=tmp_path / "heads"), dict[str, int]()
     for name in FORWARDS:
         wanted = {"depth": LEVELS, "policy": "fixed"} | ({"width": 1, "nodes": 8} if name == "flash" else {})
         method = registry.get(name)

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
@@ -31,12 +31,12 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 from workbench.trace.metrics import DISTRIBUTION_ERROR, DISTRIBUTION_ERROR_BOUND
 
 FIRST = 0
-PROMPTS = [worlds.random_prompt(7, seed=1), worlds.random_prompt(12, seed=2)]
+PROMPTS = [model_helpers.random_prompt(7, seed=1), model_helpers.random_prompt(12, seed=2)]
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device)
+    return model_helpers.make_models("llama", noise=0.15, device=device)
 
 
 @dataclass
@@ -266,7 +266,7 @@ def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
 
 def test_another_method_is_not_weakened_unasked(models: Models) -> None:
     either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
-    row = worlds.make_sequence(
+    row = model_helpers.make_sequence(
         Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models
     )
     row.change(method=other)

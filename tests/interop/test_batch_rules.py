@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_helpers import family, noisy_copy, repeating_prompt
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from worlds import family, noisy_copy, repeating_prompt
 
 from workbench.interop import speculative
 from workbench.trace.metrics import summary

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_helpers import byte_tokenizer, family, noisy_copy, random_prompt, repeating_prompt
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -17,7 +18,6 @@ from transformers import (
     StoppingCriteriaList,
     TextIteratorStreamer,
 )
-from worlds import byte_tokenizer, family, noisy_copy, random_prompt, repeating_prompt
 
 from workbench.bench.goodness import chi_square
 from workbench.core.errors import MethodUnavailableError, ModelError, ParameterError, UnknownNameError

@@ -13,10 +13,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender
-from workbench.bench.contest import measure
+from workbench.bench.interleaved_measurement import measure
 from workbench.bench.prompts import load_prompts
 from workbench.bench.sample import ContenderFailedError
-from workbench.bench.worlds import tiny_model
+from workbench.bench.tiny_models import tiny_model
 from workbench.core.errors import ModelError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, load_models

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from transformers import LogitsProcessor
 
 from workbench.core.sampling import SamplingParams
@@ -60,7 +60,7 @@ class CopyingDecoder(LogitsProcessor):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
     """The input's first four tokens and the change; a token that aligns; the rest. No round of plain decoding more."""
-    models, prompt = worlds.make_models("llama", noise=None, device=device), list(range(1, 11))
+    models, prompt = model_helpers.make_models("llama", noise=None, device=device), list(range(1, 11))
     sampling = SamplingParams(temperature, processors=(CopyingDecoder(),))
     trace = Engine(models).generate(Request(prompt, registry.get("aggressive"), sampling, 10, stop_at_eos=False))
     assert trace.token_ids == [1, 2, 3, 4, 19, 6, 7, 8, 9, 10]
@@ -70,7 +70,7 @@ def test_an_edit_takes_two_rounds(temperature: float, device: str) -> None:
 
 def test_what_stands_before_the_edited_text_is_not_copied(device: str) -> None:
     """An instruction of two tokens, as `begin` says."""
-    models, prompt = worlds.make_models("llama", noise=None, device=device), [17, 18, *range(1, 9)]
+    models, prompt = model_helpers.make_models("llama", noise=None, device=device), [17, 18, *range(1, 9)]
     for begin in (0, 2):
         method = registry.get("aggressive").with_params(begin=begin, depth=4)
         trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))

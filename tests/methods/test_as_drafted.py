@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
@@ -15,7 +15,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.known import MethodInfo
+from workbench.methods.method_info import MethodInfo
 from workbench.methods.verifiers.as_drafted import AsDrafted
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DISTRIBUTION_ERROR
@@ -43,7 +43,7 @@ Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Six tokens, three layers: the recorded likeliest tokens are the whole law."""
-    return worlds.make_small_models(6, noise=None, device=device, num_hidden_layers=4, intermediate_size=32)
+    return model_helpers.make_small_models(6, noise=None, device=device, num_hidden_layers=4, intermediate_size=32)
 
 
 def run(name: str, models: Models, sampling: SamplingParams, n: int = 24, seed: int = 0, **params: Any) -> Trace:
@@ -173,5 +173,5 @@ def test_the_page_says_why_the_target_reads_on(name: str) -> None:
 
 def test_no_other_method_offers_it() -> None:
     """A new one that does has to say it, too."""
-    offers = {m.name for m in worlds.text_methods() if any(isinstance(v, AsDrafted) for v in m.other_verifiers)}
+    offers = {m.name for m in model_helpers.text_methods() if any(isinstance(v, AsDrafted) for v in m.other_verifiers)}
     assert offers == set(PARTS)

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from methods.test_drafts import WARM, chances, drafts, read_by
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,7 +49,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, untrained weights; float64."""
-    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
+    return model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
     return torch.stack([distributions[i] for i in range(1, masks + 1)])
 
 
-@pytest.mark.parametrize("steps", worlds.mark_on_demand_unless(("1", "3"), [1, 2, 3, 7]))
+@pytest.mark.parametrize("steps", model_helpers.mark_on_demand_unless(("1", "3"), [1, 2, 3, 7]))
 def test_drafts_are_what_the_pass_by_hand_says(steps: int, models: Models) -> None:
     """Behind every text that comes up, whatever was accepted before; in several steps the surest places come first."""
     found = drafts(models, NAME, SamplingParams(), n=12, depth=7, unmaskings=steps)
@@ -217,10 +217,10 @@ def test_a_place_learns_from_the_text_before_its_block_and_from_what_is_in_sight
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
     """Of a block nothing stays, however often it was asked, and of a draft what was accepted."""
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get(NAME).with_params(depth=3, unmaskings=2)
-    prompt = worlds.random_prompt(9)
+    prompt = model_helpers.random_prompt(9)
     row = engine.submit(Request(prompt, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
 
@@ -230,7 +230,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
             assert all(entries.used == entries.stable == state.place for entries in state.entries)
             return [torch.stack(entries.put(entries.reserve(0)[0][:, :, :, :0])) for entries in state.entries]
 
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.prime(row, models)), strict=True):
             torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-10)
@@ -290,4 +290,4 @@ def test_sizes_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_of_one_token_is_drafted_for_too(prompt: list[int], models: Models) -> None:
     request = Request(prompt, registry.get(NAME), max_new_tokens=6, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from methods.test_drafts import drafts, features
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from workbench.training.family.chimera import compute_draft_states, guesses
 from workbench.training.heads.artefact import save_net
 
 D, C, N = 16, 8, 6
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(blocks: int = 3, width: int = D, **more: Any) -> ChimeraHeads:
@@ -90,7 +90,7 @@ def test_later_levels_see_the_states_that_stand_in_and_not_their_tokens() -> Non
 
 
 def test_nodes_are_those_of_their_paths_read_by_hand(tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None)
+    models = model_helpers.make_small_models(6, noise=None)
     net = net_of(width=models.target.hidden_size)
     models.heads["chimera"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     embed, levels = models.target.embed, set[int]()
@@ -150,18 +150,18 @@ def test_a_fresh_head_says_what_the_target_said_last_and_is_built_again() -> Non
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1], [2, 4, 1]])
 def test_a_prompt_too_short_for_three_tokens_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("chimera"), max_new_tokens=6, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
 
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("chimera").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             row.state.drafter.read(row)

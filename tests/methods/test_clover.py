@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from methods.test_drafts import drafts, features
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from workbench.training.heads.artefact import save_net
 
 D, C, N = 16, 8, 6
 KINDS: dict[str, dict[str, Any]] = {"clover": {"mixes": False}, "clover-2": {"augmenting": 2}, "ours": {}}
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(blocks: int = 3, width: int = D, **more: Any) -> CloverHeads:
@@ -72,7 +72,7 @@ def test_a_fresh_step_says_what_the_state_says() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> None:
     """From one plain pass of the block over the text, the newest token let in before it or behind it."""
-    models = worlds.make_small_models(6, noise=None)
+    models = model_helpers.make_small_models(6, noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     embed, levels = models.target.embed, set[int]()
@@ -127,14 +127,14 @@ def test_each_level_is_told_of_the_token_before_the_one_it_is_taught(mixes: bool
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_are_those_of_a_fresh_reading_after_every_round(kind: str, tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None)
+    models = model_helpers.make_models("llama", noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("clover").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.read(row), row.drafter.prime(row, models)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor, nn
 
 from workbench.engine import Engine, Models, Request, Runner
@@ -135,13 +135,13 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
 ) -> None:
     """The vocabulary is wide, so that rounds look at logits in one compiled pass, too."""
     wide = {"hidden_size": 2 * D, "intermediate_size": FFN, "vocab_size": 2304}
-    models: Models = worlds.make_models("llama", noise=None, **wide)
-    models.target = Runner(worlds.family("llama", **wide).to(torch.bfloat16))
+    models: Models = model_helpers.make_models("llama", noise=None, **wide)
+    models.target = Runner(model_helpers.family("llama", **wide).to(torch.bfloat16))
     kept = sorted(torch.randperm(2304, generator=torch.Generator().manual_seed(5))[:1800].tolist())
     facts = {} if hasattr(net, "lm_head") else {"draft_vocabulary": kept}
     config = save_net(net, tmp_path / net.kind, models.target_name, torch.bfloat16, **facts)
     models.heads = {net.kind: HeadInfo(net.kind, tmp_path / net.kind, config)}
-    prompt = worlds.repeating_prompt(13, period=5)
+    prompt = model_helpers.repeating_prompt(13, period=5)
     plain = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40))
     for name in names:
         engine = Engine(models)

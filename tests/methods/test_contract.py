@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from transformers import LogitsProcessor, NoRepeatNGramLogitsProcessor
 
 from workbench.core.params import ParamSpec
@@ -25,21 +25,21 @@ from workbench.methods import registry
 from workbench.trace.metrics import summary
 
 pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
-PROMPT = worlds.repeating_prompt(13, period=5)
+PROMPT = model_helpers.repeating_prompt(13, period=5)
 N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)
 LENGTH = 24
 SETTINGS = 14
 """Number of settings of a method that are used within one text."""
 
-every_method = pytest.mark.parametrize("method", worlds.text_methods(), ids=lambda method: method.name)
+every_method = pytest.mark.parametrize("method", model_helpers.text_methods(), ids=lambda method: method.name)
 Greedy = Callable[..., list[int]]
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """Return a target, a drafter of medium quality, and heads."""
-    return worlds.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ def with_copy(models: Models, context: int | None = None) -> Models:
     """Return the models with a copy of the target as drafter, and with this context length if one is given."""
     model = models.target.model
     target = models.target if context is None else Runner(model, context)
-    return dataclasses.replace(models, target=target, drafter=Runner(worlds.noisy_copy(model, 0.0), context), shared={})
+    return dataclasses.replace(
+        models, target=target, drafter=Runner(model_helpers.noisy_copy(model, 0.0), context), shared={}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def greedy(llama: Models) -> Greedy:
 
     @cache
     def write(prompt: tuple[int, ...], n: int, options: tuple[tuple[str, Any], ...]) -> list[int]:
-        return worlds.hf_greedy(llama.target.model, prompt, n, **dict(options))
+        return model_helpers.hf_greedy(llama.target.model, prompt, n, **dict(options))
 
     return lambda prompt, n, **options: write(tuple(prompt), n, tuple(options.items()))
 
@@ -97,7 +99,7 @@ def is_tried(method: Method, name: str, value: Any) -> bool:
     """Return whether a parameter is the drafter's own, or this method is the first or last one with that value."""
     if name in {field.name for field in dataclasses.fields(method.drafter)}:
         return True
-    doc, same = method.params[name].doc, [m for m in worlds.text_methods() if name in m.params]
+    doc, same = method.params[name].doc, [m for m in model_helpers.text_methods() if name in m.params]
     if method.params[name].kind == "choice":
         same = [m for m in same if value in m.params[name].choices]
     else:
@@ -107,7 +109,7 @@ def is_tried(method: Method, name: str, value: Any) -> bool:
 
 def next_method(method: Method) -> Method:
     """Return another method, to switch from and to: the next one of the catalogue."""
-    methods = worlds.text_methods()
+    methods = model_helpers.text_methods()
     return methods[(methods.index(method) + 1) % len(methods)]
 
 
@@ -209,7 +211,7 @@ def test_nothing_follows_the_end_of_text_inside_a_tree(
 ) -> None:
     """The EOS token is the first token, in the first draft, or later; the methods take these cases in turn."""
     text = greedy(PROMPT, LENGTH)
-    end = text[(0, 3, 10)[worlds.text_methods().index(method) % 3]]
+    end = text[(0, 3, 10)[model_helpers.text_methods().index(method) % 3]]
     wanted = text[: text.index(end) + 1]
     assert greedy(PROMPT, LENGTH, eos=end) == wanted
     monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
@@ -234,7 +236,7 @@ def test_the_end_of_text_is_the_last_node_of_its_path(
 def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: Models, greedy: Greedy) -> None:
     short, cases = with_copy(llama, context=32), {}
     for length in (31, 20):
-        prompt = worlds.repeating_prompt(length)
+        prompt = model_helpers.repeating_prompt(length)
         cases[f"{length}"] = Case(Request(prompt, method, max_new_tokens=50), greedy(prompt, 32 - length))
     assert failing_cases(short, cases) == {}
     trace = Engine(short).generate(cases["31"].request)

@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 import torch
-from methods.test_enumerated import DistributionTables, distance, output_distribution
+from methods.test_round_enumeration import DistributionTables, distance, output_distribution
 
 from workbench.core.tree import Sampling
-from workbench.methods import known, registry
+from workbench.methods import method_info, registry
 from workbench.methods.combinations import offers
 from workbench.methods.deviation import LEAST, P, Q, explain_unsound, output_deviation, pairs, unsound_kinds
-from workbench.methods.known import MethodInfo
+from workbench.methods.method_info import MethodInfo
 from workbench.methods.tree_builders.common import ALL_BUILDERS
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.independent import Independent
@@ -74,7 +74,7 @@ def test_unsound_pairs_are_told_with_what_they_cost() -> None:
 
 
 def test_the_catalogue_holds_the_figures_and_every_pair_that_is_not_sound() -> None:
-    costs = known.deviations()
+    costs = method_info.deviations()
     for verifier, of in costs.items():
         for kind, value in of.items():
             if "k-seq" not in (verifier,):  # which takes seconds

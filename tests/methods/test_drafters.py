@@ -8,16 +8,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor
 from transformers.generation import PromptLookupCandidateGenerator
 
 from workbench.bench.goodness import chi_square
-from workbench.core.draw import Purpose, RandomStream
+from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.draft_verify.draft_plan import Plan
@@ -27,7 +27,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.ngram import NGram, NGramIndex
 from workbench.methods.drafters.token_recycling import RANKS, TokenRecycling
 from workbench.methods.drafters.trie import LookaheadTrie, Trie, TrieNode
-from workbench.methods.drafters.warmth import WARM_NOTICE
+from workbench.methods.drafters.warm_start import WARM_NOTICE
 from workbench.methods.tree_builders import stochastic_beam
 from workbench.methods.tree_builders.template import Template
 from workbench.trace.metrics import summary
@@ -76,7 +76,7 @@ def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: s
 @pytest.fixture(scope="module")
 def eos_models() -> Models:
     """A world where token 0 ends a text."""
-    models = worlds.make_small_models(5, noise=None)
+    models = model_helpers.make_small_models(5, noise=None)
     models.target.model.generation_config.eos_token_id = 0
     return models
 
@@ -87,7 +87,7 @@ def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int
     theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
     wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
-    row = worlds.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
+    row = model_helpers.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
     row.state.drafter = drafter.init_state(row, ended)
     assert drafter.propose_one(row, Plan(most)).tokens.tolist() == wanted
 
@@ -142,7 +142,7 @@ def test_the_best_subtree_is_the_brute_force_one(items: list[Branch], n: int, de
     scores = {path: node.score(1, weight) for path, node in prefixes(trie.root).items() if len(path) <= depth}
     seen = {p: s for p, s in scores.items() if all(scores[p[: i + 1]] > 0 for i in range(len(p)))}
     tokens, parents = trie.best(trie.root, 1, weight, n, depth)
-    paths = [tuple(tokens[i] for i in worlds.path_to(parents, node)) for node in range(len(tokens))]
+    paths = [tuple(tokens[i] for i in model_helpers.path_to(parents, node)) for node in range(len(tokens))]
     assert len(paths) == len(set(paths)) == min(n, len(seen))
     assert set(paths) <= set(seen)
     wanted = sorted(seen.values(), reverse=True)[: len(paths)]  # a child never scores more than its parent
@@ -193,9 +193,9 @@ def test_the_prompt_outweighs_what_was_written_unless_told_otherwise() -> None:
 
 
 def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     engine, method = Engine(models), registry.get("lookahead-trie").with_params(warm=True)
-    prompt = worlds.repeating_prompt(16)
+    prompt = model_helpers.repeating_prompt(16)
     first, second = (engine.generate(Request(prompt, method, max_new_tokens=40)) for _ in range(2))
     assert first.token_ids == second.token_ids
     assert summary(second)["tau"] > summary(first)["tau"]
@@ -207,13 +207,13 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
 @pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
 def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_path: Path) -> None:
     """At its beginning, or when it is made warm; on the method's page beside the parameter."""
-    models, method = worlds.make_models("llama", noise=0.15, device=device), registry.get(name)
-    models.heads |= worlds.write_random_heads(tmp_path, models)
+    models, method = model_helpers.make_models("llama", noise=0.15, device=device), registry.get(name)
+    models.heads |= model_helpers.write_random_heads(tmp_path, models)
     engine = Engine(models)
     learns = {"rate": 1e-3} if "rate" in method.params else {}  # some keep nothing unless they learn
     warm, cold = (method.with_params(warm=value, **learns) for value in (True, False))
     assert "seeded run then depends on earlier ones" in method.params["warm"].doc
-    request = Request(worlds.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
+    request = Request(model_helpers.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
     assert engine.generate(request).footer.warnings == []
     assert engine.generate(dataclasses.replace(request, method=warm)).footer.warnings == [WARM_NOTICE]
     row = engine.submit(request)
@@ -233,9 +233,11 @@ def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_p
 
 def recycling_row(nodes: int = 24) -> Sequence:
     """A row that is never run: one committed token, an empty table."""
-    models = worlds.make_models("llama", noise=None)
+    models = model_helpers.make_models("llama", noise=None)
     drafter = TokenRecycling()
-    row = worlds.make_sequence(Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models)
+    row = model_helpers.make_sequence(
+        Request([1], registry.get("token-recycling").with_params(nodes=nodes)), [1], models
+    )
     row.state.drafter = drafter.init_state(row, models)
     return row
 
@@ -274,13 +276,13 @@ def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
 
 
 def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
-    prompt = worlds.random_prompt(9)
+    prompt = model_helpers.random_prompt(9)
     row = engine.submit(Request(prompt, registry.get("token-recycling"), max_new_tokens=12))
     while row.n_new < 1:
         engine.step()
-    wanted = worlds.next_logits_function(models.target.model)(prompt).topk(RANKS).indices.tolist()
+    wanted = model_helpers.next_logits_function(models.target.model)(prompt).topk(RANKS).indices.tolist()
     assert row.state.drafter.table[prompt[-1]].tolist() == wanted
     row.cancel()
 
@@ -294,7 +296,7 @@ class NoUpdates(TokenRecycling):
 
 def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
     """The token behind which the target has named successors is the one that it read there; the last is not read."""
-    models = worlds.make_models("llama", noise=None)
+    models = model_helpers.make_models("llama", noise=None)
     prompt = [1, 2, 3, 4]
     for reads, known in ((True, [1, 2, 3]), (False, [])):
         engine = Engine(models)
@@ -405,7 +407,7 @@ def test_impossible_tokens_are_never_drawn() -> None:
 
 
 def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
-    engine = Engine(worlds.make_models("llama", noise=0.5, device=device))
+    engine = Engine(model_helpers.make_models("llama", noise=0.5, device=device))
     trace = engine.generate(
         Request([3, 4], registry.get("draft-tree-sampled"), SamplingParams(temperature=1.5), max_new_tokens=30)
     )
@@ -421,9 +423,9 @@ def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
 
 
 def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
-    row = engine.submit(Request(worlds.random_prompt(9), registry.get("early-exit").with_params(exit_layer=2)))
+    row = engine.submit(Request(model_helpers.random_prompt(9), registry.get("early-exit").with_params(exit_layer=2)))
     engine.step()
     layers: Any = models.target.cache.layers
     upper = layers[2]
@@ -436,7 +438,7 @@ def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> Non
 
 
 def test_an_exit_beyond_the_last_layer_names_the_range(device: str) -> None:
-    engine = Engine(worlds.make_models("llama", noise=None, device=device))
+    engine = Engine(model_helpers.make_models("llama", noise=None, device=device))
     row = engine.submit(Request([1, 2], registry.get("early-exit").with_params(exit_layer=9)))
     engine.step()
     assert row.trace is not None
@@ -458,7 +460,7 @@ class Repeat(LogitsProcessor):
 @pytest.mark.parametrize(("name", "tau"), [("prompt-lookup", 4.5), ("lookahead-trie", 5.0), ("token-recycling", 3.5)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, temperature: float, device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     sampling, prompt = SamplingParams(temperature, processors=(Repeat(),)), [5, 9, 3, 7, 5, 9, 3, 7]
     trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
     assert trace.token_ids == (prompt * 20)[:80]
@@ -467,9 +469,9 @@ def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, tempe
 
 @pytest.mark.parametrize("policy", ["heuristic", "confidence"])
 def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
-    models = worlds.make_models("llama", noise=0.15, device=device)
+    models = model_helpers.make_models("llama", noise=0.15, device=device)
     method = registry.get("draft-model").with_params(policy=policy, depth=4)
-    rounds = Engine(models).generate(Request(worlds.random_prompt(8), method, max_new_tokens=60)).rounds
+    rounds = Engine(models).generate(Request(model_helpers.random_prompt(8), method, max_new_tokens=60)).rounds
     lengths = [len(r.nodes) for r in rounds]
     if policy == "heuristic":
         wanted = 4
@@ -485,7 +487,7 @@ def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
 
 def test_the_oracle_reproduces_its_closed_form(device: str) -> None:
     """τ = (1 − aᴷ⁺¹)/(1 − a) within five standard errors."""
-    models = worlds.make_models("llama", noise=None, device=device)
+    models = model_helpers.make_models("llama", noise=None, device=device)
     for a in (0.5, 0.8):
         method, engine = registry.get("oracle").with_params(acceptance=a, depth=3), Engine(models, record=False)
         rows = [engine.submit(Request([1, 2], method, SamplingParams(temperature=1.0), 50, seed=s)) for s in range(6)]

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
-from workbench.core.draw import Purpose, RandomStream
+from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.acceptance import Acceptance
@@ -59,13 +59,13 @@ class Drafted:
         """(number, token, tokens before it below the committed text) of each node."""
         tokens, parents = self.tree.tokens.tolist(), self.tree.parents.tolist()
         for node, token in enumerate(tokens):
-            yield node, token, [tokens[i] for i in worlds.path_to(parents, parents[node])]
+            yield node, token, [tokens[i] for i in model_helpers.path_to(parents, parents[node])]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, a drafter that is right often but far from always, untrained heads; float64."""
-    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
 
 
 def drafts(
@@ -117,7 +117,7 @@ def test_draft_model_nodes_follow_its_distribution_after_the_path(
     exits = {"exit_layer": 1} if name == "early-exit" else {}
     found = drafts(models, name, sampling, n=16, texts=texts, depth=4, **exits)
     model = subset(models.target.model, range(1)) if exits else models.drafter.model  # type: ignore[union-attr]
-    ask = worlds.next_logits_function(model)
+    ask = model_helpers.next_logits_function(model)
     for draft in found:
         tree, sampled = draft.tree, draft.tree.sampling is not Sampling.DETERMINISTIC
         distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()])
@@ -141,7 +141,7 @@ def test_behind_a_draft_that_was_accepted_whole_a_model_has_read_all_of_it(name:
     shared_copy = Runner(models.target.model, models.target.context)
     found = drafts(dataclasses.replace(models, drafter=shared_copy), name, SamplingParams(), n=24, depth=2)
     assert {len(later.committed) - len(draft.committed) for draft, later in itertools.pairwise(found)} == {3}
-    ask = worlds.next_logits_function(models.target.model)
+    ask = model_helpers.next_logits_function(models.target.model)
     for draft in found:
         distributions = torch.stack([ask([*draft.committed, *path]) for _, _, path in draft.nodes()]).softmax(1)
         assert draft.tree.score is not None
@@ -194,7 +194,7 @@ def test_draft_stops_by_the_distribution_and_not_by_the_sampled_token(models: Mo
     sure, sampling = 0.45, SamplingParams(temperature=1.0)
     found = drafts(models, "draft-model", sampling, n=60, policy="confidence", depth=6, threshold=sure)
     assert models.drafter is not None
-    ask, unlikely = worlds.next_logits_function(models.drafter.model), 0
+    ask, unlikely = model_helpers.next_logits_function(models.drafter.model), 0
     for draft in found:
         tokens = draft.tree.tokens.tolist()
         peaks = [

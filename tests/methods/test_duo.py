@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
@@ -15,13 +15,13 @@ from workbench.engine.request import Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.duo import STEP, most_active
 
-PROMPT, WIDTH = worlds.random_prompt(9), 32
+PROMPT, WIDTH = model_helpers.random_prompt(9), 32
 DUO = registry.get("duo")
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=None, device=device, intermediate_size=WIDTH)
+    return model_helpers.make_models("llama", noise=None, device=device, intermediate_size=WIDTH)
 
 
 def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
@@ -72,7 +72,7 @@ def test_golden_columns() -> None:
 def test_small_mlps_keep_the_columns_most_active_on_the_prompt(models: Models) -> None:
     found = {}
     for seed in (0, 5):
-        prompt = worlds.random_prompt(9, seed=seed)
+        prompt = model_helpers.random_prompt(9, seed=seed)
         row = next(rounds(models, prompt, share=0.25))
         adds = column_contributions(models, prompt)
         found[seed] = kept_columns(row)
@@ -85,7 +85,7 @@ def test_small_mlps_keep_the_columns_most_active_on_the_prompt(models: Models) -
 
 def test_sequences_with_one_prompt_share_a_weight_sharing_copy(models: Models) -> None:
     engine = Engine(models, max_sequences=3)
-    prompts = (PROMPT, PROMPT, worlds.random_prompt(9, seed=5))
+    prompts = (PROMPT, PROMPT, model_helpers.random_prompt(9, seed=5))
     rows = [engine.submit(Request(p, DUO.with_params(share=0.25), max_new_tokens=12)) for p in prompts]
     while not all(row.is_open for row in rows):
         engine._admit()
@@ -122,6 +122,6 @@ def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models:
 def test_nothing_of_a_draft_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is a clean prefill's; entries of the small path that stayed would be another text."""
     for row in rounds(models, PROMPT, share=0.25):
-        worlds.assert_cache_equals_prefill(row)
+        model_helpers.assert_cache_equals_prefill(row)
     method = DUO.with_params(policy="fixed", depth=3, share=0.25)
-    worlds.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)
+    model_helpers.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)

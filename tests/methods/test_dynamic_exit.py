@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request, Sequence
@@ -15,13 +15,13 @@ from workbench.methods import registry
 from workbench.methods.drafters.dynamic_exit import PRIOR, DynamicExit, ExitStatistics, tokens_per_layer
 from workbench.methods.policies.tokens_per_layer import TokensPerLayer
 
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A target of six layers."""
-    return worlds.make_models("llama", noise=None, device=device, num_hidden_layers=6)
+    return model_helpers.make_models("llama", noise=None, device=device, num_hidden_layers=6)
 
 
 def run_to_end(
@@ -133,5 +133,7 @@ def test_exits_are_spread_below_the_last_layer() -> None:
 
 
 def test_with_another_drafter_the_policy_plans_its_bound(models: Models) -> None:
-    row = worlds.make_sequence(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models)
+    row = model_helpers.make_sequence(
+        Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models
+    )
     assert TokensPerLayer(depth=3).plan(row, [0.5]).depth == 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
 from workbench.core.errors import ModelError, ParameterError
@@ -17,14 +17,14 @@ from workbench.methods import registry
 from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.eagle_3 import DraftLMHead, Eagle3Net, default_capture_layers
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.unrolled import unroll
+from workbench.methods.drafters.training_time_test import unroll
 from workbench.training.family import unrolled
 from workbench.training.family.fusing import choose_capture_layers, normalise_inputs
 from workbench.training.family.head_training import answer_continues, shift_left
 from workbench.training.family.unrolled import Batch, unroll_steps
 
 D, N, STEPS = 8, 4, 3
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(**more: Any) -> Eagle3Net:
@@ -74,12 +74,12 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
 
 @pytest.mark.parametrize("name", ["eagle-3", "mtp", "fspad", "pard"])
 def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get(name).with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.newest(), row.drafter.prime(row, models)
@@ -131,7 +131,7 @@ def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
 
 
 def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, heads=tmp_path / "heads")  # it keeps five tokens of six
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads")  # it keeps five tokens of six
     method = registry.get("eagle-3")
     trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
     told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]

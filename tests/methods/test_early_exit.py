@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
@@ -62,9 +62,9 @@ def test_no_layer_reads_a_token_of_a_round_twice(
     """`elsewhere`: as on a GPU, where what is drafted is looked through."""
     if elsewhere:
         monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
-    models = worlds.make_models(kind, noise=None)
+    models = model_helpers.make_models(kind, noise=None)
     engine = Engine(models)
-    row = engine.submit(Request(worlds.random_prompt(9), method, max_new_tokens=24))
+    row = engine.submit(Request(model_helpers.random_prompt(9), method, max_new_tokens=24))
     engine.step()  # which also tries whether verification may go on from there
     read, seen = count_layer_reads(monkeypatch, models.target), 0
     n = 2 if method.name == "del" else 3  # the head is asked through the last layer, emptied, which counts itself
@@ -82,10 +82,10 @@ def test_no_layer_reads_a_token_of_a_round_twice(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
-    target = worlds.make_models(kind, noise=None).target
+    target = model_helpers.make_models(kind, noise=None).target
     slots = [target.open() for _ in range(3)]
     for slot, length in zip(slots, (7, 5, 9), strict=True):
-        target.prefill(slot, worlds.random_prompt(length, seed=length))
+        target.prefill(slot, model_helpers.random_prompt(length, seed=length))
     asked = [slots[0], slots[2]]  # the row in between runs along
     tokens = [torch.tensor([3, 1, 4, 1]), torch.tensor([5, 9])]
     whole = target.forward([Segment(s, t) for s, t in zip(asked, tokens, strict=True)], capture_layers={2})
@@ -109,9 +109,9 @@ def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
 
 
 def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.make_models("gpt2", noise=None)
-    prompt = worlds.random_prompt(9)
-    wanted = worlds.hf_greedy(models.target.model, prompt, 16)
+    models = model_helpers.make_models("gpt2", noise=None)
+    prompt = model_helpers.random_prompt(9)
+    wanted = model_helpers.hf_greedy(models.target.model, prompt, 16)
     plain = Runner.forward
 
     def spoiled(self: Runner, batch: Any, *args: Any, **named: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
-    models = worlds.make_models(kind, noise=None)
+    models = model_helpers.make_models(kind, noise=None)
     engine = Engine(models)
     methods = [
         EARLY.with_params(exit_layer=1, depth=3),
@@ -139,7 +139,7 @@ def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
         registry.get("autoregressive").with_params(),
         EARLY.with_params(exit_layer=1, depth=2),
     ]
-    prompts = [worlds.repeating_prompt(8 + i, seed=i) for i in range(len(methods))]
+    prompts = [model_helpers.repeating_prompt(8 + i, seed=i) for i in range(len(methods))]
     rows = [
         engine.submit(Request(p, m, max_new_tokens=16, stop_at_eos=False))
         for p, m in zip(prompts, methods, strict=True)
@@ -150,5 +150,5 @@ def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
     while any(row.status not in ENDED for row in [*rows, sampled]):
         engine.step()
     for row, prompt in zip(rows, prompts, strict=True):
-        assert row.committed[len(prompt) :] == worlds.hf_greedy(models.target.model, prompt, 16)
+        assert row.committed[len(prompt) :] == model_helpers.hf_greedy(models.target.model, prompt, 16)
     assert sampled.committed == run_to_end(models, sampled.request).committed

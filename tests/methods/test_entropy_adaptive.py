@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.promise import Promise
 from workbench.core.sampling import SamplingParams
@@ -32,7 +32,7 @@ SAMPLED = SamplingParams(temperature=0.9)
 @pytest.fixture(scope="module")
 def small() -> Models:
     """Six tokens: the recorded likeliest tokens are the whole law."""
-    return worlds.make_small_models(6)
+    return model_helpers.make_small_models(6)
 
 
 def run(models: Models, sampling: SamplingParams = SAMPLED, n: int = 60, seed: int = 0, **params: Any) -> Trace:

@@ -11,10 +11,10 @@ import math
 from collections import Counter, abc
 from collections.abc import Callable, Iterator
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
 
 from workbench.bench.goodness import Fit, cdf_positions, chi_square, count_firsts, joint_distribution
 from workbench.core.rejection import AcceptanceDecision, recursive_rejection
@@ -41,7 +41,7 @@ FILTERED = SamplingParams(temperature=0.8, top_k=4, top_p=0.9)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
     """Return models with six tokens, a drafter of medium quality and untrained heads."""
-    return worlds.make_small_models(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_small_models(VOCABULARY, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 def test_tiny_models_have_suitable_distributions(models: Models) -> None:
@@ -118,7 +118,7 @@ def setting(name: str) -> ConfiguredMethod:
     return method.with_params(**method.testing.short)
 
 
-EXACT = [m.name for m in worlds.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]
+EXACT = [m.name for m in model_helpers.text_methods() if m.promise in (Promise.EXACT, Promise.SIMULATION)]
 END_TO_END = ("draft-model", "draft-tree", "draft-tree-sampled")
 """A sampled chain, a deterministic tree and a sampled tree; after verification all methods share the same code."""
 
@@ -181,7 +181,7 @@ LONG = ("draft-tree-sampled", "eagle", "lookahead", "block-diffusion")
 """Methods whose long runs are tested each time: two kinds of trees, drafts from the text, and a sampled chain."""
 
 
-@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(LONG, TEXTS))
+@pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(LONG, TEXTS))
 def test_every_token_of_a_long_run_follows_its_distribution(name: str, models: Models) -> None:
     """Whole runs; single rounds of every method are tested in test_round_laws.py."""
     for fit in long_run_fits(models, [setting(name)], PLAIN):
@@ -189,7 +189,7 @@ def test_every_token_of_a_long_run_follows_its_distribution(name: str, models: M
 
 
 @pytest.mark.on_demand
-@pytest.mark.parametrize("name", [m.name for m in worlds.representative_methods(map(setting, TEXTS))])
+@pytest.mark.parametrize("name", [m.name for m in model_helpers.representative_methods(map(setting, TEXTS))])
 def test_every_token_of_a_long_filtered_run_follows_its_distribution(name: str, models: Models) -> None:
     """Filters change the target's distribution; test_round_laws.py tests single rounds of every method with them."""
     for fit in long_run_fits(models, [setting(name)], FILTERED):
@@ -217,7 +217,7 @@ def test_methods_with_own_decoders_follow_the_target_distribution(
 
 
 @pytest.mark.parametrize(
-    "mistake", worlds.mark_on_demand_unless(("the parent's law",), ["the parent's law", "always accept"])
+    "mistake", model_helpers.mark_on_demand_unless(("the parent's law",), ["the parent's law", "always accept"])
 )
 def test_a_wrong_rule_shows_in_long_runs(mistake: str, models: Models) -> None:
     broken = dataclasses.replace(setting("draft-model"), verifier=Wrong(mistake))

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from methods.test_enumerated import (
+from methods.test_round_enumeration import (
     DRAFT_SCHEMES,
     EXACTLY,
     KINDS,
@@ -27,10 +27,10 @@ from methods.test_enumerated import (
 )
 from torch import Tensor
 
-from workbench.core.following import match_sampled_token
-from workbench.core.places import SelectedRows, SiblingGroups, iter_sibling_groups
 from workbench.core.promise import Promise
+from workbench.core.sample_matching import match_sampled_token
 from workbench.core.sampling import SamplingParams
+from workbench.core.sibling_groups import SelectedRows, SiblingGroups, iter_sibling_groups
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
@@ -42,11 +42,11 @@ from workbench.methods.verifiers import optimal_two
 from workbench.methods.verifiers.block import Block
 from workbench.methods.verifiers.deterministic import Deterministic
 from workbench.methods.verifiers.exact import EmissionVerifier
+from workbench.methods.verifiers.exact_verifiers import EXACT_VERIFIERS, unsound_reasons, verifiers_for_kinds
 from workbench.methods.verifiers.greedy_draft import GreedyDraft
 from workbench.methods.verifiers.independent import Independent
 from workbench.methods.verifiers.k_seq import KSeq, discount
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import EXACT_VERIFIERS, unsound_reasons, verifiers_for_kinds
 from workbench.methods.verifiers.optimal_two import OptimalTwo, group, weights
 from workbench.trace import theory
 

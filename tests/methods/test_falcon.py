@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.unrolled import Batch
 
 D, HEADS, FFN, N = 12, 2, 20, 8
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(block: int) -> FalconNet:
@@ -45,7 +45,7 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 def make_models(tmp_path: Path, block: int) -> Models:
     """A target of flat laws, some of whose untrained drafts are kept, with a drafter of such blocks."""
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(1)
@@ -187,7 +187,7 @@ def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple
     """A run, behind each of its rounds, and how many tokens the round committed."""
     engine, method = Engine(models), registry.get("falcon").with_params(**params)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 40, seed=seed, stop_at_eos=False))
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         yield row, committed
     assert row.error is None
 
@@ -260,7 +260,7 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
 @pytest.mark.parametrize(("depth", "forwards"), [(1, 1), (2, 1), (3, 2), (6, 3)])
 def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int, tmp_path: Path) -> None:
     """EAGLE's costs one for each."""
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     for name, wanted in (("falcon", forwards), ("eagle", depth)):
         method = registry.get(name).with_params(depth=depth, grower="chain")
         trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
@@ -271,7 +271,7 @@ def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int,
 
 @pytest.mark.parametrize(("nodes", "depth"), [(5, 4), (12, 6), (20, 3)])
 def test_a_tree_has_the_nodes_that_were_planned(nodes: int, depth: int, tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     method = registry.get("falcon").with_params(nodes=nodes, depth=depth)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
     rounds = list(trace.rounds)[:-depth]  # near its end a text has room for fewer levels
@@ -280,10 +280,10 @@ def test_a_tree_has_the_nodes_that_were_planned(nodes: int, depth: int, tmp_path
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1], [3, 1, 4]])
 def test_a_text_shorter_than_a_block_drafts_nothing_and_then_begins(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("falcon"), max_new_tokens=6, stop_at_eos=False)
     trace = Engine(models).generate(request)
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
     drafted = [bool(len(r.nodes)) for r in trace.rounds]
     assert drafted.index(True) == max(0, 3 - len(prompt)), "two pairs are a block"
 

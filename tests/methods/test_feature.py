@@ -7,11 +7,11 @@ import itertools
 from collections import Counter
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
-from vision_worlds import noise_image, tiny_processor, tiny_vision_model
+from vision_model_helpers import noise_image, tiny_processor, tiny_vision_model
 
 from workbench.bench.goodness import chi_square, count_firsts
 from workbench.core.sampling import SamplingParams
@@ -313,7 +313,7 @@ def _models(vocabulary: int, folders: pytest.TempPathFactory, device: str = "cpu
     processor, model = tiny_processor(vocabulary, patch=2), tiny_vision_model(vocabulary, 1, patch=2)
     found = Models(Runner(model.to(device)), processor.tokenizer, "tiny-vision")
     found.processor = processor
-    found.heads = worlds.write_random_heads(folders.mktemp("features"), found)
+    found.heads = model_helpers.write_random_heads(folders.mktemp("features"), found)
     return found
 
 
@@ -327,7 +327,7 @@ def request(models: Models, method: str, n: int = 20, pictures: int = 1, seed: i
 def greedy(models: Models, n: int, pictures: int = 1) -> list[int]:
     """Hugging Face's own."""
     images = request(models, "autoregressive", pictures=pictures).image_inputs
-    config = worlds.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
+    config = model_helpers.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     model: Any = models.target.model
     images = {name: value.to(model.device) for name, value in images.items()}
     return model.generate(**images, generation_config=config)[0, images["input_ids"].shape[1] :].tolist()
@@ -340,7 +340,7 @@ COMPRESSIONS = [{"compressor": c, "ratio": 4} for c in ("all", *MENU)] + [{"comp
 @pytest.mark.parametrize("pictures", [1, 2])
 def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, pictures: int) -> None:
     wanted = greedy(models, 20, pictures)
-    cases = [(method, {}) for method in worlds.image_head_kinds()] + [("specvlm", c) for c in COMPRESSIONS]
+    cases = [(method, {}) for method in model_helpers.image_head_kinds()] + [("specvlm", c) for c in COMPRESSIONS]
     cases += [("flash", {"depth": 7, "width": 4, "nodes": 40})]
     for method, values in cases:
         trace = Engine(models).generate(request(models, method, pictures=pictures, **values))
@@ -358,7 +358,7 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     asked = request(models, "specvlm", n=3, width=2, depth=2)
     sampling = SamplingParams(temperature=1.0, top_k=3, processors=(without_placeholder,))
     asked = dataclasses.replace(asked, sampling=sampling, stop_at_eos=False)
-    exact = worlds.joint_distribution_with_images(models.target.model, asked.image_inputs, asked.sampling, 2)
+    exact = model_helpers.joint_distribution_with_images(models.target.model, asked.image_inputs, asked.sampling, 2)
     engine = Engine(models, max_sequences=50, record=False)
     rows = [engine.submit(dataclasses.replace(asked, seed=seed)) for seed in range(150)]
     while not engine.is_idle:
@@ -370,7 +370,7 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
     assert fit.fits(1e-5), fit
 
 
-@pytest.mark.parametrize("method", worlds.image_head_kinds())
+@pytest.mark.parametrize("method", model_helpers.image_head_kinds())
 @pytest.mark.parametrize("pictured", [True, False])
 def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: str, pictured: bool) -> None:
     """Only true features stay: after any number of rounds the state is that of a drafter primed on the same text."""
@@ -403,7 +403,7 @@ def test_the_tree_is_the_best_of_what_was_offered(models: Models) -> None:
     def paths(nodes: Any) -> dict[tuple[int, ...], float]:
         found = {}
         for i in range(len(nodes)):
-            along = worlds.path_to(nodes.parents, i)
+            along = model_helpers.path_to(nodes.parents, i)
             found[tuple(nodes.tokens[j] for j in along)] = float(torch.tensor([nodes.q[j] for j in along]).prod())
         return found
 
@@ -435,7 +435,7 @@ def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
     assert (latent["n_drafter"], len(latent["weights"]), len(latent["weights"][0])) == (2, 2, 16)
 
 
-MAPS = [(kind, {}) for kind in worlds.image_head_kinds()] + [
+MAPS = [(kind, {}) for kind in model_helpers.image_head_kinds()] + [
     ("specvlm", {"compressor": c, "ratio": 4}) for c in ("all", *MENU[:4])
 ]
 
@@ -531,7 +531,7 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
         assert (row.trace.token_ids == wanted) is (sees == "drafter")
 
 
-@pytest.mark.parametrize("kind", sorted(worlds.image_head_kinds()))
+@pytest.mark.parametrize("kind", sorted(model_helpers.image_head_kinds()))
 def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
     asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
     trace, told = Engine(models).generate(asked), []

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.fspad import FSPADNet
-from workbench.methods.drafters.unrolled import unroll
+from workbench.methods.drafters.training_time_test import unroll
 from workbench.training.heads.trainer import init_weights
 
 D, HEADS, FFN, N, V = 12, 2, 20, 5, 9

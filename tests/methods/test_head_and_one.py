@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from methods.test_enumerated import EXACTLY, WARM, Drafts, output_distribution, random_tables
-from methods.test_growers import table
+from methods.test_round_enumeration import EXACTLY, WARM, Drafts, output_distribution, random_tables
 from methods.test_shapes import make_growth
+from methods.test_tree_builders import table
 from torch import Tensor
 
 from workbench.core.promise import Promise

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from methods.test_drafts import drafts
 from torch import Tensor
 from transformers import DynamicCache
@@ -28,7 +28,7 @@ LAYERS = 3
 
 def make_models(folder: Path, layer: int = 1, transfers: int = 3, **more: Any) -> Models:
     """Six tokens, three layers, untrained matrices; float64."""
-    models = worlds.make_small_models(6, noise=None, num_hidden_layers=LAYERS, **more)
+    models = model_helpers.make_small_models(6, noise=None, num_hidden_layers=LAYERS, **more)
     net = Transfers(models.target.hidden_size, transfers, layer)
     generator = torch.Generator().manual_seed(0)
     for weight in net.parameters():
@@ -124,26 +124,26 @@ def test_without_matrices_it_is_plain_decoding(tmp_path: Path) -> None:
     models = make_models(tmp_path, transfers=0)
     method = registry.get("hidden-transfer")
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=12, stop_at_eos=False))
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 12)
     assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
 
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     """Rows whose probes enter half way up, and such as have none, tokens as probes, or embeddings of no token."""
-    models = worlds.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
     models.heads |= make_models(tmp_path / "matrices").heads
     names = ("hidden-transfer", "autoregressive", "lookahead", "draft-model", "hidden-transfer", "early-exit")
     requests = [
         Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
+    assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
 @pytest.mark.parametrize("layer", [1, LAYERS])
 def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer: int) -> None:
     """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first pseudo state stands at 4."""
-    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
+    models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Transfers(models.target.hidden_size, 3, layer).double()
     for weight in net.parameters():
         torch.nn.init.normal_(weight, std=0.5)
@@ -163,7 +163,7 @@ def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer
 
 def test_gradients_come_from_the_upper_layers_alone_and_stay_before_the_place() -> None:
     """Guesses behind a place move with states up to it, and with no other place's."""
-    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
+    models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     model: Any = models.target.model
     net = Transfers(models.target.hidden_size, 2, 1).double()
     answer = torch.ones(1, 8, dtype=torch.bool)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import model_helpers
 import torch
-import worlds
 
 from workbench.engine import Engine, Request
 from workbench.methods import registry
@@ -64,7 +64,7 @@ def test_each_block_is_told_of_the_tokens_before_the_one_it_is_taught() -> None:
 
 
 def test_eagles_tree_is_the_same_in_every_round(tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads")
     shapes = {}
     for name in ("eagle", "eagle-2"):
         trace = Engine(models).generate(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
@@ -17,7 +17,7 @@ from workbench.training.family.head_training import find_training_module
 from workbench.training.family.hydra import guesses
 
 D, C, BLOCKS, N = 12, 8, 3, 5
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(seed: int = 0) -> HydraPlusPlusHeads:
@@ -80,12 +80,12 @@ def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() ->
 
 
 def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
     engine, method = Engine(models), registry.get("hydra-plus-plus").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
             mine, fresh = row.state.drafter.read(row), row.drafter.prime(row, models)
@@ -97,6 +97,6 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("hydra-plus-plus"), max_new_tokens=6, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from transformers import LogitsProcessor
 
 from workbench.core.sampling import SamplingParams
@@ -13,12 +13,12 @@ from workbench.methods import registry
 from workbench.methods.drafters.jacobi import Iterate
 
 pytestmark = pytest.mark.unchecked
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=None, device=device)
+    return model_helpers.make_models("llama", noise=None, device=device)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_golden_iterations(said: list[int], emitted: int, tokens: list[int], sto
 
 def test_each_round_is_a_step_of_the_iteration(models: Models) -> None:
     """y(i) is what a plain forward says behind the text and y(1) … y(i − 1)."""
-    engine, ask = Engine(models), worlds.next_logits_function(models.target.model)
+    engine, ask = Engine(models), model_helpers.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, registry.get("jacobi"), max_new_tokens=40, stop_at_eos=False))
     for _ in range(8):
         text = list(row.committed)
@@ -83,7 +83,7 @@ def test_what_is_gained_depends_on_how_much_a_wrong_guess_spoils(temperature: fl
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_run_says_which_guesses_stood(temperature: float, models: Models) -> None:
-    request = Request(worlds.repeating_prompt(12), registry.get("jacobi"), SamplingParams(temperature), 40)
+    request = Request(model_helpers.repeating_prompt(12), registry.get("jacobi"), SamplingParams(temperature), 40)
     trace = Engine(models).generate(request)
     before: list[int] = []
     for r in trace.rounds:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError, WorkbenchError
@@ -77,7 +77,7 @@ def test_golden_distribution_and_error(
 ) -> None:
     """q(x) where the judge likes x, min(p, q) elsewhere, the rest to (p − q)₊; the mean price is the TV."""
     seen: list[Tensor] = []
-    monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    monkeypatch.setattr("workbench.core.sibling_groups.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
     for x in range(4):
         ruling = run_judge(sampled_draft(x), P.expand(2, 4), threshold=threshold)
@@ -152,7 +152,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, and a judge of random weights."""
     from workbench.training.heads.artefact import save_net
 
-    found = worlds.make_small_models(6)
+    found = model_helpers.make_small_models(6)
     folder: Path = tmp_path_factory.mktemp("judge")
     net = JudgeHead(found.target.hidden_size)
     with torch.no_grad():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 
 from workbench.core.errors import WorkbenchError
@@ -16,13 +16,13 @@ from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
 from workbench.methods.drafters.kangaroo import ExitAdapter, KangarooState
 
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
     """A target with an untrained adapter behind its first layer."""
-    return worlds.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
+    return model_helpers.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
 def committed_entries(state: KangarooState) -> Tensor:
@@ -38,7 +38,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 40, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         mine, place = committed_entries(row.state.drafter).clone(), row.state.drafter.place
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
@@ -56,7 +56,7 @@ def test_a_draft_accepted_whole_is_read_to_its_end_in_the_next_round(
 
     def all_of_it(self: ExitAdapter, x: Tensor, places: Tensor, entries: object = None) -> Tensor:
         entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))  # type: ignore[attr-defined]
-        text = [*PROMPT, *worlds.hf_greedy(target.model, PROMPT, 40)]
+        text = [*PROMPT, *model_helpers.hf_greedy(target.model, PROMPT, 40)]
         with torch.inference_mode():
             read = target.model.model(
                 torch.tensor([text], device=target.device), use_cache=False, output_hidden_states=True

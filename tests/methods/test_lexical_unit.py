@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree
@@ -15,13 +15,13 @@ from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
 from workbench.methods.drafters.lexical_unit import LexicalUnit, Unit
 
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 UNIT = registry.get("lexical-unit")
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=None, device=device)
+    return model_helpers.make_models("llama", noise=None, device=device)
 
 
 def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams(), **params: Any) -> Any:  # noqa: B008
@@ -75,8 +75,8 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
 
 def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token() -> None:
     """Tokenizers may know more tokens than the model has."""
-    models = worlds.make_models("llama", noise=None, vocab_size=90)
-    models.tokenizer = worlds.byte_tokenizer()
+    models = model_helpers.make_models("llama", noise=None, vocab_size=90)
+    models.tokenizer = model_helpers.byte_tokenizer()
     assert models.tokenizer.encode("_", add_special_tokens=False) == [ord("_") + 1]
     assert ord("_") + 1 > 90
     for row in run(models, 6):
@@ -102,7 +102,7 @@ def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
 
 def worlds_row() -> Sequence:
     """A row whose placeholder is the token 4."""
-    row = worlds.make_sequence(Request([1, 2], UNIT), [1, 2], worlds.make_small_models(6, noise=None))
+    row = model_helpers.make_sequence(Request([1, 2], UNIT), [1, 2], model_helpers.make_small_models(6, noise=None))
     row.state.drafter = Unit(4)
     return row
 
@@ -110,7 +110,7 @@ def worlds_row() -> Sequence:
 def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The committed entries are a clean prefill's. The negative: drafts that read placeholders are another text."""
     for row in run(models):
-        worlds.assert_cache_equals_prefill(row)
+        model_helpers.assert_cache_equals_prefill(row)
     text = row.committed
     plain = VerificationInput.segment
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +19,13 @@ from workbench.methods import registry
 from workbench.methods.drafters.lookahead import Lookahead, LookaheadState, Pool, window_layout
 
 pytestmark = pytest.mark.unchecked
-PROMPT = worlds.repeating_prompt(13, period=5)
+PROMPT = model_helpers.repeating_prompt(13, period=5)
 letters = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=None, device=device)
+    return model_helpers.make_models("llama", noise=None, device=device)
 
 
 # -- pool -------------------------------------------------------------------------------------------------------------
@@ -83,9 +83,11 @@ def window_of(row: Sequence) -> list[list[int]]:
 def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -> None:
     """Each guess by a plain forward of its own over the text, row 0 up to its column and the column above it."""
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
-    engine, ask = Engine(models), worlds.next_logits_function(models.target.model)
+    engine, ask = Engine(models), model_helpers.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
-    first: LookaheadState = method.drafter.init_state(worlds.make_sequence(row.request, list(PROMPT), models), models)
+    first: LookaheadState = method.drafter.init_state(
+        model_helpers.make_sequence(row.request, list(PROMPT), models), models
+    )
     before, text, moved = first.rows, list(PROMPT), 0
     for _ in range(9):
         while len(row.committed) == len(text):
@@ -128,7 +130,7 @@ def test_a_window_that_watches_does_not_read_another_ones(models: Models, caplog
     while not engine.is_idle:
         engine.step()
     assert not caplog.records
-    assert row.committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, 60)
+    assert row.committed[len(PROMPT) :] == model_helpers.hf_greedy(models.target.model, PROMPT, 60)
 
 
 # -- drafts -----------------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
 
 def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
     drafter = Lookahead(window=0)
-    row = worlds.make_sequence(Request([1], registry.get("lookahead")), [1], models)
+    row = model_helpers.make_sequence(Request([1], registry.get("lookahead")), [1], models)
     row.state.drafter = drafter.init_state(row, models)
     row.state.drafter.pool.add(2, (3, 4))
     assert len(drafter.propose_one(row, Plan(4))) == 0

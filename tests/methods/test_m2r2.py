@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from methods.test_drafts import Drafted, drafts
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,7 +36,7 @@ WARM = SamplingParams(temperature=1.5)
 
 def make_models(folder: Path, spread: float = 0.5, kind: str = "llama", exit_layer: int = EXIT, **more: Any) -> Models:
     """Six tokens, three layers, adapters of random numbers; float64."""
-    models = worlds.make_models(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
+    models = model_helpers.make_models(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
     models.heads[Accelerators.kind] = head(models, folder, spread, exit_layer)
     return models
 
@@ -128,7 +128,7 @@ OFTEN = ("lean-float64-sampled", "lean-bfloat16-greedy", "transformers-float32-g
 """Cases that CI runs: each value of each kind at least once."""
 
 
-@pytest.mark.parametrize("form", worlds.mark_on_demand_unless(OFTEN, FORMS))
+@pytest.mark.parametrize("form", model_helpers.mark_on_demand_unless(OFTEN, FORMS))
 def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path: Path) -> None:
     lean, dtype, sampling = FORMS[form]
     models = make_models(tmp_path / "none", spread=0.0)
@@ -158,10 +158,10 @@ def test_behind_each_round_the_cache_is_as_if_nothing_had_been_drafted(
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), 30, seed=2, stop_at_eos=False))
     lengths = set[int]()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         if row.slot is not None:
-            worlds.assert_cache_equals_prefill(row)
+            model_helpers.assert_cache_equals_prefill(row)
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 
@@ -184,7 +184,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
 
     monkeypatch.setattr(LeanLayer, "__call__", counted)
     seen = 0
-    for _ in worlds.run_rounds(engine, row):
+    for _ in model_helpers.run_rounds(engine, row):
         if row.trace is not None and not engine.is_idle and models.target._enters:
             n = len(row.trace.rounds[-1].nodes)
             stopped = n < row.state.plan.depth
@@ -201,7 +201,7 @@ def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) 
     method = registry.get("m2r2").with_params(policy="fixed", depth=3)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
     assert trace.footer.error == ""
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 24)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 24)
     assert sum(len(r.nodes) for r in trace.rounds) > 10
 
 
@@ -220,18 +220,18 @@ def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
 
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
     models.heads |= make_models(tmp_path / "adapters", hidden_size=16).heads
     names = ("m2r2", "autoregressive", "early-exit", "m2r2", "draft-model", "m2r2")
     requests = [
         Request(PROMPT[: 5 - i % 4], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
+    assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
 def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> None:
-    models = worlds.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
+    models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Accelerators(models.target.hidden_size, EXIT, 3).double()
     for weight in net.parameters():
         torch.nn.init.normal_(weight, std=0.5, generator=torch.Generator().manual_seed(1))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from llama_layer import TransformersLayer
 from torch import Tensor
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -16,7 +16,7 @@ from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures
 from workbench.methods.drafters.mtp import MTPNet
-from workbench.methods.drafters.unrolled import unroll
+from workbench.methods.drafters.training_time_test import unroll
 
 D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
 
@@ -118,6 +118,6 @@ def test_heads_of_an_odd_size_are_refused() -> None:
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("mtp"), max_new_tokens=6, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import different_vocabulary
+import model_helpers
 import pytest
-import strangers
 import torch
-import worlds
-from strangers import NAME, needs_bundle
+from different_vocabulary import NAME, needs_bundle
 from transformers import PreTrainedTokenizerFast
 
 from workbench.core.sampling import SamplingParams
@@ -17,7 +17,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.omni_draft import OmniDraftState, common_prefix_length
-from workbench.methods.drafters.omni_words import BROKEN, VocabularyMap, token_texts
+from workbench.methods.drafters.vocabulary_map import BROKEN, VocabularyMap, token_texts
 from workbench.models.loading import load_models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_tokenizer
@@ -91,7 +91,7 @@ def test_pieces_are_what_each_token_adds_to_a_text() -> None:
 
 @pytest.fixture(scope="module")
 def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return strangers.shuffled_vocabulary_models(tmp_path_factory.mktemp("renumbered"))
+    return different_vocabulary.shuffled_vocabulary_models(tmp_path_factory.mktemp("renumbered"))
 
 
 @needs_bundle
@@ -127,7 +127,9 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
         assert state.fed == text[:-1]
         said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
         runner.rewind(state.slot, len(text) - 1)
-        torch.testing.assert_close(said, worlds.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            said, model_helpers.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8
+        )
     assert rewound > 3
 
 
@@ -135,7 +137,10 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
 @pytest.mark.unchecked
 def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) -> None:
     """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
-    letters, writer = worlds.byte_tokenizer(), OtherVocabularyDrafter(renumbered.target, renumbered.tokenizer, "words")
+    letters, writer = (
+        model_helpers.byte_tokenizer(),
+        OtherVocabularyDrafter(renumbered.target, renumbered.tokenizer, "words"),
+    )
     state = OmniDraftState(writer, VocabularyMap([], {}, frozenset(), -1), [], slot=writer.runner.open())
     cuts = set[int]()
     for text in ("The old kin", "The old kingdo", "The old kingdom w", "The old kingdom was", "The old", "The olive"):
@@ -146,7 +151,7 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) 
         cuts.add(len(before) - 1 - common_prefix_length(before, state.ids))
         said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
         writer.runner.rewind(state.slot, len(state.ids) - 1)
-        fresh = worlds.chunked_logits(writer.runner, state.ids, [len(state.ids)])[-1]
+        fresh = model_helpers.chunked_logits(writer.runner, state.ids, [len(state.ids)])[-1]
         torch.testing.assert_close(said, fresh, rtol=1e-8, atol=1e-8)
     writer.runner.close(state.slot)
     assert max(cuts) > 0, "no token before the last one was cut anew"
@@ -160,7 +165,7 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
     target = renumbered.target
     models = Models(target, renumbered.tokenizer, "text-drafter")
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
-        Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
+        Runner(model_helpers.family("llama", vocab_size=257)), model_helpers.byte_tokenizer(), "bytes"
     )
     prompt = "A café in Zürich 🙂"  # characters of several bytes, of which a draft may be half
     for seed in range(3):
@@ -181,7 +186,7 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
 def test_drafter_with_few_positions_stops_drafting_with_a_note(renumbered: Models) -> None:
     models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
-        Runner(worlds.family("llama", vocab_size=257), 60), worlds.byte_tokenizer(), "bytes"
+        Runner(model_helpers.family("llama", vocab_size=257), 60), model_helpers.byte_tokenizer(), "bytes"
     )
     method = registry.get(NAME).with_params(policy="fixed")
     trace = Engine(models).generate(Request("Once upon a time", method, max_new_tokens=40, stop_at_eos=False))
@@ -198,7 +203,7 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -
     target, tokenizer = renumbered.target, renumbered.tokenizer
     blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
     blind.other_vocabulary_drafter = OtherVocabularyDrafter(
-        Runner(worlds.family("llama", vocab_size=257)), worlds.byte_tokenizer(), "bytes"
+        Runner(model_helpers.family("llama", vocab_size=257)), model_helpers.byte_tokenizer(), "bytes"
     )
     own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
@@ -265,8 +270,8 @@ def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: 
 
 @needs_bundle
 def test_only_translating_methods_accept_a_drafter_of_another_vocabulary(tmp_path: Path) -> None:
-    worlds.family("llama", vocab_size=257).save_pretrained(tmp_path)
-    worlds.byte_tokenizer().save_pretrained(tmp_path)
+    model_helpers.family("llama", vocab_size=257).save_pretrained(tmp_path)
+    model_helpers.byte_tokenizer().save_pretrained(tmp_path)
     models = load_models("text-target", str(tmp_path), "cpu", "float32")
     assert models.drafter is None
     assert models.other_vocabulary_drafter is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.bench import claims, vision_suite
 from workbench.bench.claims import Scale
@@ -17,7 +17,7 @@ from workbench.cli.train import train
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import heads_in
 from workbench.engine import Engine, Request
-from workbench.methods import known, registry
+from workbench.methods import method_info, registry
 from workbench.models.loading import find_heads, load_models
 from workbench.service.choices import static_reasons
 from workbench.service.inventory import inventory
@@ -45,9 +45,9 @@ __all__ = ["file"]
 def test_one_file_is_a_whole_method(file: Path) -> None:
     file.write_text(WHOLE, encoding="utf-8")
     assert registry.load(file) == ["my-stutter"]
-    assert known.check("my-stutter", {"depth": 2}).title == "TITLE"
+    assert method_info.check("my-stutter", {"depth": 2}).title == "TITLE"
     assert "my-stutter" in {card["name"] for card in methods_page.catalogue()}
-    assert "### `my-stutter`\n\n- The paper stutters twice.\n" in docs.pages(known.methods())["methods.md"]
+    assert "### `my-stutter`\n\n- The paper stutters twice.\n" in docs.pages(method_info.methods())["methods.md"]
     assert "The paper stutters twice." in methodpages.pages()["methods/my-stutter.md"]
     assert [s.name for s in vision_suite.settings() if s.method == "my-stutter"] == ["Stutter, deep"]
     assert registry.get("my-stutter").recording.presets == ("chat",)
@@ -104,7 +104,7 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
     assert registry.load(file) == ["my-layer"]
     models = tmp_path / "models"
     monkeypatch.setenv("WORKBENCH_MODELS", str(models))
-    save_vision_model(*worlds.tiny_scene_target(), models / "tiny-target")
+    save_vision_model(*model_helpers.tiny_scene_target(), models / "tiny-target")
     work = {"own": tmp_path / "own.json", "features": tmp_path / "features.safetensors", "checkpoint": ""}
     chosen = {"method": "my-layer", "target": models / "tiny-target", "out": models, "ffn": 16, "heads": 2, "steps": 2,
               "rows": 4, "own_scenes": 66, "used": 66, "questions": 1, "truth": True} | work  # fmt: skip
@@ -128,13 +128,13 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
 
     assert static_reasons("tiny-target", None)(("my-layer", "trees")) == ""
     assert "my-layer" in {card["name"] for card in methods_page.catalogue()}
-    assert "The paper scales nothing." in docs.pages(known.methods())["methods.md"]
+    assert "The paper scales nothing." in docs.pages(method_info.methods())["methods.md"]
     assert "Mine" in {setting.name for setting in vision_suite.settings()}
     assert registry.get("my-layer").recording.scene == "four-shapes"
     (claim,) = claims.claims_of("my-layer")
     assert claim.missing_requirement() == "no my-layer heads for vision-target yet"
-    assert "my-layer" in {method.name for method in worlds.text_methods()}, "the common battery's methods"
-    assert "my-layer" in worlds.make_models(heads=tmp_path / "medusa").heads, "and heads"
+    assert "my-layer" in {method.name for method in model_helpers.text_methods()}, "the common battery's methods"
+    assert "my-layer" in model_helpers.make_models(heads=tmp_path / "medusa").heads, "and heads"
 
 
 def test_two_nets_cannot_be_heads_of_one_kind(file: Path) -> None:

@@ -6,10 +6,10 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from engine.test_trimmed import trimmed
+from engine.test_reduced_vocabulary import trimmed
 
 from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.engine import Engine, Models, Request, Runner, Sequence
@@ -17,14 +17,14 @@ from workbench.kernels.segment import Segment
 from workbench.methods import registry
 from workbench.methods.drafters.online import ALL, REJECTED, Online
 
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 60
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """Float64."""
-    return worlds.make_models("llama", noise=0.25, device=device)
+    return model_helpers.make_models("llama", noise=0.25, device=device)
 
 
 def submit(models: Models, method: str = "online", n: int = N, **params: Any) -> tuple[Engine, Sequence]:
@@ -88,7 +88,7 @@ def test_training_step_uses_the_right_positions_and_target_probs(
 
 def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
     assert models.drafter is not None
-    trainable, text, at = TrainableLayers(models.drafter), worlds.random_prompt(20), [3, 9, 18]
+    trainable, text, at = TrainableLayers(models.drafter), model_helpers.random_prompt(20), [3, 9, 18]
     distributions = torch.stack([next_distribution(models.target.model, text[: i + 1]) for i in at])
 
     def divergence() -> float:
@@ -114,7 +114,7 @@ def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
 def test_drafting_uses_the_updated_layers(models: Models) -> None:
     """In the quick forward as in the model's own."""
     assert models.drafter is not None
-    trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(12)
+    trainable, text = TrainableLayers(models.drafter), model_helpers.random_prompt(12)
     distributions = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
     for _ in range(3):
         trainable.distil_step(text, 0, [5], distributions, 1e-2)
@@ -132,11 +132,11 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
 
 
 def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None:
-    models = worlds.make_models("llama", noise=0.25, device=device)
+    models = model_helpers.make_models("llama", noise=0.25, device=device)
     assert models.drafter is not None
     kept = list(range(0, models.target.vocab_size, 3))
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
-    trainable, text = TrainableLayers(models.drafter), worlds.random_prompt(20)
+    trainable, text = TrainableLayers(models.drafter), model_helpers.random_prompt(20)
     probs = next_distribution(models.target.model, text)
     said = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
     assert 0 <= said[-1] < said[0] / 5
@@ -156,7 +156,7 @@ def test_without_training_it_equals_the_draft_model(models: Models) -> None:
 
 def test_drafts_are_accepted_more_often_and_the_text_stays(models: Models) -> None:
     """A small target goes round in circles, which its noisy copy has to learn."""
-    text = worlds.hf_greedy(models.target.model, PROMPT, 100)
+    text = model_helpers.hf_greedy(models.target.model, PROMPT, 100)
     still, taught = run_to_end(models, n=100, rate=0.0), run_to_end(models, n=100, rate=3e-3, every=1)
     assert still.trace is not None
     assert taught.trace is not None
@@ -165,7 +165,7 @@ def test_drafts_are_accepted_more_often_and_the_text_stays(models: Models) -> No
 
 
 def test_online_training_is_per_sequence_unless_shared(device: str) -> None:
-    models = worlds.make_models("llama", noise=0.25, device=device)
+    models = model_helpers.make_models("llama", noise=0.25, device=device)
     assert models.drafter is not None
     before = copy.deepcopy(models.drafter.model.state_dict())
     alone = [run_to_end(models, rate=3e-3).trace for _ in range(2)]
@@ -184,8 +184,8 @@ def test_online_training_is_per_sequence_unless_shared(device: str) -> None:
 
 
 def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
-    models = worlds.make_models("llama", noise=0.25, device=device)
-    other = worlds.make_models("llama", noise=0.1, device=device)
+    models = model_helpers.make_models("llama", noise=0.25, device=device)
+    other = model_helpers.make_models("llama", noise=0.1, device=device)
     engine, row = submit(models)
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
@@ -194,7 +194,7 @@ def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
         engine.step()
     assert not row.error
     assert row.trace is not None
-    assert row.trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert models.drafter is not None
     assert other.drafter is not None
     assert not models.drafter.slots, "its row is given back"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from llama_layer import TransformersLayer
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from workbench.methods.drafters.pard import PARDNet
 from workbench.training.family.pard import MIN_RETENTION, RETENTION, sample_retained
 
 D, HEADS, FFN, N, STEPS = 12, 2, 20, 6, 4
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of() -> PARDNet:
@@ -102,7 +102,7 @@ def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess(
 
 def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> list[int]:
     """Passes of the drafter in each round."""
-    models, ran = worlds.make_models("llama", noise=None, heads=tmp_path / "heads"), 0
+    models, ran = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads"), 0
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: some drafts are accepted
     forward = FeatureNet.forward
 
@@ -117,7 +117,7 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
     while not row.is_open:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         assert row.state.drafter.entries.used == row.state.drafter.entries.stable, "no mask leaves an entry"
         assert committed
         found.append(ran)
@@ -138,9 +138,9 @@ def test_a_draft_costs_one_pass_however_long_it_is(depth: int, tmp_path: Path, m
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
-    models = worlds.make_small_models(6, noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("pard"), max_new_tokens=6, stop_at_eos=False)
-    assert Engine(models).generate(request).token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
 
 
 @pytest.mark.on_demand

@@ -6,18 +6,18 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
 from methods.test_drafts import drafts
 from torch import Tensor
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry
-from workbench.methods.drafters.in_pass import probe_layout
 from workbench.methods.drafters.ppd import PromptTokens
+from workbench.methods.drafters.probe_drafter import probe_layout
 from workbench.methods.tree_builders.dynamic_sparse import StateTrees, plan_state_trees
 from workbench.models.loading import HeadInfo
 from workbench.training.family.in_pass import ProbeAnchors, guesses
@@ -30,7 +30,7 @@ CHANCES = ((0.5, 0.2, 0.1), (0.4, 0.1, 0.1), (0.3, 0.1, 0.05))
 
 def make_models(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
     """Six tokens, and untrained prompt tokens; float64."""
-    models = worlds.make_small_models(6, noise=None)
+    models = model_helpers.make_small_models(6, noise=None)
     net = PromptTokens(models.target.hidden_size, prompts, ensemble)
     torch.nn.init.normal_(net.embeds, generator=torch.Generator().manual_seed(0))
     models.heads["ppd"] = HeadInfo("tiny", folder, save_net(net, folder, models.target_name, torch.float32))
@@ -69,7 +69,7 @@ def test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text(
 def test_without_prompt_tokens_it_is_plain_decoding(tmp_path: Path) -> None:
     models = make_models(tmp_path, prompts=0)
     trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=12, stop_at_eos=False))
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, 12)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 12)
     assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
 
 
@@ -86,13 +86,13 @@ def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
 
 def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     """In one pass some rows are given embeddings, and the others are not."""
-    models = worlds.make_small_models(6, heads=tmp_path / "heads")
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads")
     names = ("ppd", "autoregressive", "lookahead", "draft-model", "ppd")
     requests = [
         Request(PROMPT[: 5 - i], registry.get(name), SamplingParams(1.0), 16, seed=i, stop_at_eos=False)
         for i, name in enumerate(names)
     ]
-    assert worlds.generate_batched(models, requests) == worlds.generate_separately(models, requests)
+    assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
 def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
@@ -106,7 +106,7 @@ def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
 
 def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> None:
     """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first prompt token stands at 4."""
-    models = worlds.make_small_models(10, noise=None)
+    models = model_helpers.make_small_models(10, noise=None)
     net = PromptTokens(models.target.hidden_size, 3, 2).double()
     torch.nn.init.normal_(net.embeds)
     ids, features = torch.arange(10)[None], torch.arange(10.0)[None, :, None].expand(1, 10, 4)

@@ -6,10 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from methods.test_enumerated import DistributionTables, Text, chains, distance, output_distribution, texts_of
+from methods.test_round_enumeration import DistributionTables, Text, chains, distance, output_distribution, texts_of
 from torch import Tensor
 
 from workbench.core.probes import ProbeOutput
@@ -61,7 +61,7 @@ def test_it_judges_by_the_mixture_of_logits(
 ) -> None:
     """With second reading q: p̂ ∝ p^(1−α)·q^α, acceptance Σ min(p̂, q), price TV(p̂, p): in plain arithmetic."""
     seen: list[Tensor] = []
-    monkeypatch.setattr("workbench.core.places.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
+    monkeypatch.setattr("workbench.core.sibling_groups.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     out, chance = torch.zeros(V, dtype=torch.float64), 0.0
     for x in range(V):
         ruling = run_verifier(Reflective(alpha), sampled_draft(x), P.log().expand(2, V), Q.log().expand(2, V))
@@ -169,12 +169,12 @@ def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: l
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device)
+    return model_helpers.make_models("llama", noise=0.15, device=device)
 
 
 def make_request(models: Models, name: str, temperature: float = 1.0, **values: Any) -> Request:
     method = registry.get(name).with_params(**values)
-    return Request(worlds.random_prompt(13), method, SamplingParams(temperature), 32, stop_at_eos=False)
+    return Request(model_helpers.random_prompt(13), method, SamplingParams(temperature), 32, stop_at_eos=False)
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import model_helpers
 import numpy as np
 import pytest
-import worlds
 from engine.test_datastore import END, store_from
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
 def paths(found: RetrievedTree) -> dict[Path, int]:
     nodes = range(len(found.tokens))
-    told = {tuple(found.tokens[i] for i in worlds.path_to(found.parents, n)): found.counts[n] for n in nodes}
+    told = {tuple(found.tokens[i] for i in model_helpers.path_to(found.parents, n)): found.counts[n] for n in nodes}
     assert len(told) == len(found.tokens), "siblings are told apart"
     return told
 
@@ -106,14 +106,14 @@ def test_golden_graft() -> None:
 @pytest.fixture
 def models(device: str) -> Models:
     """Whose store holds what the target writes, so that something is found."""
-    found = worlds.make_models("llama", noise=0.3, device=device)
+    found = model_helpers.make_models("llama", noise=0.3, device=device)
     text = Engine(found).generate(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=60)).token_ids
     end = found.shared["datastore"].card.vocabulary
     found.shared["datastore"] = store_from([*PROMPT, *text[:25]], text[30:], text[10:20], vocabulary=end)
     return found
 
 
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 
 
 def run(models: Models, name: str, temperature: float = 0.0, **params: object) -> Trace:

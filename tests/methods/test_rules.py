@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from vision_worlds import IMAGE, noise_image, tiny_vision_models
+from vision_model_helpers import IMAGE, noise_image, tiny_vision_models
 
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import RATIO, RESIDUAL, Rule
@@ -38,7 +38,7 @@ LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, a drafter that is right often but far from always, untrained heads."""
-    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
+    return model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,9 @@ def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
     [
         pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
         for i, probs in enumerate(LAWS)
-        for one in worlds.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
+        for one in model_helpers.mark_non_representatives(
+            registry.names(), [m.with_params() for m in registry.methods()]
+        )
     ],
 )
 def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, text: Models, vision: Models) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from llama_layer import TransformersLayer
 from methods.test_drafts import WARM, Drafted, chances, drafts
 from torch import Tensor
@@ -46,7 +46,7 @@ SHOWN = "layers that drafted each token [layers, {}]"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Six tokens, untrained weights; float64."""
-    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
+    return model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("heads"))
 
 
 def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
@@ -196,9 +196,9 @@ def rounds_of(models: Models, **params: Any) -> Iterator[tuple[Any, Any]]:
     """(row, round) behind each round of a sampled run whose drafts are now and then accepted and rejected."""
     method, engine = registry.get("s2d").with_params(**params), Engine(models)
     sampling = SamplingParams(temperature=2.0)
-    row = engine.submit(Request(worlds.random_prompt(9, 6), method, sampling, 50, seed=2, stop_at_eos=False))
+    row = engine.submit(Request(model_helpers.random_prompt(9, 6), method, sampling, 50, seed=2, stop_at_eos=False))
     lengths = set()
-    for committed in worlds.run_rounds(engine, row):
+    for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         assert row.trace is not None
         yield row, row.trace.rounds[-1]
@@ -227,7 +227,7 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
     for row, found in rounds_of(models, depth=4, grower=grower, **unsure):
         n = len(found.emitted)
         text = row.committed[: len(row.committed) - n]
-        paths = [[found.nodes.tokens[i] for i in worlds.path_to(found.nodes.parents, at)]
+        paths = [[found.nodes.tokens[i] for i in model_helpers.path_to(found.nodes.parents, at)]
                  for at in range(len(found.nodes.tokens))]  # fmt: skip
         deepest = max(map(len, paths), default=0)
 
@@ -347,7 +347,7 @@ def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models
     """It reads nothing of the target, which has read nothing yet."""
     method = registry.get("s2d").with_params(**WHOLE)
     trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, prompt, 6)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
     assert len(trace.rounds[0].nodes.tokens) > 0
 
 
@@ -357,9 +357,11 @@ def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models
 @pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2", "nodes": 48}], ids=["chain", "tree"])
 def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp_path: Path) -> None:
     """A wrong place or a stale entry would cost acceptance and nothing else."""
-    models = worlds.make_models("llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6)
+    models = model_helpers.make_models(
+        "llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6
+    )
     theirs = models.target.model.state_dict()
-    net = S2DNet(32, 4, 48, 32, worlds.VOCABULARY, (1, 2, 3)).double()
+    net = S2DNet(32, 4, 48, 32, model_helpers.VOCABULARY, (1, 2, 3)).double()
     weights = {"embed.weight": theirs["model.embed_tokens.weight"], "after.weight": theirs["model.norm.weight"]}
     for i in range(3):
         part = {k.removeprefix(f"model.layers.{i}."): v for k, v in theirs.items() if f"layers.{i}." in k}
@@ -372,7 +374,9 @@ def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp
     net.load_state_dict(weights)
     models.heads = {"s2d": HeadInfo("copy", tmp_path, save_net(net, tmp_path, models.target_name, torch.float64))}
     method = registry.get("s2d").with_params(depth=3, **params)
-    trace = Engine(models).generate(Request(worlds.random_prompt(9), method, max_new_tokens=33, stop_at_eos=False))
+    trace = Engine(models).generate(
+        Request(model_helpers.random_prompt(9), method, max_new_tokens=33, stop_at_eos=False)
+    )
     assert {len(r.emitted) for r in trace.rounds[:-1]} == {4}
 
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
+import model_helpers
 import pytest
-import worlds
-from methods.test_growers import DEPTH, V, table, texts_of
 from methods.test_shapes import make_growth
+from methods.test_tree_builders import DEPTH, V, table, texts_of
 
 from workbench.core.rejection import VerificationResult
 from workbench.core.sampling import SamplingParams
@@ -135,7 +135,7 @@ def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_small_models(6)
+    return model_helpers.make_small_models(6)
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])

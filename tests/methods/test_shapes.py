@@ -8,17 +8,23 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from methods.test_enumerated import WARM, DistributionTables, output_distribution_of_draft, random_tables, record_draws
-from methods.test_enumerated import texts_of as places_of
-from methods.test_growers import DEPTH, TableGrowth, V, table, texts_of
+from methods.test_round_enumeration import (
+    WARM,
+    DistributionTables,
+    output_distribution_of_draft,
+    random_tables,
+    record_draws,
+)
+from methods.test_round_enumeration import texts_of as places_of
+from methods.test_tree_builders import DEPTH, TableGrowth, V, table, texts_of
 from torch import Tensor
 
-from workbench.core.draw import RandomStream
+from workbench.core.random_stream import RandomStream
 from workbench.core.sampling import SamplingParams
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import Verification
@@ -34,11 +40,11 @@ from workbench.methods.tree_builders.common import ALL_BUILDERS
 from workbench.methods.tree_builders.constant_branching import ConstantBranching
 from workbench.methods.tree_builders.dyspec import DySpec
 from workbench.methods.tree_builders.head_and_one import HeadAndOne
-from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.sequoia import Sequoia
 from workbench.methods.tree_builders.shapes import widths
 from workbench.methods.tree_builders.spec_infer import SpecInfer
 from workbench.methods.tree_builders.template import PUBLISHED, Template
+from workbench.methods.tree_builders.tree_sampler import TreeSampler
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.models.pass_costs import Costs
 
@@ -260,7 +266,7 @@ def test_tree_builder_that_selects_by_token_is_detected(monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.make_small_models(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "eagle-2"])

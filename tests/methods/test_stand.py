@@ -7,14 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods.test_enumerated import WARM, DistributionTables, Drafts, distance, fixed_number, output_distribution
-from methods.test_growers import DEPTH, V, table
+from methods.test_round_enumeration import WARM, DistributionTables, Drafts, distance, fixed_number, output_distribution
 from methods.test_shapes import make_growth
+from methods.test_tree_builders import DEPTH, V, table
 from torch import Tensor
 
 from workbench.bench.goodness import chi_square
@@ -41,7 +41,7 @@ THREE = registry.get("stand").with_params(nodes=3)
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A vocabulary of which all tokens fit into an entry."""
-    return worlds.make_small_models(6, noise=None, device=device)
+    return model_helpers.make_small_models(6, noise=None, device=device)
 
 
 # -- table ------------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def mean_distributions(row: Sequence, start: int, longest: int, everywhere: bool
     at = start
     for r in row.trace.rounds:
         for place in range(len(r.nodes) + 1) if everywhere else [0, *(node + 1 for node in r.path)]:
-            probs, path = torch.zeros(6, dtype=torch.float64), worlds.path_to(r.nodes.parents, place - 1)
+            probs, path = torch.zeros(6, dtype=torch.float64), model_helpers.path_to(r.nodes.parents, place - 1)
             text = [*row.committed[:at], *(r.nodes.tokens[node] for node in path)]
             probs[r.top_p[place].tokens] = torch.tensor(r.top_p[place].prob, dtype=torch.float64)
             for n in range(min(longest, len(text)) + 1):
@@ -116,7 +116,7 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
 
 def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) -> None:
     engine, method = Engine(models), registry.get("stand")
-    prompts = worlds.random_prompt(5, 6, seed=1), worlds.random_prompt(5, 6, seed=2)
+    prompts = model_helpers.random_prompt(5, 6, seed=1), model_helpers.random_prompt(5, 6, seed=2)
 
     def runs(warm: bool, prompt: list[int], n: int = 24) -> float:
         request = Request(prompt, method.with_params(warm=warm), max_new_tokens=n, stop_at_eos=False)
@@ -131,7 +131,7 @@ def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) 
     assert runs(True, prompts[1]) == runs(False, prompts[1])
     assert len(models.shared["stand"]) == 2
     for seed in range(10):
-        runs(True, worlds.random_prompt(5, 6, seed=10 + seed), 2)
+        runs(True, model_helpers.random_prompt(5, 6, seed=10 + seed), 2)
     assert len(models.shared["stand"]) == 8
 
 
@@ -139,7 +139,7 @@ def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) 
 
 
 def row_with(models: Models, chances: list[float], temperature: float, seed: int = 0) -> Sequence:
-    row = worlds.make_sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
+    row = model_helpers.make_sequence(Request([1], THREE, SamplingParams(temperature), seed=seed), [1], models)
     row.state.drafter = Stand().init_state(row, models)
     row.state.drafter.learn([1], list(range(len(chances))), chances)
     row.state.plan = Plan(1, tree_builder=THREE.tree_builder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import model_helpers
 import pytest
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def naive(
 
 def paths(guess: Guess) -> dict[Path, float]:
     nodes = range(len(guess.tokens))
-    found = {tuple(guess.tokens[i] for i in worlds.path_to(guess.parents, n)): guess.probs[n] for n in nodes}
+    found = {tuple(guess.tokens[i] for i in model_helpers.path_to(guess.parents, n)): guess.probs[n] for n in nodes}
     assert len(found) == len(guess.tokens), "siblings are told apart"
     return found
 
@@ -127,8 +127,8 @@ def test_a_store_forgets_the_oldest_texts_and_keeps_whole_ones() -> None:
 
 
 def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
-    engine, method, prompt = Engine(models), registry.get("suffix"), worlds.random_prompt(9)
+    models = model_helpers.make_models("llama", noise=None, device=device)
+    engine, method, prompt = Engine(models), registry.get("suffix"), model_helpers.random_prompt(9)
     request = Request(prompt, method, max_new_tokens=40, stop_at_eos=False)
     first, again = engine.generate(request), engine.generate(request)
     assert [r.nodes.tokens for r in first.rounds] == [r.nodes.tokens for r in again.rounds]
@@ -148,8 +148,8 @@ def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_run_says_how_far_it_matched_and_what_it_expects(temperature: float, device: str) -> None:
-    models = worlds.make_models("llama", noise=None, device=device)
-    request = Request(worlds.repeating_prompt(16), registry.get("suffix"), SamplingParams(temperature), 40)
+    models = model_helpers.make_models("llama", noise=None, device=device)
+    request = Request(model_helpers.repeating_prompt(16), registry.get("suffix"), SamplingParams(temperature), 40)
     drafted = [r for r in Engine(models).generate(request).rounds if r.nodes.tokens]
     assert drafted
     for r in drafted:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import abc
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from methods.test_enumerated import GREEDY, WARM, Text
-from methods.test_growers import DEPTH, TableGrowth, V, chance, table, texts_of
+from methods.test_round_enumeration import GREEDY, WARM, Text
 from methods.test_shapes import make_growth
+from methods.test_tree_builders import DEPTH, TableGrowth, V, chance, table, texts_of
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
@@ -155,7 +155,7 @@ def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_20
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return worlds.make_small_models(12, heads=tmp_path_factory.mktemp("heads") / "medusa")
+    return model_helpers.make_small_models(12, heads=tmp_path_factory.mktemp("heads") / "medusa")
 
 
 def run_three_rounds(models: Models, sampling: SamplingParams) -> tuple[Engine, Sequence]:
@@ -262,7 +262,7 @@ def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Mode
     with torch.inference_mode():
         found = growth_of(row, models).root.full_probs()[0]
     assert models.drafter is not None
-    logits = worlds.next_logits_function(models.drafter.model)(row.committed)
+    logits = model_helpers.next_logits_function(models.drafter.model)(row.committed)
     assert torch.allclose(found, logits.softmax(0), atol=1e-9)
     row.cancel()
     engine.step()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
 
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.methods import registry
-from workbench.methods.drafters.skipping import evenly_skipped
+from workbench.methods.drafters.layer_skipping import evenly_skipped
 from workbench.methods.drafters.swift import (
     KAPPA,
     NOISE,
@@ -24,14 +24,14 @@ from workbench.methods.drafters.swift import (
     to_halves,
 )
 
-PROMPT = worlds.random_prompt(9)
+PROMPT = model_helpers.random_prompt(9)
 LAYERS = 6
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A target of six layers: eight halves may be left out."""
-    return worlds.make_models("llama", noise=None, device=device, num_hidden_layers=LAYERS)
+    return model_helpers.make_models("llama", noise=None, device=device, num_hidden_layers=LAYERS)
 
 
 def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
@@ -135,7 +135,7 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
     """The committed entries are a clean prefill's in every layer, those that did not draft included."""
     seen = 0
     for row in rounds(models, name, tokens=20, **params):
-        worlds.assert_cache_equals_prefill(row)
+        model_helpers.assert_cache_equals_prefill(row)
         seen += any(s == "rejected" for s in row.trace.rounds[-1].nodes.status)
     assert seen, "a draft was rejected"
 
@@ -143,4 +143,4 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
 def test_entries_of_a_draft_that_stayed_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative of it: verification that reads the draft behind itself, instead of over it, is another text."""
     method = registry.get("unified-skip").with_params(policy="fixed", depth=3, speedup=2.0)
-    worlds.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)
+    model_helpers.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch.nn import functional as F
 
 from workbench.core.errors import ModelError, ParameterError
@@ -24,7 +24,7 @@ from workbench.methods.drafters.spot import OnlineHead, Pool, Text, Window
 from workbench.methods.drafters.tlt import TLT, Batch
 from workbench.methods.policies import buckets
 
-PROMPTS = [worlds.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
+PROMPTS = [model_helpers.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
 N = 40
 QUICK = {"rate": 3e-3, "every": 1, "texts": 4, "reads": 48}
 """A small head learns in a few lessons."""
@@ -33,7 +33,7 @@ QUICK = {"rate": 3e-3, "every": 1, "texts": 4, "reads": 48}
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
     """Float64; a head that was never trained."""
-    return worlds.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
+    return model_helpers.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
 def run_batch(
@@ -92,7 +92,7 @@ def perturb_target(models: Models, amount: float) -> None:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, warm: bool) -> None:
-    wanted = [worlds.hf_greedy(models.target.model, prompt, N) for prompt in PROMPTS]
+    wanted = [model_helpers.hf_greedy(models.target.model, prompt, N) for prompt in PROMPTS]
     still = run_batch(models, rows=4, rate=0.0, warm=warm)
     taught = run_batch(models, rows=4, warm=warm, tail=1.0, **QUICK)
     assert tokens(still) == tokens(taught) == wanted
@@ -185,7 +185,7 @@ def windows_of(models: Models) -> list[Window]:
     model: Any = models.target.model
     found = []
     for n, first, seed in ((14, 1, 0), (9, 4, 1)):
-        ids = worlds.random_prompt(n, seed=seed)
+        ids = model_helpers.random_prompt(n, seed=seed)
         with torch.no_grad():
             found.append(Window(ids, model.model(torch.tensor([ids], device=model.device))[0][0], first))
     return found
@@ -379,7 +379,7 @@ def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> N
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     first = row.state.drafter.owned.trainable
-    others = worlds.write_random_heads(tmp_path / "others", models, seed=1)
+    others = model_helpers.write_random_heads(tmp_path / "others", models, seed=1)
     another = dataclasses.replace(others["eagle"], name="another")
     row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
     engine.step()
@@ -388,7 +388,7 @@ def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> N
     while not engine.is_idle:
         engine.step()
     assert not row.error
-    assert tokens([row]) == [worlds.hf_greedy(models.target.model, PROMPTS[0], N)]
+    assert tokens([row]) == [model_helpers.hf_greedy(models.target.model, PROMPTS[0], N)]
     assert models.shared["tlt batch"].running == 0
 
 
@@ -417,7 +417,7 @@ def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Pat
     state_actions.load(row, saved)
     after = row.state.drafter.owned.trainable.moved()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
-    models.heads = models.heads | worlds.write_random_heads(tmp_path / "others", models, seed=1)
+    models.heads = models.heads | model_helpers.write_random_heads(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while not other.is_open:

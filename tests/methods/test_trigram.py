@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections import abc
 
+import model_helpers
 import numpy as np
 import pytest
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.unchecked
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=None, device=device)
+    return model_helpers.make_models("llama", noise=None, device=device)
 
 
 def toy() -> Trigrams:
@@ -52,7 +52,7 @@ def numbers(n: int, length: int, seed: int = 0) -> list[list[float]]:
 
 def paths(found: Sentences) -> list[tuple[int, ...]]:
     nodes = range(len(found.tokens))
-    return [tuple(found.tokens[i] for i in worlds.path_to(found.parents, node)) for node in nodes]
+    return [tuple(found.tokens[i] for i in model_helpers.path_to(found.parents, node)) for node in nodes]
 
 
 # -- table ------------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_the_table_keeps_the_pairs_written_last(tokens: list[int], most: int) ->
 
 def row_of(models: Models, text: list[int], **params: object) -> Sequence:
     configured = registry.get("adaptive-trigram").with_params(**params)
-    row = worlds.make_sequence(Request(text, configured), text, models)
+    row = model_helpers.make_sequence(Request(text, configured), text, models)
     row.state.drafter = configured.drafter.init_state(row, models)
     return row
 
@@ -162,7 +162,9 @@ def test_a_budget_and_a_depth_are_kept(nodes: int) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_run_says_which_entries_made_a_draft(temperature: float, models: Models) -> None:
-    request = Request(worlds.repeating_prompt(16), registry.get("adaptive-trigram"), SamplingParams(temperature), 40)
+    request = Request(
+        model_helpers.repeating_prompt(16), registry.get("adaptive-trigram"), SamplingParams(temperature), 40
+    )
     drafted = [r for r in Engine(models).generate(request).rounds if r.nodes.tokens]
     assert drafted
     for r in drafted:
@@ -174,7 +176,7 @@ def test_a_run_says_which_entries_made_a_draft(temperature: float, models: Model
 
 def test_no_request_drafts_for_another_unless_it_is_asked_to(models: Models) -> None:
     method, engine = registry.get("adaptive-trigram"), Engine(models)
-    request = Request(worlds.random_prompt(9), method, max_new_tokens=40, stop_at_eos=False)
+    request = Request(model_helpers.random_prompt(9), method, max_new_tokens=40, stop_at_eos=False)
     first, again = engine.generate(request), engine.generate(request)
     assert [r.nodes.tokens for r in first.rounds] == [r.nodes.tokens for r in again.rounds]
     assert "adaptive-trigram" not in models.shared

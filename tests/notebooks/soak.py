@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.site import execution, pairs
+from workbench.site import execution, notebook_pairs
 
 EXECUTORS = {
     "stock": ["-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout={limit}"],
@@ -61,7 +61,7 @@ def busy(processes: int) -> Iterator[None]:
 
 def with_target(lesson: str, target: str, out: Path) -> Path:
     """A copy of a lesson with `TARGET` set in its cell of parameters."""
-    text = (pairs.FOLDER / f"{lesson}.ipynb").read_text(encoding="utf-8")
+    text = (notebook_pairs.FOLDER / f"{lesson}.ipynb").read_text(encoding="utf-8")
     path = out / f"{lesson}.ipynb"
     path.write_text(text.replace('"TARGET = None', f'"TARGET = {target!r}'), encoding="utf-8")
     return path
@@ -71,14 +71,14 @@ def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int, targe
     """Run one lesson in a process of its own; what the process says is kept under `out`."""
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *(part.format(limit=limit_s) for part in EXECUTORS[executor])]
-    command.append(str(with_target(lesson, target, out) if target else pairs.FOLDER / f"{lesson}.ipynb"))
+    command.append(str(with_target(lesson, target, out) if target else notebook_pairs.FOLDER / f"{lesson}.ipynb"))
     if executor == "stock":
         command += ["--output-dir", str(out), "--output", f"{lesson}-{run}"]
     log = out / f"{lesson}-{run}-{executor}.log"
     began = time.perf_counter()
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, cwd=pairs.FOLDER, env=execution.environment()
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=notebook_pairs.FOLDER, env=execution.environment()
         )
         _, status, used = os.wait4(process.pid, 0)  # of it and of the kernel that it waited for
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -108,9 +108,9 @@ def main() -> int:
     parser.add_argument("--executor", choices=[*EXECUTORS, "both"], default="both", help="both: they take turns")
     parser.add_argument("--target", default="", help="Hub id or folder of another target")
     parser.add_argument("--limit", type=int, default=execution.LIMIT_S, help="seconds for one cell")
-    parser.add_argument("--out", type=Path, default=pairs.ROOT / "dist" / "soak", help="outputs and logs")
+    parser.add_argument("--out", type=Path, default=notebook_pairs.ROOT / "dist" / "soak", help="outputs and logs")
     given = parser.parse_args()
-    chosen = [name for name in pairs.names() if not given.lessons or name.startswith(tuple(given.lessons))]
+    chosen = [name for name in notebook_pairs.names() if not given.lessons or name.startswith(tuple(given.lessons))]
     executors = list(EXECUTORS) if given.executor == "both" else [given.executor]
     print("| lesson | run | executor | seconds | CPU s | |\n|---|--:|---|--:|--:|---|", flush=True)
     results: list[Result] = []

@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from workbench.site import pairs
+from workbench.site import notebook_pairs
 
 pytest.importorskip("anywidget")
 import ipywidgets as ui
@@ -19,7 +19,9 @@ from workbench.trace.theory import expected_tau
 def panel(name: str, before: int = 0) -> dict[str, Any]:
     """What the cell of controls leaves behind. It follows the cell that draws, which needs `before` cells more."""
     codes = [
-        cell for cell in nbformat.read(pairs.FOLDER / f"{name}.ipynb", as_version=4).cells if cell.cell_type == "code"
+        cell
+        for cell in nbformat.read(notebook_pairs.FOLDER / f"{name}.ipynb", as_version=4).cells
+        if cell.cell_type == "code"
     ]
     at = next(i for i, cell in enumerate(codes) if "drawing" in cell.metadata.get("tags", []))
     names: dict[str, Any] = {"ui": ui, "w": w, "expected_tau": expected_tau, "__name__": "__main__"}

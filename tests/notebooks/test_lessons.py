@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from workbench.site import pairs, testing
+from workbench.site import notebook_pairs, testing
 
-NAMES = pairs.names()
+NAMES = notebook_pairs.names()
 ANSWERS = Path(__file__).parent / "answers"
 PARAMETERS = ("FAST", "SERVER")
 MODELS = ("TARGET", "DRAFTER", "DEVICE")
@@ -50,7 +50,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def lesson(name: str) -> NotebookNode:
-    return nbformat.read(pairs.FOLDER / f"{name}.ipynb", as_version=4)
+    return nbformat.read(notebook_pairs.FOLDER / f"{name}.ipynb", as_version=4)
 
 
 def tags(cell: NotebookNode) -> list[str]:
@@ -71,7 +71,7 @@ def test_there_are_sixteen() -> None:
 
 def test_pair_is_in_step_and_stripped(name: str) -> None:
     """When this fails: run `workbench notebooks`."""
-    assert pairs.problems(name) == []
+    assert notebook_pairs.problems(name) == []
 
 
 def test_begins_with_a_title_and_what_one_will_be_able_to_do(lesson: NotebookNode) -> None:
@@ -220,11 +220,11 @@ def test_loads_nothing_from_elsewhere_by_itself(lesson: NotebookNode) -> None:
 
 def test_links_between_lessons_and_files_lead_somewhere(lesson: NotebookNode) -> None:
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", words(lesson)):
-        assert (pairs.FOLDER / target).resolve().exists(), target
+        assert (notebook_pairs.FOLDER / target).resolve().exists(), target
 
 
 def test_every_notebook_was_found() -> None:
     """A misnamed file would be neither checked nor shown on the site."""
-    found = {path.stem for path in pairs.FOLDER.iterdir() if path.suffix in (".ipynb", ".py")}
+    found = {path.stem for path in notebook_pairs.FOLDER.iterdir() if path.suffix in (".ipynb", ".py")}
     assert found == set(NAMES)
-    assert Path(pairs.FOLDER, "..", "pyproject.toml").is_file()
+    assert Path(notebook_pairs.FOLDER, "..", "pyproject.toml").is_file()

@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbench.cli import main
-from workbench.site import pairs
+from workbench.site import notebook_pairs
 
 NAME = "00_first"
 
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
     """A pair in order, with one sentence and one cell of code."""
     book = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("x = 1")])
     nbformat.write(book, tmp_path / f"{NAME}.ipynb")
-    pairs.synchronise(NAME, tmp_path)
-    assert pairs.problems(NAME, tmp_path) == []
+    notebook_pairs.synchronise(NAME, tmp_path)
+    assert notebook_pairs.problems(NAME, tmp_path) == []
     return tmp_path
 
 
@@ -43,43 +43,43 @@ def sources(folder: Path) -> list[str]:
 
 
 def test_a_notebook_gets_the_first_cell_and_a_pair(folder: Path) -> None:
-    assert sources(folder) == [pairs.FIRST_CELL, "# Title", "x = 1"]
+    assert sources(folder) == [notebook_pairs.FIRST_CELL, "# Title", "x = 1"]
     text = jupytext.read(folder / f"{NAME}.py")
     assert [cell.source for cell in text.cells] == sources(folder)
 
 
 def test_tidying_twice_changes_nothing(folder: Path) -> None:
-    assert pairs.synchronise(NAME, folder) == []
+    assert notebook_pairs.synchronise(NAME, folder) == []
 
 
 def test_outputs_are_noticed_and_stripped(folder: Path) -> None:
     edit(folder, execution_count=3, outputs=[new_output("stream", name="stdout", text="1")])
-    assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb has outputs"]
-    assert [path.name for path in pairs.synchronise(NAME, folder)] == [f"{NAME}.ipynb"]
-    assert pairs.problems(NAME, folder) == []
+    assert notebook_pairs.problems(NAME, folder) == [f"{NAME}.ipynb has outputs"]
+    assert [path.name for path in notebook_pairs.synchronise(NAME, folder)] == [f"{NAME}.ipynb"]
+    assert notebook_pairs.problems(NAME, folder) == []
 
 
 def test_state_of_widgets_is_noticed_and_stripped(folder: Path) -> None:
     edit(folder, {"widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}}})
-    assert "widgets" in pairs.problems(NAME, folder)[0]
-    pairs.synchronise(NAME, folder)
+    assert "widgets" in notebook_pairs.problems(NAME, folder)[0]
+    notebook_pairs.synchronise(NAME, folder)
     assert "widgets" not in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).metadata
 
 
 def test_times_of_execution_are_noticed_but_tags_are_kept(folder: Path) -> None:
     edit(folder, metadata={"tags": ["solution"], "jupyter": {"source_hidden": True}, "execution": {"x": "2026"}})
-    assert len(pairs.problems(NAME, folder)) == 2  # the traces, and the .py lacks the tag
-    pairs.synchronise(NAME, folder)
+    assert len(notebook_pairs.problems(NAME, folder)) == 2  # the traces, and the .py lacks the tag
+    notebook_pairs.synchronise(NAME, folder)
     cell = nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells[-1]
     assert cell.metadata == {"tags": ["solution"], "jupyter": {"source_hidden": True}}
     assert 'tags=["solution"]' in (folder / f"{NAME}.py").read_text()
-    assert pairs.problems(NAME, folder) == []
+    assert notebook_pairs.problems(NAME, folder) == []
 
 
 def test_the_file_edited_last_wins(folder: Path) -> None:
     edit(folder, source="x = 2")
-    assert pairs.problems(NAME, folder) == [f"{NAME}.ipynb and {NAME}.py have different cells"]
-    pairs.synchronise(NAME, folder)
+    assert notebook_pairs.problems(NAME, folder) == [f"{NAME}.ipynb and {NAME}.py have different cells"]
+    notebook_pairs.synchronise(NAME, folder)
     assert "x = 2" in (folder / f"{NAME}.py").read_text()
 
     text = folder / f"{NAME}.py"
@@ -87,7 +87,7 @@ def test_the_file_edited_last_wins(folder: Path) -> None:
     later = (folder / f"{NAME}.ipynb").stat().st_mtime + 20
     os.utime(text, (later, later))
     ids = [cell.id for cell in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells]
-    pairs.synchronise(NAME, folder)
+    notebook_pairs.synchronise(NAME, folder)
     assert sources(folder)[-1] == "x = 3"
     kept = [cell.id for cell in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).cells]
     assert kept[:2] == ids[:2]
@@ -98,17 +98,17 @@ def test_another_first_cell_is_noticed_and_mended(folder: Path) -> None:
     book = nbformat.read(path, as_version=4)
     book.cells[0].source = "import os"
     nbformat.write(book, path)
-    assert any("first cell" in problem for problem in pairs.problems(NAME, folder))
-    pairs.synchronise(NAME, folder)
-    assert sources(folder)[0] == pairs.FIRST_CELL
+    assert any("first cell" in problem for problem in notebook_pairs.problems(NAME, folder))
+    notebook_pairs.synchronise(NAME, folder)
+    assert sources(folder)[0] == notebook_pairs.FIRST_CELL
 
 
 def test_a_missing_half_is_noticed_and_made(folder: Path) -> None:
     for ending in (".ipynb", ".py"):
         (folder / NAME).with_suffix(ending).unlink()
-        assert pairs.problems(NAME, folder) == [f"{NAME}{ending} is missing"]
-        pairs.synchronise(NAME, folder)
-        assert pairs.problems(NAME, folder) == []
+        assert notebook_pairs.problems(NAME, folder) == [f"{NAME}{ending} is missing"]
+        notebook_pairs.synchronise(NAME, folder)
+        assert notebook_pairs.problems(NAME, folder) == []
 
 
 def test_the_command_checks_mends_and_knows_its_notebooks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,5 +122,5 @@ def test_the_command_checks_mends_and_knows_its_notebooks(folder: Path, capsys: 
 
 def test_the_first_cell_does_nothing_here() -> None:
     before = set(sys.modules)
-    exec(compile(pairs.FIRST_CELL, "first cell", "exec"), {})
+    exec(compile(notebook_pairs.FIRST_CELL, "first cell", "exec"), {})
     assert not {module for module in set(sys.modules) - before if module.startswith("google")}

@@ -13,15 +13,15 @@ import types
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import nbformat
 import pytest
 import torch
 import transformers
-import worlds
 
 from workbench.models.pretrained import load_tokenizer
 from workbench.models.truncated_drafter import drafter_for, save_truncated
-from workbench.site import pairs
+from workbench.site import notebook_pairs
 
 pytest.importorskip("anywidget")
 hf: Any = transformers  # configurations take more than their stubs know
@@ -30,24 +30,24 @@ LAYERS = 4
 
 
 def asks_for_a_text_target(name: str) -> bool:
-    source = (pairs.FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    source = (notebook_pairs.FOLDER / f"{name}.py").read_text(encoding="utf-8")
     return re.search(r"^TARGET = None(?!.*vision)", source, re.MULTILINE) is not None
 
 
 LONG = ("08_temperature", "10_measuring", "11_your_drafter")
 """What they do takes long whatever the target is: `soak.py --target` runs them, and 09, which wants one that sees."""
-TEXT = [name for name in pairs.names() if asks_for_a_text_target(name) and name not in LONG]
+TEXT = [name for name in notebook_pairs.names() if asks_for_a_text_target(name) and name not in LONG]
 
 
 @pytest.fixture(scope="module")
 def local_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama that nobody bundled, with the bundled vocabulary."""
-    return worlds.save_random_llama(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
+    return model_helpers.save_random_llama(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
 
 
 def run_cells(name: str, target: Path) -> None:
     """All code of a lesson, with the target's folder in its cell of parameters."""
-    book = nbformat.read(pairs.FOLDER / f"{name}.ipynb", as_version=4)
+    book = nbformat.read(notebook_pairs.FOLDER / f"{name}.ipynb", as_version=4)
     module = types.ModuleType(f"lesson_{name}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import CapacityError, ParameterError
+from workbench.server.access_control import AccessControl
 from workbench.server.app import make
 from workbench.server.callers import PRIVATE, VARIABLE, caller_of, from_environment, networks
-from workbench.server.door import AccessControl
 from workbench.service.fairqueue import FairQueue
 from workbench.service.limits import Limits
 from workbench.ui.space import PUBLIC_LIMITS

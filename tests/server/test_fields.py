@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import model_helpers
 import openai
 import pytest
 import serving
 import torch
-import worlds
 from starlette.testclient import TestClient
 from traces import FIXTURES
 
@@ -22,7 +22,7 @@ from workbench.core.errors import ParameterError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.engine.request_options import RequestOptions, TokenLogprob
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.server import fields, logprobs
 from workbench.server import openai as server_openai
 from workbench.server.app import make
@@ -158,8 +158,8 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
 def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:
     """`workbench serve --target X` without a draft model: a method that runs decodes."""
     folder = tmp_path / "alone"
-    worlds.family("llama", vocab_size=257).float().save_pretrained(folder)
-    worlds.byte_tokenizer().save_pretrained(folder)
+    model_helpers.family("llama", vocab_size=257).float().save_pretrained(folder)
+    model_helpers.byte_tokenizer().save_pretrained(folder)
     with Workbench(target=str(folder), drafter="auto", device="cpu") as bench:
         bench.load()
         http = TestClient(make(bench), base_url="http://localhost")
@@ -287,8 +287,8 @@ def test_offsets_of_an_echo_and_of_special_tokens_are_places_in_the_text() -> No
 
 
 def make_trace(tokens: int, method: str = "draft-model", **params: Any) -> Any:
-    own = known.get(method).params
-    every = {name: spec.default for name, spec in {**own, **known.sampling()}.items()} | params
+    own = method_info.get(method).params
+    every = {name: spec.default for name, spec in {**own, **method_info.sampling()}.items()} | params
     header = Header.from_wire(json.loads((FIXTURES / "tree.json").read_text())["header"])
     header.method, header.params, header.prompt_tokens = method, every, [7] * tokens
     return Trace(header, [], Footer(reason="length"))
@@ -305,7 +305,9 @@ def test_usage_lists_the_parameters_that_act() -> None:
     cold = server_openai.usage([make_trace(3, temperature=0.0)])["speculation"]["params"]
     assert {"temperature", "depth", "policy", "verifier"} <= set(cold)
     assert not {"top_k", "top_p", "min_p"} & set(cold)
-    chosen = {spec.when.partition(" = ")[2] for name, spec in known.get("draft-model").params.items() if name in cold}
+    chosen = {
+        spec.when.partition(" = ")[2] for name, spec in method_info.get("draft-model").params.items() if name in cold
+    }
     assert all(not users or every["policy"] in users or every["verifier"] in users for users in chosen)
     assert len(cold) < len(every) / 2
     warm = server_openai.usage([make_trace(3, temperature=1.0)])["speculation"]["params"]

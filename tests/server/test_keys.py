@@ -21,8 +21,8 @@ from ui.fake_client import FakeWorkbench
 from workbench.client.keys import KEY
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.server import keys
+from workbench.server.access_control import AccessControl, is_user, make_access_control
 from workbench.server.app import make
-from workbench.server.door import AccessControl, is_user, make_access_control
 from workbench.server.keys import MAX_WRONG_KEYS, OPEN_PATHS, Keys
 from workbench.ui import build, space, sweep
 from workbench.ui.saved_runs import SavedRunsView

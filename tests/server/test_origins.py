@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from workbench.core.errors import ParameterError
-from workbench.server.door import AccessControl, make_access_control
+from workbench.server.access_control import AccessControl, make_access_control
 from workbench.server.origins import Allowlist, make_allowlist
 
 HERE = "http://localhost:7860"

@@ -15,9 +15,9 @@ from workbench.core.errors import CapacityError
 from workbench.server.guard import CALLS, Guard
 from workbench.server.large_requests import LargeRequests
 from workbench.server.pagecalls import AT_ONCE, LEAST_S, WAITING, PageCalls
-from workbench.service.caller import measure_cpu_time
 from workbench.service.limits import Limits
-from workbench.service.meter import SECONDS, RateLimiter
+from workbench.service.rate_limiter import SECONDS, RateLimiter
+from workbench.service.request_context import measure_cpu_time
 from workbench.service.users import user_key
 from workbench.ui.api import Endpoints
 from workbench.ui.space import PUBLIC_LIMITS

@@ -25,7 +25,7 @@ from workbench.server.guard import Guard
 from workbench.server.large_requests import LARGE_BYTES
 from workbench.server.routes import PARTS
 from workbench.service import Limits
-from workbench.service.meter import RateLimiter
+from workbench.service.rate_limiter import RateLimiter
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import serving
 from ui.fake_client import FakeWorkbench
 
 from workbench.core.errors import WorkbenchError
-from workbench.server.door import AccessControl
+from workbench.server.access_control import AccessControl
 from workbench.server.tls import certificate
 from workbench.ui import build, space
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.service import Backend, Run
 
@@ -18,10 +18,10 @@ PROMPT = "abcabcabc"
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Save a target and a noisy copy of it in Hugging Face's layout; return both folders."""
     base = tmp_path_factory.mktemp("models")
-    target = worlds.family("llama", vocab_size=257)
-    for name, model in (("target", target), ("drafter", worlds.noisy_copy(target, 0.2))):
+    target = model_helpers.family("llama", vocab_size=257)
+    for name, model in (("target", target), ("drafter", model_helpers.noisy_copy(target, 0.2))):
         model.save_pretrained(base / name)
-        worlds.byte_tokenizer().save_pretrained(base / name)
+        model_helpers.byte_tokenizer().save_pretrained(base / name)
     return str(base / "target"), str(base / "drafter")
 
 

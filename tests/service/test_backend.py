@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.client import Workbench
 from workbench.core.errors import (
@@ -163,7 +163,7 @@ def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_n
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(folders[1], other)
-    worlds.letter_tokenizer(257).save_pretrained(other)
+    model_helpers.letter_tokenizer(257).save_pretrained(other)
     bench.load(drafter=str(other))
     plain = bench.generate(PROMPT, "autoregressive", max_new_tokens=12)
     trace = bench.generate(PROMPT, "omnidraft", drafter=str(other), max_new_tokens=12)

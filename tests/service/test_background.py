@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from workbench.core.errors import ModelError, PromptError, UnknownNameError
-from workbench.models import published
-from workbench.models.published import SMOLLM2
+from workbench.models import model_index
+from workbench.models.model_index import SMOLLM2
 from workbench.service import Backend, background, choices, hub
 from workbench.service.background import HEADROOM, BackgroundLoader, default_background_models, parse_background_models
 from workbench.service.names import Pair
@@ -24,8 +24,8 @@ ENOUGH = HEADROOM * SMOLLM2.copy_bytes
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its package is here, no copy was made."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(published, "hub_copy", lambda model: None)
-    monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
+    monkeypatch.setattr(model_index, "hub_copy", lambda model: None)
+    monkeypatch.setattr(model_index, "packaged_file", lambda model: Path("there.gguf"))
 
 
 def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.core.errors import PromptError
 from workbench.service import Backend, Limits
@@ -23,7 +23,7 @@ TEMPLATE = (
 def tokenizer(template: str | None = TEMPLATE) -> Any:
     import copy
 
-    made = copy.deepcopy(worlds.byte_tokenizer())
+    made = copy.deepcopy(model_helpers.byte_tokenizer())
     made.chat_template = template
     return made
 

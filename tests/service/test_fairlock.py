@@ -12,9 +12,9 @@ import pytest
 from workbench.core.errors import CapacityError, MethodUnavailableError
 from workbench.decoders.draft_verify import switching
 from workbench.methods import registry
-from workbench.service import Backend, Limits, steering
-from workbench.service.caller import DISCONNECTED, DisconnectedError
+from workbench.service import Backend, Limits, run_control
 from workbench.service.fairlock import FairLock
+from workbench.service.request_context import DISCONNECTED, DisconnectedError
 from workbench.ui.session import Session
 
 from .conftest import PROMPT, rounds, wait_until
@@ -85,7 +85,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
         told(0.6)
         return {"done": True}
 
-    monkeypatch.setattr(steering, "explain", explain)
+    monkeypatch.setattr(run_control, "explain", explain)
     token = DISCONNECTED.set(event)
     with pytest.raises(DisconnectedError):
         run.explain()
@@ -109,7 +109,9 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
 
     monkeypatch.setattr(switching, "prime", refuse)
     monkeypatch.setattr(
-        steering, "explain", lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter))
+        run_control,
+        "explain",
+        lambda models, request, trace, drafter, told: asked.append((models.drafter_name, drafter)),
     )
     run.change("draft-model", drafter=bench._names.drafter)
     run.step()

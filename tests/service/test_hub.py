@@ -18,7 +18,7 @@ from huggingface_hub import constants
 
 from workbench.client.requests import Generation, Models
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.models import local_models, published
+from workbench.models import local_models, model_index
 from workbench.models.bundle import bundled_folder
 from workbench.service import Backend, hub
 from workbench.service.progress import LoadAbortedError, Progress
@@ -210,8 +210,8 @@ def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: P
     With `restarts`, the signal interrupts no system call, as after `loop.add_signal_handler` of asyncio.
     """
     signal.siginterrupt(signal.SIGINT, not restarts)
-    model = replace(published.SMOLLM2, hub_id="owner/good")
-    fetches = (lambda: published.download(model), lambda: hub.fetch("owner/good", Progress(""), MOST))
+    model = replace(model_index.SMOLLM2, hub_id="owner/good")
+    fetches = (lambda: model_index.download(model), lambda: hub.fetch("owner/good", Progress(""), MOST))
     for fetch in fetches:
         repos.gate, ended = threading.Event(), threading.Event()
         repos.requested_paths.clear()

@@ -14,9 +14,9 @@ from workbench.cli.models import lines
 from workbench.core.errors import ModelError
 from workbench.engine import load_models
 from workbench.interop.gguf import export_gguf
-from workbench.models import converted, published
+from workbench.models import converted_models, model_index
 from workbench.models.bundle import bundled
-from workbench.models.published import SMOLLM2
+from workbench.models.model_index import SMOLLM2
 from workbench.service import choices
 from workbench.service.inventory import inventory
 
@@ -28,7 +28,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No copies, no downloads, no package."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(published, "packaged_file", lambda model: None)
+    monkeypatch.setattr(model_index, "packaged_file", lambda model: None)
 
 
 def row(name: str) -> dict[str, Any]:
@@ -55,12 +55,12 @@ def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatc
     def another(model: object) -> Path:
         raise ModelError("of another version")
 
-    monkeypatch.setattr(published, "packaged_file", another)
+    monkeypatch.setattr(model_index, "packaged_file", another)
     assert row("smollm2")["state"] == "to fetch"
-    monkeypatch.setattr(published, "packaged_file", lambda model: Path("there.gguf"))
+    monkeypatch.setattr(model_index, "packaged_file", lambda model: Path("there.gguf"))
     assert row("smollm2")["state"] == "at first use"
     assert offered()
-    place = converted.copy_folder("smollm2", SMOLLM2.sha256)
+    place = converted_models.copy_folder("smollm2", SMOLLM2.sha256)
     shutil.copytree(bundled()["text-target"], place)  # it stands for the copy: whether there is one, its sums say
     assert row("smollm2")["state"] == "ready"
     assert (row("smollm2")["place"], row("smollm2")["how"]) == (str(place), "")
@@ -69,14 +69,16 @@ def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatc
 
 def test_copies_and_downloads_are_listed_by_what_target_takes(tmp_path: Path) -> None:
     models = load_models("text-drafter", None, "cpu", "float32")
-    place = converted.convert(export_gguf(models.target.model, models.tokenizer, tmp_path / "my own.gguf", "Mine"))
+    place = converted_models.convert(
+        export_gguf(models.target.model, models.tokenizer, tmp_path / "my own.gguf", "Mine")
+    )
     folder = tmp_path / "hub" / "models--owner--name" / "snapshots" / ("b" * 40)
     shutil.copytree(bundled()["text-drafter"], folder)
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text("b" * 40)
     mine = row(str(place))
     assert (mine["title"], mine["kind"], mine["licence"]) == ("Mine", "copy of a GGUF file", "not stated")
-    assert json.loads((place / converted.SOURCE).read_text())["file"].endswith("my own.gguf")
+    assert json.loads((place / converted_models.SOURCE).read_text())["file"].endswith("my own.gguf")
     assert load_models(mine["name"], None, "cpu", "float32").target.hidden_size == models.target.hidden_size
     assert row("owner/name")["kind"] == "from the Hub"
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import CapacityError, ModelError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.models.checkpoints import user_heads
@@ -24,15 +24,15 @@ from workbench.service import Backend
 from workbench.service.lab import processes, promotion, supervisor
 from workbench.service.lab.runs import DAMAGED, DONE, FAILED, KILLED, RUNNING, STOPPED, LabRun
 from workbench.service.lab.supervisor import Lab
-from workbench.service.lab.wishes import LOSSES, OWN, Budget, TrainingRequest, heads, methods_of
+from workbench.service.lab.training_requests import LOSSES, OWN, Budget, TrainingRequest, heads, methods_of
 from workbench.trace.curves import LOSS, TEACHER_FORCED, CurveWriter
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.losses import WeightedLoss
 
-from . import lab_toy
+from . import fake_training
 from .conftest import PROMPT, rounds, wait_until
 
-TOY = [sys.executable, str(Path(lab_toy.__file__))]
+TOY = [sys.executable, str(Path(fake_training.__file__))]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def step_of(run: LabRun) -> int:
 @pytest.mark.processes
 def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint(lab: Lab) -> None:
     run = lab.start(wish())
-    wait_until(lambda: step_of(run) >= 2 * lab_toy.EVERY + 1)
+    wait_until(lambda: step_of(run) >= 2 * fake_training.EVERY + 1)
     process = run.process
     assert process is not None
     assert process.nice() >= supervisor.NICE
@@ -67,7 +67,7 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
     process.kill()
     wait_until(lambda: run.state == KILLED)
     killed_at, saved = step_of(run), int((run.folder / "heads-eagle-3.pt").read_text())
-    assert killed_at - saved < lab_toy.EVERY
+    assert killed_at - saved < fake_training.EVERY
     trouble = run.summary()["trouble"]
     assert f"step {killed_at}" in trouble["message"]
     assert "last checkpoint" in trouble["remedy"]
@@ -271,11 +271,11 @@ class Place(NamedTuple):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator[Place]:
-    target = worlds.save_random_llama(tmp_path / "stranger")
+    target = model_helpers.save_random_llama(tmp_path / "stranger")
     monkeypatch.setattr(user_heads, "_chosen", [])
     backend = Backend(str(target), None, dtype="float64", device="cpu")
     models = backend.load()
-    kind = worlds.registry.heads()["eagle-3"].net
+    kind = model_helpers.registry.heads()["eagle-3"].net
     folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
     for seed, out in enumerate((tmp_path / "first", folder / "stranger-eagle-3")):
         with torch.random.fork_rng(devices=[]):

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import CapacityError, ModelError, PromptError, UnknownNameError, WorkbenchError
 from workbench.engine import load_models
@@ -53,8 +53,8 @@ def run_on(bench: Backend, target: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "gemma3_text", "phi3"])
 def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: Path) -> None:
-    worlds.family(family).save_pretrained(tmp_path)
-    worlds.byte_tokenizer(64).save_pretrained(tmp_path)
+    model_helpers.family(family).save_pretrained(tmp_path)
+    model_helpers.byte_tokenizer(64).save_pretrained(tmp_path)
     need = Need.of(str(tmp_path), torch.float64, CPU)
     runner = load_models(str(tmp_path), None, device="cpu", dtype="float64").target
     slot = runner.open()
@@ -248,8 +248,8 @@ def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
 def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     backend: Callable[..., Backend], tmp_path: Path
 ) -> None:
-    worlds.family("llama", vocab_size=257, max_position_embeddings=1024).save_pretrained(tmp_path)
-    worlds.byte_tokenizer().save_pretrained(tmp_path)
+    model_helpers.family("llama", vocab_size=257, max_position_embeddings=1024).save_pretrained(tmp_path)
+    model_helpers.byte_tokenizer().save_pretrained(tmp_path)
     need = Need.of(str(tmp_path), torch.float64, CPU)
     bench = backend(memory_bytes=need.weights + need.sequence_bytes(300))
     with pytest.raises(WorkbenchError, match="max_new_tokens=291 or less"):

@@ -17,7 +17,7 @@ from workbench.engine.detokenise import Detokeniser
 from workbench.engine.scheduler import Engine
 from workbench.service import Backend
 from workbench.trace import export
-from workbench.ui.later import LazyClient
+from workbench.ui.lazy_client import LazyClient
 
 from .conftest import PROMPT, wait_until
 

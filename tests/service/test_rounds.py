@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.decoders.draft_verify.decoder import DraftVerify
@@ -279,7 +279,7 @@ def test_the_bundled_texts_are_read_before_the_engine_is_asked(
 
     def read(*_: Any) -> Any:
         readers.append(threading.current_thread().name)
-        return worlds.random_datastore(models)
+        return model_helpers.random_datastore(models)
 
     monkeypatch.setattr(datastore_builder, "own_texts", read)
     bench.start(PROMPT, "rest", max_new_tokens=3).wait(60)

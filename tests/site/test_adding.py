@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from methods.test_enumerated import EXACTLY, chains, distance, output_distribution, random_tables
+from methods.test_round_enumeration import EXACTLY, chains, distance, output_distribution, random_tables
 
 from workbench.cli.train import train
 from workbench.core.errors import MethodUnavailableError
@@ -19,7 +19,7 @@ from workbench.methods import registry
 from workbench.models.bundle import bundled_folder
 from workbench.models.loading import load_models
 from workbench.site import reference
-from workbench.site.pairs import ROOT
+from workbench.site.notebook_pairs import ROOT
 from workbench.trace.metrics import DISTRIBUTION_ERROR
 
 PAGE = (ROOT / ".site" / "adding.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import griffe
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workbench.site import build, pairs
+from workbench.site import build, notebook_pairs
 from workbench.site.docstrings import Examples
 from workbench.site.page import Page, to_page
 
@@ -162,7 +162,7 @@ def dead_ends(work: Path) -> list[str]:
 
 def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> None:
     """MkDocs is strict, but runs when all lessons have; the front page named a picture that was of another kind."""
-    build._write_sources({name: Page(name, "") for name in pairs.names()}, tmp_path)
+    build._write_sources({name: Page(name, "") for name in notebook_pairs.names()}, tmp_path)
     assert (tmp_path / "index.md").is_file()
     assert dead_ends(tmp_path) == []
     (tmp_path / "more.md").write_text("![A](screenshot-live.png) [b](index.md#here) [c](https://d.e) <img src='x'>")
@@ -176,7 +176,9 @@ def has_accidental_markup(text: str) -> bool:
 
 def test_sessions_in_docstrings_are_code() -> None:
     """MkDocs runs last of all: two lists of a session, one below the other, ended it as a link that leads nowhere."""
-    package = griffe.load("workbench", search_paths=[str(pairs.ROOT)], extensions=griffe.load_extensions(Examples))
+    package = griffe.load(
+        "workbench", search_paths=[str(notebook_pairs.ROOT)], extensions=griffe.load_extensions(Examples)
+    )
     texts = dict(docstring_texts(package))
     assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(rows)") == 1
     assert [where for where, text in texts.items() if has_accidental_markup(text)] == []

@@ -14,9 +14,9 @@ from service.conftest import wait_until
 from service.fake_hub import FakeHub, use_hub_at
 
 from workbench.core.errors import ModelError
-from workbench.models import published
+from workbench.models import model_index
 from workbench.models.bundle import bundled
-from workbench.models.published import MODEL_INDEX, SMOLLM2, IndexedModel, vocabulary_of
+from workbench.models.model_index import MODEL_INDEX, SMOLLM2, IndexedModel, vocabulary_of
 from workbench.ui import space
 
 PATIENCE_S = 300.0
@@ -34,7 +34,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     monkeypatch.delitem(MODEL_INDEX, SMOLLM2.name)
     monkeypatch.setitem(MODEL_INDEX, "tiny", tiny)
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "copies"))
-    assert published.packaged_file(tiny) is None
+    assert model_index.packaged_file(tiny) is None
     served = FakeHub({"owner/tiny": folder})
     use_hub_at(served.url, tmp_path / "cache", monkeypatch)
     yield served

@@ -11,17 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worlds import byte_tokenizer, family, noisy_copy
+from model_helpers import byte_tokenizer, family, noisy_copy
 
 from workbench.core.errors import CapacityError, MethodUnavailableError, ModelError, UnknownNameError
 from workbench.engine import Engine
 from workbench.models.bundle import bundled
 from workbench.models.pretrained import load_tokenizer
-from workbench.server.door import make_access_control
-from workbench.service import costs, lent, zerogpu, zerorun
+from workbench.server.access_control import make_access_control
+from workbench.service import costs, zerogpu, zerogpu_models, zerorun
 from workbench.service.choices import accepts_images, drafters
 from workbench.service.limits import Limits
-from workbench.service.meter import RateLimiter
+from workbench.service.rate_limiter import RateLimiter
 from workbench.service.users import user_key
 from workbench.ui import space
 
@@ -59,10 +59,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     target = family("llama", vocab_size=257)
     tiny = {"tiny": target, "tiny-drafter": noisy_copy(target, 0.2, 1)}
     monkeypatch.setattr(zerogpu, "known_targets", lambda: iter([(name, Path(name), {}) for name in tiny]))
-    monkeypatch.setattr(lent, "locate", lambda name: None)
-    monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny[name])
-    monkeypatch.setattr(lent, "load_tokenizer", lambda name: byte_tokenizer())
-    monkeypatch.setattr(lent, "PACE_S", 0.0)
+    monkeypatch.setattr(zerogpu_models, "locate", lambda name: None)
+    monkeypatch.setattr(zerogpu_models, "load_model", lambda name, device, dtype: tiny[name])
+    monkeypatch.setattr(zerogpu_models, "load_tokenizer", lambda name: byte_tokenizer())
+    monkeypatch.setattr(zerogpu_models, "PACE_S", 0.0)
     made = zerogpu.ZeroGpuBackend(
         spaces.GPU, isolated=False, device="cpu", dtype="float64", limits=Limits(runs_per_user=2)
     )
@@ -227,9 +227,11 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
     spaces = pytest.importorskip("spaces")
     tiny = family("llama", vocab_size=257)
     names = [name for name in bundled() if (bundled()[name] / "tokenizer.json").is_file()]
-    monkeypatch.setattr(lent, "load_model", lambda name, device, dtype: tiny)
-    monkeypatch.setattr(lent, "load_tokenizer", load_tokenizer)
-    monkeypatch.setattr(lent, "load_processor", lambda name, model: object() if accepts_images(name) else None)
+    monkeypatch.setattr(zerogpu_models, "load_model", lambda name, device, dtype: tiny)
+    monkeypatch.setattr(zerogpu_models, "load_tokenizer", load_tokenizer)
+    monkeypatch.setattr(
+        zerogpu_models, "load_processor", lambda name, model: object() if accepts_images(name) else None
+    )
     made = zerogpu.ZeroGpuBackend(spaces.GPU, isolated=False, names=names, device="cpu", dtype="float32")
     for target, first in {"text-target": "text-drafter", "vision-target": "vision-drafter"}.items():
         found = made.drafters(target)

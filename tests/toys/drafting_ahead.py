@@ -19,9 +19,9 @@ import torch
 
 from workbench.core.tree import DraftTree
 from workbench.decoders import Method, Promise, Source
+from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.round_state import RoundState
-from workbench.decoders.own_rounds import DecoderParams
 from workbench.engine import Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, RoundReport

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from workbench.core.draw import Purpose
 from workbench.core.errors import NumericalError, PromptError
 from workbench.core.params import param
+from workbench.core.random_stream import Purpose
 from workbench.core.sampling import likeliest, pick, to_probs
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders import Method, Promise, Source
+from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.draft_verify.decoder import spans_of
-from workbench.decoders.own_rounds import DecoderParams
 from workbench.engine import Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import FINISHED
@@ -30,7 +30,7 @@ from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.engine.trace_recording import append_round, record_placed
 from workbench.kernels.segment import Segment
-from workbench.methods.drafters.nothing import EmptyDrafter
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections import abc
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.own_rounds import DecoderParams
+from workbench.decoders.decoder_params import DecoderParams
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import ENDED, ERROR, FINISHED
 from workbench.engine.settings import Settings
 from workbench.methods import registry
 
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 12
 
 
@@ -56,7 +56,7 @@ class FaultyRounds(DecoderParams):
 
 @pytest.mark.parametrize("in_step", [True, False])
 def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) -> None:
-    models: Models = worlds.make_models("llama", noise=0.05, device=device)
+    models: Models = model_helpers.make_models("llama", noise=0.05, device=device)
     plain = registry.get("autoregressive")
     faulty = dataclasses.replace(plain, name="faulty", rounds=FaultyRounds(in_step))
     engine = Engine(models)
@@ -67,7 +67,7 @@ def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) 
         engine.step()
     assert [row.status for row in rows] == [ERROR if in_step else FINISHED, FINISHED]
     assert all(row.status in ENDED and row.ended.is_set() for row in rows)
-    assert rows[1].committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert rows[1].committed[len(PROMPT) :] == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert not models.target.slots
 
 
@@ -84,7 +84,7 @@ class ClosedRounds(DecoderParams):
 
 
 def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> None:
-    models: Models = worlds.make_models("llama", noise=0.05, device=device)
+    models: Models = model_helpers.make_models("llama", noise=0.05, device=device)
     plain = registry.get("draft-model")
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))
@@ -100,4 +100,4 @@ def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> Non
     assert row.status == FINISHED
     assert row.trace is not None
     assert any("A change was refused" in note for note in row.trace.footer.warnings)
-    assert row.committed[len(PROMPT) :] == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert row.committed[len(PROMPT) :] == model_helpers.hf_greedy(models.target.model, PROMPT, N)

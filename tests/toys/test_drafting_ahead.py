@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
@@ -16,7 +16,7 @@ from workbench.methods import registry
 from workbench.trace import export
 from workbench.trace.events import Phase, Round, Trace
 
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 40
 USED, THROWN = "drafted ahead and used", "drafted ahead and thrown away"
 
@@ -29,7 +29,7 @@ def toy(load: Callable[[str], Method]) -> Method:
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
     """A drafter that is right often, and far from always."""
-    return worlds.make_models("llama", noise=0.05, device=device)
+    return model_helpers.make_models("llama", noise=0.05, device=device)
 
 
 def make_request(method: Any, **more: Any) -> Request:
@@ -46,7 +46,7 @@ def total(trace: Trace, name: str) -> float:
 
 def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: Models, toy: Method) -> None:
     trace = Engine(models).generate(make_request(toy))
-    assert trace.token_ids == worlds.hf_greedy(models.target.model, PROMPT, N)
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert total(trace, USED) > 0
     assert total(trace, THROWN) > 0, "wasted drafts are counted"
     overlapped = 0
@@ -64,17 +64,17 @@ def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: 
 def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, toy: Method, temperature: float) -> None:
     """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
     sampling = SamplingParams(temperature=temperature)
-    shared_copy = worlds.make_models("llama", noise=0.0, device=str(models.target.device))
+    shared_copy = model_helpers.make_models("llama", noise=0.0, device=str(models.target.device))
     trace = Engine(shared_copy).generate(make_request(toy, sampling=sampling, seed=3))
     assert total(trace, USED) > 0
     if temperature == 0:
         assert total(trace, THROWN) == 0
-        assert trace.token_ids == worlds.hf_greedy(shared_copy.target.model, PROMPT, N)
+        assert trace.token_ids == model_helpers.hf_greedy(shared_copy.target.model, PROMPT, N)
     assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), "the laws are still those of the drafts"
 
 
 def test_rows_side_by_side_changed_into_it_and_out_of_it(models: Models, toy: Method) -> None:
-    engine, plain = Engine(models), worlds.hf_greedy(models.target.model, PROMPT, N)
+    engine, plain = Engine(models), model_helpers.hf_greedy(models.target.model, PROMPT, N)
     rows = [
         engine.submit(make_request(m)) for m in (toy, toy, registry.get("draft-model"), registry.get("autoregressive"))
     ]

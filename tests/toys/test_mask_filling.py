@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
@@ -20,13 +20,13 @@ from workbench.trace import export, metrics
 from workbench.trace.events import Trace, list_tentative_tokens
 from workbench.trace.tokens import PLAIN
 
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 24
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device)
+    return model_helpers.make_models("llama", noise=0.15, device=device)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def toy(load: Callable[[str], Method]) -> Method:
 
 @pytest.fixture(scope="module")
 def plain(models: Models) -> list[int]:
-    return worlds.hf_greedy(models.target.model, PROMPT, N)
+    return model_helpers.hf_greedy(models.target.model, PROMPT, N)
 
 
 def make_request(method: Any, **more: Any) -> Request:

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 
 from toys.test_mask_filling import checked
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.draft_verify import tentative_tokens
 from workbench.decoders.draft_verify.feedback import TentativeDecision
+from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.engine.request import CANCELLED, ENDED, FINISHED
 from workbench.engine.request_options import RequestOptions
@@ -22,7 +23,7 @@ from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.events import Round, list_tentative_tokens
 
-PROMPT = worlds.repeating_prompt(11, period=5)
+PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 40
 EASY, SEVERE = {"easy": 0.0, "enough": 0.0}, {"easy": 0.0, "enough": 1.0}
 """Whatever is drafted stands; every step is written twice, the second time with the target's own tokens."""
@@ -30,7 +31,7 @@ EASY, SEVERE = {"easy": 0.0, "enough": 0.0}, {"easy": 0.0, "enough": 1.0}
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    return worlds.make_models("llama", noise=0.15, device=device)
+    return model_helpers.make_models("llama", noise=0.15, device=device)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def toy(load: Callable[[str], Method]) -> Method:
 
 @pytest.fixture(scope="module")
 def plain(models: Models) -> list[int]:
-    return worlds.hf_greedy(models.target.model, PROMPT, N)
+    return model_helpers.hf_greedy(models.target.model, PROMPT, N)
 
 
 def make_request(method: Any, **more: Any) -> Request:

@@ -17,7 +17,7 @@ from workbench.trace import acceptance, export, metrics
 from workbench.trace.entries import entry_of_trace
 from workbench.trace.events import Trace
 from workbench.trace.whatif import analyse
-from workbench.views import recorded, replay
+from workbench.views import recorded_runs, replay
 
 REMOVED = object()
 WRONG: dict[str, Any] = {
@@ -37,7 +37,7 @@ CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     ),
     "index": lambda trace: pl.DataFrame([entry_of_trace(trace, "x", (), "")]),
     "json lines": lambda trace: export.read(export.to_json_lines(trace).encode()),
-    "listed": lambda trace: recorded.describe("x", trace),
+    "listed": lambda trace: recorded_runs.describe("x", trace),
     "what if": lambda trace: analyse(trace),
     "report": lambda trace: replay.replay(trace),
 }
@@ -86,7 +86,7 @@ def bases() -> list[dict[str, Any]]:
     """Two recordings, one with pictures, cut to what has every kind of field."""
     found = []
     for name in ("switch", "specvlm"):
-        wire = recorded.trace(name).to_wire()
+        wire = recorded_runs.trace(name).to_wire()
         trees = [(any(r["top_q"]), len(r["nodes"]["tokens"])) for r in wire["rounds"]]
         drafted = trees.index(max(trees))
         kept = wire["rounds"][drafted : drafted + 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,9 +23,11 @@ from workbench.trace.tokens import EmittedToken
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])
 def trace(request: pytest.FixtureRequest, device: str) -> Trace:
     """A real run whose drafter is right some of the time, changed in its middle."""
-    engine = Engine(worlds.make_models("llama", noise=0.15, device=device))
+    engine = Engine(model_helpers.make_models("llama", noise=0.15, device=device))
     row = engine.submit(
-        Request(worlds.repeating_prompt(12), registry.get("draft-tree-sampled"), SamplingParams(request.param), 40)
+        Request(
+            model_helpers.repeating_prompt(12), registry.get("draft-tree-sampled"), SamplingParams(request.param), 40
+        )
     )
     while not engine.is_idle:
         engine.step()
@@ -101,7 +103,7 @@ def test_probabilities_in_the_trace_are_the_targets(trace: Trace, device: str) -
     """p of emitted tokens against plain forwards of the text."""
     import torch
 
-    model = worlds.family("llama", device=device)
+    model = model_helpers.family("llama", device=device)
     whole = [*trace.header.prompt_tokens, *trace.token_ids]
     with torch.inference_mode():
         p = model(torch.tensor([whole], device=device), use_cache=False).logits[0].softmax(-1)

@@ -23,15 +23,15 @@ from workbench.core.rules import RATIO
 from workbench.trace import export, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
 from workbench.trace.export import read_wire
-from workbench.trace.pictures import PNG_URL
-from workbench.views import recorded
+from workbench.trace.images import PNG_URL
+from workbench.views import recorded_runs
 
 RELAXED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return recorded.read(recorded.folder() / f"switch{recorded.SUFFIX}")
+    return recorded_runs.read(recorded_runs.folder() / f"switch{recorded_runs.SUFFIX}")
 
 
 @RELAXED
@@ -151,8 +151,8 @@ def test_a_trace_with_one_field_wrong_is_refused_or_harms_no_reader(step: int) -
 
 
 def test_figures_that_a_real_trace_may_hold_are_not_refused(trace: Trace) -> None:
-    for name in recorded.names():
-        export.check_trace(recorded.trace(name))
+    for name in recorded_runs.names():
+        export.check_trace(recorded_runs.trace(name))
     wire = json.loads(json.dumps(trace.to_wire()))
     wire["header"]["seed"] = 10**30
     wire["rounds"][0]["signals"] = {"entropy": 0}

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endless_writer import ROWS, TRACE, WRITERS, forkserver_context, overwrite_in_loop
+from killable_writers import ROWS, TRACE, WRITERS, forkserver_context, overwrite_in_loop
 
 from workbench.bench.prompts import load_prompts
-from workbench.bench.saved import read_report
+from workbench.bench.report_files import read_report
 from workbench.bench.specbench import read_answers
 from workbench.cli import checks
 from workbench.cli.generate import read_prompt
 from workbench.cli.traces import read_trace
 from workbench.client.wire import data_url
 from workbench.core.errors import WorkbenchError
-from workbench.service.pictures import decode
+from workbench.service.image_decoding import decode
 from workbench.trace.files import PART, check_writable, read_regular, replace_atomically, write_atomically
 from workbench.trace.store import RunStore
 

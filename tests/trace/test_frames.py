@@ -13,7 +13,7 @@ from traces import traces
 
 from workbench.trace import frames, metrics
 from workbench.trace.events import SCHEMA_VERSION, Trace
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -26,9 +26,9 @@ def test_any_trace_survives_its_frames(trace: Trace) -> None:
     assert frames.from_frames(frames.flatten(tables.run, frames.nest(tables))) == trace
 
 
-@pytest.mark.parametrize("name", recorded.names())
+@pytest.mark.parametrize("name", recorded_runs.names())
 def test_the_tables_hold_what_the_figures_count(name: str) -> None:
-    trace = recorded.read(recorded.folder() / f"{name}{recorded.SUFFIX}")
+    trace = recorded_runs.read(recorded_runs.folder() / f"{name}{recorded_runs.SUFFIX}")
     tables = frames.to_frames(trace)
     assert frames.from_frames(tables) == trace
     tested = tables.nodes.filter(pl.col("status") != "discarded").height
@@ -43,14 +43,14 @@ def test_the_tables_hold_what_the_figures_count(name: str) -> None:
 
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_every_column_has_its_type_even_without_rows(rounds: int) -> None:
-    trace = recorded.read(recorded.folder() / f"draft-tree{recorded.SUFFIX}")
+    trace = recorded_runs.read(recorded_runs.folder() / f"draft-tree{recorded_runs.SUFFIX}")
     tables = frames.to_frames(Trace(trace.header, trace.rounds[:rounds], trace.footer))
     for name in ("run", "rounds", "nodes", "places", "tokens", "phases"):
         assert dict(getattr(tables, name).schema) == getattr(frames, name.upper()), name
 
 
 def test_two_runs_and_newer_schemas_are_refused_in_words() -> None:
-    tables = frames.to_frames(recorded.read(recorded.folder() / f"draft-model{recorded.SUFFIX}"))
+    tables = frames.to_frames(recorded_runs.read(recorded_runs.folder() / f"draft-model{recorded_runs.SUFFIX}"))
     with pytest.raises(ValueError, match="2 runs"):
         frames.from_frames(replace(tables, run=pl.concat([tables.run, tables.run])))
     newer = tables.run.with_columns(schema=pl.lit(SCHEMA_VERSION + 1, pl.Int64))

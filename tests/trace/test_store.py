@@ -17,8 +17,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from endless_writer import edit_store_in_loop, forkserver_context, set_if_preloaded
 from filelock import FileLock
+from killable_writers import edit_store_in_loop, forkserver_context, set_if_preloaded
 from traces import FIXTURES, HOSTILE, make_hostile_trace
 
 from workbench.core.errors import UnknownNameError, WorkbenchError

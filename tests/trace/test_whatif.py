@@ -17,7 +17,7 @@ from workbench.trace.events import Footer, Header, Phase, Round, Trace
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, TopTokens
 from workbench.trace.speedup import Estimate
 from workbench.trace.tokens import BONUS, CORRECTED, EmittedToken
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 DRAFT_S, VERIFY_S, NODE_S, JUDGE_S, HOST_S = 0.001, 0.010, 0.0005, 0.0003, 0.0007
 PLAIN_S = VERIFY_S + JUDGE_S + HOST_S
@@ -364,9 +364,9 @@ def test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law() -> None:
     assert "Excludes 1 tested drafts whose acceptance rule is not recorded" in unsaid.note
 
 
-@pytest.mark.parametrize("name", recorded.names())
+@pytest.mark.parametrize("name", recorded_runs.names())
 def test_every_recording_is_analysed_into_plain_json(name: str) -> None:
-    trace, plain = recorded.trace(name), recorded.trace("autoregressive")
+    trace, plain = recorded_runs.trace(name), recorded_runs.trace("autoregressive")
     others = [plain] if trace.header.prompt_tokens == plain.header.prompt_tokens else []
     found = whatif.analyse(trace, others)
     assert set(json.loads(json.dumps(found))) == set(found)

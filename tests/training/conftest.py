@@ -10,7 +10,7 @@ import pytest
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.family.readings import ReadingsOptions, make_readings
 
-from .courses import quiet
+from .training_setups import quiet
 
 
 @pytest.fixture(scope="module")

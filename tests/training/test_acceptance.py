@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import ParameterError
 from workbench.core.sampling import SamplingParams, to_probs
@@ -30,7 +30,7 @@ PROMPT, ANSWER = [3, 1, 4], [1, 5, 2, 0, 3, 3, 1, 4, 2, 5]
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_small_models(6)
+    return model_helpers.make_small_models(6)
 
 
 def drafts(models: Models, heat: float, drawn: float, seed: int = 0) -> acceptance.Drafts:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answered import quiet, write_readings
+from answer_readings import quiet, write_readings
 from torch import Tensor
 
 from workbench.bench.distillingboard import page
@@ -24,7 +24,6 @@ from workbench.training import recipes
 from workbench.training.distill import distillation_loss
 from workbench.training.family import distilling as study
 from workbench.training.family import drafter as lesson
-from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.distilling import DistillingOptions, run_distillation_study
 from workbench.training.family.drafter import (
     ChatDrafterOptions,
@@ -34,6 +33,7 @@ from workbench.training.family.drafter import (
     train_chat_drafter,
 )
 from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, make_readings
+from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.family.training_texts import OwnTexts, make_next_batch, sample_continuations, select_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")

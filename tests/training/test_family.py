@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import numpy as np
 import pytest
 import torch
-import worlds
 from safetensors.torch import load_file
 
 from workbench.core.errors import ParameterError
@@ -22,7 +22,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.models.bundle import bundled
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import HeadInfo, load_models
-from workbench.models.published import MODEL_INDEX, SMOLLM2
+from workbench.models.model_index import MODEL_INDEX, SMOLLM2
 from workbench.models.shared_embeddings import ENTER, LEAVE, ROWS
 from workbench.models.tokenizer_source import tokenizer_source_for
 from workbench.trace import metrics
@@ -33,7 +33,7 @@ from workbench.trace.tokens import PLAIN, EmittedToken
 from workbench.training import recipes
 from workbench.training.answers import ANSWERS, rate_of, read_answers
 from workbench.training.cards import TrainedModel
-from workbench.training.family import eagle, eagle_3, fusing, validation_drafts, whole
+from workbench.training.family import eagle, eagle_3, fusing, pipeline, validation_drafts
 from workbench.training.family.cards import card
 from workbench.training.family.drafter import ChatDrafterOptions, Teacher, load_teacher
 from workbench.training.family.evaluate import SUITE, evaluation_settings, folders_of, with_chain_drafts
@@ -45,7 +45,7 @@ from workbench.training.heads.artefact import load_net
 from workbench.training.heads.features import Dialogue, batch_of
 from workbench.training.heads.trainer import agreement
 
-from .courses import make_training_setup, quiet
+from .training_setups import make_training_setup, quiet
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled models")
 
@@ -249,7 +249,7 @@ METHOD_OF = {"eagle": "eagle-2"}
 
 @pytest.mark.parametrize(
     "method",
-    worlds.mark_on_demand_unless(
+    model_helpers.mark_on_demand_unless(
         ("eagle", "medusa", "block-diffusion", "fspad"),  # test_courses.py tests the losses of most others
         [
             *("eagle", "kangaroo", "medusa", "hydra", "hydra-plus-plus", "clover", "mtp", "pard"),
@@ -615,9 +615,9 @@ def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> Non
 
 
 def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:
-    models = worlds.make_models("llama", noise=None, heads=tmp_path / "heads")
+    models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     method = registry.get("medusa").with_params(nodes=6, depth=3)
-    request = Request(worlds.random_prompt(9), method, max_new_tokens=8, stop_at_eos=False)
+    request = Request(model_helpers.random_prompt(9), method, max_new_tokens=8, stop_at_eos=False)
     for asked, is_chain in ((models, False), (with_chain_drafts(models), True)):
         trees = [r.nodes.depth for r in Engine(asked).generate(request).rounds if len(r.nodes.depth) > 1]
         assert trees
@@ -662,7 +662,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
         with pytest.raises(ParameterError, match="would have no length"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
-    monkeypatch.setattr(whole, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
+    monkeypatch.setattr(pipeline, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
     with pytest.raises(RuntimeError, match="killed"):
         recipes.run("eagle-3", chosen, quiet)
     monkeypatch.undo()

@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -44,7 +44,7 @@ def counting_sequence(start: int, stride: int, n: int) -> list[int]:
 @pytest.fixture(scope="module")
 def target() -> Any:
     """A Llama that has learnt to count."""
-    model = worlds.family("llama", vocab_size=V, num_hidden_layers=2, tie_word_embeddings=True).float()
+    model = model_helpers.family("llama", vocab_size=V, num_hidden_layers=2, tie_word_embeddings=True).float()
     model.requires_grad_(True)
     rng = random.Random(0)
     with torch.random.fork_rng(devices=[]):
@@ -76,7 +76,7 @@ def dialogues(target: Any) -> Features:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", worlds.mark_on_demand_unless(("flash",), ["eagle-vlm", "flash"]))
+@pytest.mark.parametrize("method", model_helpers.mark_on_demand_unless(("flash",), ["eagle-vlm", "flash"]))
 def test_a_trained_drafter_counts_with_the_target(
     method: str, target: Any, dialogues: Features, tmp_path: Path
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_trained_drafter_counts_with_the_target(
     )
     net, result = train_net(options, target, lambda *_: next(source), lambda line: None, [dialogues.dialogues[:16]])
     assert all(share > 0.97 for share in result.held.values()), result.held
-    models = Models(Runner(target), worlds.letter_tokenizer(V), "counts")
+    models = Models(Runner(target), model_helpers.letter_tokenizer(V), "counts")
     models.heads = {method: HeadInfo("counts", tmp_path, save_net(net, tmp_path, "counts"))}
     prompt = counting_sequence(3, 7, 4)
     trace = Engine(models).generate(Request(prompt, registry.get(method).with_params(depth=5), max_new_tokens=30))
@@ -213,7 +213,7 @@ def test_a_sum_of_losses_is_read_from_text() -> None:
 @pytest.fixture(scope="module")
 def vision() -> Any:
     """A random LLaVA of the bundled layout, smaller."""
-    return worlds.tiny_scene_target()
+    return model_helpers.tiny_scene_target()
 
 
 def test_each_turn_of_a_packed_row_is_a_dialogue_of_its_own(vision: Any) -> None:
@@ -256,7 +256,7 @@ def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
         next(after.batches(2, 0, with_images=False))
 
 
-@pytest.mark.parametrize("method", worlds.image_head_kinds())
+@pytest.mark.parametrize("method", model_helpers.image_head_kinds())
 def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_path: Path) -> None:
     """A step on pictures, one on text; what is written is what is read; padding changes nothing."""
     model, tokenizer = vision

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import model_helpers
 import pytest
 import torch
-import worlds
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
@@ -38,7 +38,7 @@ def letters(ids: list[int]) -> str:
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return worlds.make_small_models(6)
+    return model_helpers.make_small_models(6)
 
 
 def asked(prompt: str) -> Instance:

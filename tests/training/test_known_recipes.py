@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.kernels import disk_cache
-from workbench.methods import known, registry
+from workbench.methods import method_info, registry
 from workbench.training import known_recipes
 from workbench.training.recipes import RECIPES
 
@@ -42,7 +42,7 @@ def test_a_damaged_or_stale_file_is_written_again(empty_cache: Path, content: st
 
 def test_heads_with_a_command_of_their_own_are_those_of_the_registry() -> None:
     kinds = {kind for kind, head in registry.heads().items() if head.command}
-    assert set(known.trainable_heads()) == kinds
+    assert set(method_info.trainable_heads()) == kinds
     assert kinds <= set(RECIPES)
     assert {"mtp", "eagle-3", "kangaroo"} <= kinds
     assert not kinds & {"flash", "judge", "acceptance"}

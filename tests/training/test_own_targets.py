@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from answered import quiet
-from elsewhere import CPU, GPU, SimulatedGPU, device_of
+from answer_readings import quiet
 from safetensors.torch import load_file
+from simulated_gpu import CPU, GPU, SimulatedGPU, device_of
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from workbench.core.errors import ParameterError

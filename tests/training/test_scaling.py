@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answered import write_readings
+from answer_readings import write_readings
 
 from workbench.bench.scalingboard import page
 from workbench.core.errors import ParameterError

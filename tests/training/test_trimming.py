@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answered import quiet, write_readings
+from answer_readings import quiet, write_readings
 
 from workbench.bench.trimmingboard import claims, page
 from workbench.core.errors import ParameterError

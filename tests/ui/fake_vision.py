@@ -18,8 +18,8 @@ from ui.fake_client import DEPTH, FakeRun, FakeWorkbench, method, param
 
 from workbench.core.errors import ParameterError, PromptError
 from workbench.trace.events import Header, Phase, Round
+from workbench.trace.images import PromptImage
 from workbench.trace.nodes import Nodes, TopTokens
-from workbench.trace.pictures import PromptImage
 from workbench.trace.tokens import EmittedToken
 
 TEXT = "There are two shapes . From left to right : a large red circle at the top left ; a small blue square below it ."

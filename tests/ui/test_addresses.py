@@ -18,7 +18,7 @@ from workbench.trace.store import RunStore
 from workbench.ui import LAUNCH, pair
 from workbench.ui.addresses import BASE, Addresses, rewrite_run_path
 from workbench.ui.saved_runs import SavedRunsView
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 RUN = "20261122-180000-0a1b2c3d"
 
@@ -92,17 +92,19 @@ def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) ->
 
 
 def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
-    trace = recorded.trace("switch")
+    trace = recorded_runs.trace("switch")
     made = store.save(trace)
     found = pair.load_run(SavedRunsView(allowed=True), {"name": made})
     assert found["trace"] == trace.to_wire(), "the rounds, not the settings"
     assert found["figures"] == {name: summary(trace)[name] for name in pair.FIGURES}
     assert found["definitions"]["tau"][1]
-    assert pair.load_run(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded.load("draft-tree")
+    assert pair.load_run(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded_runs.load(
+        "draft-tree"
+    )
 
 
 def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
-    made = store.save(recorded.trace("switch"))
+    made = store.save(recorded_runs.trace("switch"))
     with pytest.raises(WorkbenchError, match="A public app does not keep runs"):
         pair.load_run(SavedRunsView(), {"name": made})
     store.delete(made)

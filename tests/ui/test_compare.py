@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from ui.conftest import PageOpener, wait_until_drawn
 
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -233,7 +233,7 @@ def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_p
     """The line below the verdicts became the row of the next lane, and lost what it said."""
     page = open_page(f"{fake_app}/?tab=compare&lane=draft-tree", ready=READY)
     assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no example of others"
-    made = recorded.example("compare")
+    made = recorded_runs.example("compare")
     for n in (2, len(made["lanes"])):
         some = json.dumps(made | {"lanes": made["lanes"][:n]}).encode()
         file = {"name": f"{n}.json", "mimeType": "application/json", "buffer": some}

@@ -15,7 +15,7 @@ from ui.conftest import PageOpener
 from ui.test_page import short, state
 
 from workbench.trace import export
-from workbench.views import recorded
+from workbench.views import recorded_runs
 from workbench.views.replay import replay
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -111,7 +111,7 @@ def test_a_simulation_says_so_in_its_replay(from_disk: Any, tmp_path: Path) -> N
 def test_every_export_of_the_page_can_be_read(
     fake_app: str, open_page: PageOpener, from_disk: Any, tmp_path: Path
 ) -> None:
-    n_tokens = len(recorded.read(recorded.folder() / f"draft-model{recorded.SUFFIX}").token_ids)
+    n_tokens = len(recorded_runs.read(recorded_runs.folder() / f"draft-model{recorded_runs.SUFFIX}").token_ids)
     page = open_page(f"{fake_app}/?recorded=draft-model", reduced_motion="reduce")
     page.wait_for_function(f"document.querySelectorAll('.wb-token').length === {n_tokens}")
     saved = files(page, tmp_path, leave_out="as SVG|(?<!clock) as PNG")
@@ -160,13 +160,13 @@ def test_a_recording_that_is_still_playing_is_saved_whole(fake_app: str, open_pa
     page = open_page(f"{fake_app}/?recorded=autoregressive")
     assert page.locator(".wb-token").count() < 20, "it plays slowly"
     saved = files(page, tmp_path, leave_out="^(?!JSON Lines)")
-    assert export.read(saved["JSON Lines"].read_bytes()) == recorded.trace("autoregressive")
+    assert export.read(saved["JSON Lines"].read_bytes()) == recorded_runs.trace("autoregressive")
 
 
 @pytest.mark.parametrize("width", [390, 700, 1280])
 def test_the_menu_is_on_the_screen(from_disk: Any, tmp_path: Path, width: int) -> None:
     path = tmp_path / "replay.html"
-    path.write_text(replay(recorded.trace("draft-model")), encoding="utf-8")
+    path.write_text(replay(recorded_runs.trace("draft-model")), encoding="utf-8")
     page = from_disk(path, viewport={"width": width, "height": 800})
     page.get_by_role("button", name="export").first.click()
     page.wait_for_selector(".wb-exportview")

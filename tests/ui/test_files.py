@@ -17,7 +17,7 @@ from ui.fake_client import FakeWorkbench
 from workbench.ui import build
 from workbench.ui.files import PLOTLY, Files, files
 from workbench.ui.session import Session
-from workbench.views import modules, recorded, replay
+from workbench.views import modules, recorded_runs, replay
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +65,7 @@ def test_what_a_replay_is_made_of_is_one_file(view: str) -> None:
 def test_no_page_and_no_answer_says_where_they_are() -> None:
     demo = build(FakeWorkbench())
     told = json.dumps(demo.get_config_file(), default=str)
-    told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded.load("draft-model")}), default=str)
+    told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded_runs.load("draft-model")}), default=str)
     assert "js/live/page.js" in told
     assert str(ROOT) not in told
     assert "site-packages" not in told

@@ -16,7 +16,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.methods import registry
 from workbench.ui.hosting import return_errors
 from workbench.ui.session import MOST_OTHERS, Session
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 
 def in_browser(test: Any) -> Any:
@@ -26,12 +26,12 @@ def in_browser(test: Any) -> Any:
 
 def test_the_session_analyses_what_the_browser_holds() -> None:
     session = Session(FakeWorkbench())
-    trace, plain = recorded.trace("draft-model").to_wire(), recorded.trace("autoregressive").to_wire()
+    trace, plain = recorded_runs.trace("draft-model").to_wire(), recorded_runs.trace("autoregressive").to_wire()
     found = session.whatif({"trace": trace, "others": [plain]})
     assert found["budget"]["speedup"] > 1
     assert Path(found["plotly"]).name == "plotly.min.js"
     assert session.whatif({"trace": trace})["budget"]["speedup"] is None
-    medusa = recorded.trace("medusa").to_wire()
+    medusa = recorded_runs.trace("medusa").to_wire()
     many = session.whatif({"trace": trace, "others": [medusa] * (MOST_OTHERS + 4)})
     assert len(many["combinations"]) == MOST_OTHERS
     assert session.whatif({"trace": make_hostile_trace().to_wire()})["words"]
@@ -39,7 +39,7 @@ def test_the_session_analyses_what_the_browser_holds() -> None:
 
 def test_the_session_concludes_from_pairs_of_runs_only() -> None:
     session = Session(FakeWorkbench())
-    trace, plain = recorded.trace("draft-model").to_wire(), recorded.trace("autoregressive").to_wire()
+    trace, plain = recorded_runs.trace("draft-model").to_wire(), recorded_runs.trace("autoregressive").to_wire()
     asked = {"trace": trace, "others": [plain]}
     assert "one run, which is not conclusive" in session.whatif(asked)["words"][0]
     said = session.whatif(asked | {"pairs": [1.5, 1.52, 1.51, "x", -1, float("nan"), 1e300]})["words"][0]
@@ -97,7 +97,7 @@ def test_why_this_fast(fake_app: str, open_page: PageOpener, tmp_path: Path, wid
     page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
 
     medusa = tmp_path / "medusa.json"
-    medusa.write_text(json.dumps(recorded.trace("medusa").to_wire()))
+    medusa.write_text(json.dumps(recorded_runs.trace("medusa").to_wire()))
     with page.expect_file_chooser() as chooser:
         dialog.get_by_role("button", name="Compare with another run").click()
     chooser.value.set_files(medusa)

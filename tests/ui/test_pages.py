@@ -14,12 +14,12 @@ from ui.conftest import PageOpener
 
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import registry
-from workbench.methods.known import MethodInfo
+from workbench.methods.method_info import MethodInfo
 from workbench.trace import export, metrics
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui import gallery, learn, methods_page, verifiers
 from workbench.ui.saved_runs import SavedRunsView, without_unused_drafter
-from workbench.views import recorded, tour
+from workbench.views import recorded_runs, tour
 
 
 def in_browser(test: Any) -> Any:
@@ -70,8 +70,10 @@ def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
 
 
 def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() -> None:
-    shown = {entry["name"]: without_unused_drafter(entry) for entry in recorded.index()}
-    assert any(trace.header.drafter for trace in map(recorded.trace, shown) if trace.header.method == "prompt-lookup")
+    shown = {entry["name"]: without_unused_drafter(entry) for entry in recorded_runs.index()}
+    assert any(
+        trace.header.drafter for trace in map(recorded_runs.trace, shown) if trace.header.method == "prompt-lookup"
+    )
     for entry in shown.values():
         needs = [need for name in entry["methods"] for need in registry.get(name).needs]
         assert (entry["drafter"] is not None) is bool(DRAFTERS & set(needs)), entry["name"]
@@ -84,12 +86,12 @@ def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: 
     json.dumps(learn.tour_steps())
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
     assert learn.tour_steps() == []
-    recorded.write(tmp_path / f"oracle{recorded.SUFFIX}", made_before := recorded.read(ORACLE))
+    recorded_runs.write(tmp_path / f"oracle{recorded_runs.SUFFIX}", made_before := recorded_runs.read(ORACLE))
     assert [step["name"] for step in learn.tour_steps()] == ["what-it-buys"]
     assert made_before.header.simulation
 
 
-ORACLE = recorded.folder() / f"oracle{recorded.SUFFIX}"
+ORACLE = recorded_runs.folder() / f"oracle{recorded_runs.SUFFIX}"
 
 
 # -- In the browser ---------------------------------------------------------------------------------------------------
@@ -143,9 +145,9 @@ def test_the_gallery_shows_every_recording_and_opens_forks_and_saves(
     fake_app: str, open_page: PageOpener, tmp_path: Path
 ) -> None:
     page = open_page(f"{fake_app}/gallery")
-    assert page.locator(".wb-runcard h2").all_inner_texts() == recorded.names()
+    assert page.locator(".wb-runcard h2").all_inner_texts() == recorded_runs.names()
     card = page.locator(".wb-runcard", has_text="draft-tree-sampled")
-    trace = recorded.trace("draft-tree-sampled")
+    trace = recorded_runs.trace("draft-tree-sampled")
     assert f"{metrics.tau(trace.rounds):.2f}" in card.inner_text()
     assert "RECORDED" in card.inner_text()
     assert page.locator(".wb-runcard", has_text="oracle").locator(".is-simulation").count() == 1
@@ -200,7 +202,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None
     assert page.locator(done).count() == 0, "a round is not the rejected draft that was asked for"
     for i, name in enumerate(names):
         make, needed = tour.STEPS[name]
-        step = make(*map(recorded.trace, needed))
+        step = make(*map(recorded_runs.trace, needed))
         page.wait_for_selector(f".wb-lessonhead h2:has-text('{i + 1}. ')")
         assert step.see.split(":")[0] in page.inner_text(".wb-lessontext")
         if step.dials:
@@ -236,13 +238,13 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None
 def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: PageOpener) -> None:
     """Each page drawn again, beside itself, over a host whose every text is out to do harm."""
     trace = make_hostile_trace()
-    entry = recorded.describe(HOSTILE[0], trace)
+    entry = recorded_runs.describe(HOSTILE[0], trace)
     source = {"title": HOSTILE[0], "authors": HOSTILE[1], "year": 1, "url": "javascript:window.hurt=1", "where": ""}
     words = {"name": HOSTILE[0] + HOSTILE[4], "title": HOSTILE[1], "idea": HOSTILE[0], "formula": HOSTILE[1]}
     card = methods_page.catalogue()[1] | words | {"source": source}
     matrix = {"columns": [{"target": HOSTILE[0], "drafter": HOSTILE[1]}], "rows": []}
     matrix["rows"] = [{"name": "x", "title": HOSTILE[0], "reasons": [HOSTILE[1]]}]
-    step = tour.to_wire("round", tour.read_a_round(recorded.trace("draft-model")))
+    step = tour.to_wire("round", tour.read_a_round(recorded_runs.trace("draft-model")))
     answers = {
         "recordings": [entry], "recording": trace.to_wire(), "matrix": matrix,
         "methods": {"methods": [card], "definitions": [], "recordings": [words["name"]]},

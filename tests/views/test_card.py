@@ -8,15 +8,15 @@ import math
 import subprocess
 from typing import Any
 
+import model_helpers
 import pytest
-import worlds
 from views.test_modules import ENV, needs_node
 
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Request
 from workbench.methods import registry
 from workbench.trace.events import Trace
-from workbench.views import module_path, recorded
+from workbench.views import module_path, recorded_runs
 
 RUNS = [
     ("draft-model", 0.9),
@@ -54,7 +54,7 @@ console.log(JSON.stringify(out));
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
     """A run for each way of judging."""
-    models, found = worlds.make_small_models(6, heads=tmp_path_factory.mktemp("medusa")), []
+    models, found = model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("medusa")), []
     for name, temperature in RUNS:
         asked = Request(
             [3, 1, 4, 1, 5, 3, 1, 4, 1], registry.get(name).with_params(), SamplingParams(temperature), 40, 4
@@ -116,7 +116,7 @@ def test_every_printed_equation_is_true_to_the_digits_printed(cards: list[dict[s
 @needs_node
 def test_so_is_every_equation_of_the_recordings() -> None:
     """Float32, whole vocabularies: what a rule says its value follows from is checked above, in float64."""
-    shown = [recorded.trace(name) for name in recorded.names()]
+    shown = [recorded_runs.trace(name) for name in recorded_runs.names()]
     assert check_equations(cards_of(shown), shown, 1) == RULES
 
 

@@ -8,19 +8,22 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.methods import registry
 from workbench.trace import metrics
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.views import recorded, tour
+from workbench.views import recorded_runs, tour
 
 
 def test_every_method_has_a_recording_and_they_are_small() -> None:
-    sizes = {name: (recorded.folder() / f"{name}{recorded.SUFFIX}").stat().st_size for name in recorded.names()}
+    sizes = {
+        name: (recorded_runs.folder() / f"{name}{recorded_runs.SUFFIX}").stat().st_size
+        for name in recorded_runs.names()
+    }
     assert set(registry.names()) <= set(sizes)
     assert max(sizes.values()) < 60_000
     assert sum(sizes.values()) < 32_000 * len(sizes)
 
 
-@pytest.mark.parametrize("name", recorded.names())
+@pytest.mark.parametrize("name", recorded_runs.names())
 def test_a_recording_holds_all_that_views_show(name: str) -> None:
-    trace = recorded.trace(name)
+    trace = recorded_runs.trace(name)
     if name in registry.names():
         assert {r.method for r in trace.rounds} == {name} == {trace.header.method}
         assert trace.header.promise == registry.get(name).promise.value
@@ -36,8 +39,8 @@ def test_a_recording_holds_all_that_views_show(name: str) -> None:
 
 
 def test_the_index_says_what_the_traces_say() -> None:
-    for entry in recorded.index():
-        trace = recorded.trace(entry["name"])
+    for entry in recorded_runs.index():
+        trace = recorded_runs.trace(entry["name"])
         assert entry["figures"] == metrics.summary(trace)
         assert trace.text.startswith("".join(text for text, _ in entry["preview"]))
         assert entry["simulation"] == (entry["method"] == "oracle")
@@ -46,22 +49,22 @@ def test_the_index_says_what_the_traces_say() -> None:
 @pytest.mark.parametrize("name", ["nobody", "../models/text-target/config", "", "draft-model.json.gz", "a\x00b", "*"])
 def test_only_names_of_recordings_are_read(name: str) -> None:
     with pytest.raises(UnknownNameError):
-        recorded.load(name)
+        recorded_runs.load(name)
 
 
 def test_a_damaged_recording_is_said_in_words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
-    assert recorded.index() == []
+    assert recorded_runs.index() == []
     (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b nothing")
     with pytest.raises(WorkbenchError, match=r"bad\.json\.gz cannot be read"):
-        recorded.load("bad")
+        recorded_runs.load("bad")
 
 
 def test_what_is_written_is_read(tmp_path) -> None:
-    trace = recorded.trace("draft-tree")
-    assert recorded.write(tmp_path / "a.json.gz", trace) == recorded.write(tmp_path / "b.json.gz", trace)
+    trace = recorded_runs.trace("draft-tree")
+    assert recorded_runs.write(tmp_path / "a.json.gz", trace) == recorded_runs.write(tmp_path / "b.json.gz", trace)
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
-    assert recorded.read(tmp_path / "a.json.gz") == trace
+    assert recorded_runs.read(tmp_path / "a.json.gz") == trace
 
 
 # -- The tour: each sentence that could be false of a new recording ---------------------------------------------------
@@ -69,7 +72,7 @@ def test_what_is_written_is_read(tmp_path) -> None:
 
 def step(name: str) -> tour.Step:
     make, needed = tour.STEPS[name]
-    return make(*map(recorded.trace, needed))
+    return make(*map(recorded_runs.trace, needed))
 
 
 @pytest.mark.parametrize("name", list(tour.STEPS))
@@ -80,7 +83,7 @@ def test_every_step_can_be_done(name: str) -> None:
 
 
 def test_step_1_a_full_round_gains_one_token_more_than_it_drafted() -> None:
-    trace = recorded.trace("draft-model")
+    trace = recorded_runs.trace("draft-model")
     full = [r for r in trace.rounds if len(r.path) == trace.header.params["depth"] == len(r.emitted) - 1]
     assert full
     assert {r.bonus_kind for r in full} == {"bonus"}
@@ -89,7 +92,7 @@ def test_step_1_a_full_round_gains_one_token_more_than_it_drafted() -> None:
 
 
 def test_step_2_the_text_is_the_same_in_fewer_passes() -> None:
-    plain, drafted = recorded.trace("autoregressive"), recorded.trace("draft-model")
+    plain, drafted = recorded_runs.trace("autoregressive"), recorded_runs.trace("draft-model")
     assert drafted.header.params["temperature"] == plain.header.params["temperature"] == 0
     assert drafted.token_ids == plain.token_ids, "float32 may part at a tie: record again with another prompt"
     assert len(drafted.rounds) < len(plain.rounds) == len(plain.token_ids)
@@ -97,7 +100,7 @@ def test_step_2_the_text_is_the_same_in_fewer_passes() -> None:
 
 
 def test_step_3_a_draft_was_kept_by_the_draw() -> None:
-    trace = recorded.trace("early-exit")
+    trace = recorded_runs.trace("early-exit")
     assert trace.header.params["temperature"] > 0
     for r, i in step("keep-or-refuse").places:
         nodes = trace.rounds[r].nodes
@@ -108,7 +111,7 @@ def test_step_3_a_draft_was_kept_by_the_draw() -> None:
 
 
 def test_step_4_the_quotients_are_those_of_the_metrics() -> None:
-    trace, made = recorded.trace("draft-tree"), step("accepted-of-what")
+    trace, made = recorded_runs.trace("draft-tree"), step("accepted-of-what")
     assert f"{metrics.acceptance_rate(trace.rounds):.0%}" in made.see
     assert f"{metrics.draft_utilisation(trace.rounds):.0%}" in made.see
     assert metrics.count_tested(trace.rounds) < metrics.count_drafted(trace.rounds)
@@ -116,13 +119,13 @@ def test_step_4_the_quotients_are_those_of_the_metrics() -> None:
 
 
 def test_step_5_copying_pays_on_a_text_that_repeats() -> None:
-    trace = recorded.trace("prompt-lookup")
+    trace = recorded_runs.trace("prompt-lookup")
     assert trace.header.drafter is None or registry.get("prompt-lookup").needs == ()
     assert metrics.tau(trace.rounds) > 1.5
 
 
 def test_step_6_a_later_sibling_was_accepted() -> None:
-    trace = recorded.trace("draft-tree")
+    trace = recorded_runs.trace("draft-tree")
     for r, i in step("trees").places:
         nodes = trace.rounds[r].nodes
         assert nodes.status[i] == ACCEPTED
@@ -133,7 +136,7 @@ def test_step_6_a_later_sibling_was_accepted() -> None:
 
 
 def test_step_7_the_rates_before_and_after_the_change() -> None:
-    trace, made = recorded.trace("switch"), step("switch")
+    trace, made = recorded_runs.trace("switch"), step("switch")
     (at,) = made.rounds
     before, after = trace.rounds[:at], trace.rounds[at:]
     assert {r.method for r in before} == {"draft-model"}
@@ -147,7 +150,7 @@ def test_step_7_the_rates_before_and_after_the_change() -> None:
 def test_step_8_the_closed_form() -> None:
     assert tour.expected_tau(0.8, 4) == pytest.approx(sum(0.8**i for i in range(5)))
     assert tour.expected_tau(1.0, 4) == 5
-    trace = recorded.trace("oracle")
+    trace = recorded_runs.trace("oracle")
     assert trace.header.simulation
     params = trace.header.params
     assert metrics.tau(trace.rounds) == pytest.approx(tour.expected_tau(params["acceptance"], params["depth"]), rel=0.4)
@@ -155,9 +158,9 @@ def test_step_8_the_closed_form() -> None:
 
 @pytest.mark.parametrize("name", ["compare", "sweep"])
 def test_an_example_is_complete_small_and_says_where_it_was_measured(name: str) -> None:
-    found = recorded.example(name)
+    found = recorded_runs.example(name)
     assert found["complete"]
-    assert (recorded.folder() / recorded.EXAMPLES / f"{name}{recorded.SUFFIX}").stat().st_size < 30_000
+    assert (recorded_runs.folder() / recorded_runs.EXAMPLES / f"{name}{recorded_runs.SUFFIX}").stat().st_size < 30_000
     if name == "compare":
         assert found["machine"]["cpu"]
         assert found["machine"]["date"]
@@ -172,7 +175,7 @@ def test_an_example_is_complete_small_and_says_where_it_was_measured(name: str) 
 
 def test_where_there_is_no_example_there_is_none(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
-    assert recorded.example("compare") == {}
-    recorded.write_example("compare", {"a": 1})
-    assert recorded.example("compare") == {"a": 1}
-    assert recorded.names() == [], "an example is no recording of a method"
+    assert recorded_runs.example("compare") == {}
+    recorded_runs.write_example("compare", {"a": 1})
+    assert recorded_runs.example("compare") == {"a": 1}
+    assert recorded_runs.names() == [], "an example is no recording of a method"

@@ -18,7 +18,7 @@ from views.test_modules import ENV, NAMES, needs_node
 from workbench.trace import export, metrics
 from workbench.trace.events import Trace
 from workbench.trace.metrics import DEFINITIONS
-from workbench.views import modules, recorded
+from workbench.views import modules, recorded_runs
 from workbench.views.palette import variables
 from workbench.views.replay import replay, sources
 
@@ -64,11 +64,11 @@ def exported(kind: str, trace: Trace, folder: Path) -> Any:
 
 def switched() -> Trace:
     """A recorded run whose method was changed."""
-    return recorded.read(recorded.folder() / f"switch{recorded.SUFFIX}")
+    return recorded_runs.read(recorded_runs.folder() / f"switch{recorded_runs.SUFFIX}")
 
 
 def test_hostile_texts_add_no_element() -> None:
-    plain = recorded.read(recorded.folder() / f"draft-tree{recorded.SUFFIX}")
+    plain = recorded_runs.read(recorded_runs.folder() / f"draft-tree{recorded_runs.SUFFIX}")
     tags = [tag for tag, _ in elements(replay(make_hostile_trace())).tags]
     assert tags == [tag for tag, _ in elements(replay(plain)).tags]
     assert tags.count("script") == replay(make_hostile_trace()).lower().count("</script") == 3

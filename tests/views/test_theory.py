@@ -10,7 +10,7 @@ from views.test_modules import ENV, needs_node
 
 from workbench.trace import whatif
 from workbench.trace.stalls import find_stalls
-from workbench.views import module_path, recorded
+from workbench.views import module_path, recorded_runs
 
 FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "tau_by_position", "best": "best"}
 
@@ -19,7 +19,7 @@ FOUND = {"tau": "tau", "rate": "rate", "tauIid": "tau_iid", "tauByPosition": "ta
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "medusa", "token-recycling", "oracle", "flash"])
 @pytest.mark.parametrize("stalled", [False, True])
 def test_browser_and_python_say_the_same_of_a_run(name: str, stalled: bool) -> None:
-    trace, text = recorded.trace(name), recorded.trace("autoregressive")
+    trace, text = recorded_runs.trace(name), recorded_runs.trace("autoregressive")
     for r in trace.rounds[1:3] if stalled else []:
         r.seconds, r.overhead_s = 9 * r.seconds, r.overhead_s + 8 * r.seconds
     plain = text if text.header.prompt_tokens == trace.header.prompt_tokens else None  # no plain run has a picture

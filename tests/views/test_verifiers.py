@@ -8,11 +8,11 @@ import subprocess
 from dataclasses import replace
 from typing import Any
 
+import model_helpers
 import pytest
 import torch
-import worlds
-from methods.test_enumerated import WARM, distance
 from methods.test_exact_verifiers import FIXED, HEAD, SAMPLED, P, Q, first_token_distribution, pair
+from methods.test_round_enumeration import WARM, distance
 from torch import Tensor
 from views.test_modules import ENV, needs_node
 
@@ -58,7 +58,7 @@ def in_page(p: Tensor, q: Tensor, ask: str) -> Any:
 
 
 @needs_node
-@pytest.mark.parametrize("name", worlds.mark_on_demand_unless(("golden", "with zeros"), DISTRIBUTIONS))
+@pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(("golden", "with zeros"), DISTRIBUTIONS))
 def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     p, q = DISTRIBUTIONS[name]
     most = int((q > 0).sum())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from traces import HOSTILE, make_hostile_trace, traces
 
 from workbench.trace.events import Trace
-from workbench.views import recorded
+from workbench.views import recorded_runs
 from workbench.widgets import drawing, snapshot
 
 TAGS = {
@@ -72,7 +72,7 @@ def test_no_trace_breaks_a_picture(trace: Trace) -> None:
 
 
 def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
-    trace = recorded.trace("draft-tree")
+    trace = recorded_runs.trace("draft-tree")
     bare = re.sub(r' style="[^"]*"', "", snapshot.ribbon(trace))
     elements = {"accepted": "u", "corrected": "b", "bonus": "i"}
     for r in trace.rounds:
@@ -86,7 +86,7 @@ def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
 def test_the_figures_are_those_of_the_trace() -> None:
     from workbench.trace import metrics
 
-    trace = recorded.trace("draft-tree")
+    trace = recorded_runs.trace("draft-tree")
     table = read(snapshot.key_figures([trace], ["mine"])).text
     figures = metrics.summary(trace)
     assert "mine" in table
@@ -95,7 +95,7 @@ def test_the_figures_are_those_of_the_trace() -> None:
 
 
 def test_a_tree_nests_as_the_draft_does() -> None:
-    trace = recorded.trace("draft-tree")
+    trace = recorded_runs.trace("draft-tree")
     html = snapshot.tree(trace, 0)
     n = trace.rounds[0].nodes
     depth = max(
@@ -106,15 +106,15 @@ def test_a_tree_nests_as_the_draft_does() -> None:
     assert depth == max(n.depth) + own
 
 
-@pytest.mark.parametrize("name", recorded.names())
+@pytest.mark.parametrize("name", recorded_runs.names())
 def test_pictures_are_small(name: str) -> None:
-    trace = recorded.trace(name)
+    trace = recorded_runs.trace(name)
     # A file of its own holds the modules too: half a megabyte. The picture of the largest recording is a tenth of it.
     assert len(snapshot.stage(trace)) < 60_000 + sum(len(p.url) for p in trace.header.pictures)
 
 
 def test_long_traces_are_cut_and_say_so() -> None:
-    trace = recorded.trace("autoregressive")
+    trace = recorded_runs.trace("autoregressive")
     long = Trace(trace.header, trace.rounds * 20, trace.footer)
     assert "more rounds" in snapshot.ribbon(long)
     assert len(snapshot.ribbon(long)) < 150_000

@@ -16,7 +16,7 @@ from traces import make_hostile_trace
 from workbench.client.remoterun import RemoteRun
 from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchError
 from workbench.trace.events import Trace
-from workbench.views import modules, recorded
+from workbench.views import modules, recorded_runs
 
 anywidget = pytest.importorskip("anywidget")
 from workbench import widgets as w  # noqa: E402
@@ -105,7 +105,7 @@ class FakeClient:
 
 @pytest.fixture
 def trace() -> Trace:
-    return recorded.trace("draft-tree")
+    return recorded_runs.trace("draft-tree")
 
 
 def wait_until(holds: Callable[[], Any], seconds: float = 20) -> Any:
@@ -123,7 +123,7 @@ def bundle(widget: Any) -> dict[str, Any]:
 
 def every(trace: Trace) -> Iterator[Any]:
     yield from (w.stage(trace), w.stage(trace, trace), w.ribbon(trace), w.tree(trace, 2), w.curves(trace))
-    yield from (w.lane(trace), w.lane([trace, trace], ["a", "b"]), w.vision(recorded.trace("specvlm"), trace))
+    yield from (w.lane(trace), w.lane([trace, trace], ["a", "b"]), w.vision(recorded_runs.trace("specvlm"), trace))
     yield w.show(w.ribbon(trace), w.tree(trace))
     yield w.panel(FakeClient(), depth=3)
     yield w.bench()
@@ -175,7 +175,7 @@ def test_what_crosses_is_what_the_trace_says_and_the_modules_cross_once(trace: T
     assert len(own) < 10_000, "a widget carries the loader, not the modules"
     assert modules.inline_modules("notebook/live") == first._sources.module
     assert "vision/page" not in modules.dependency_order("notebook/live")
-    assert modules.inline_modules("notebook/vision") == w.vision(recorded.trace("specvlm"))._sources.module
+    assert modules.inline_modules("notebook/vision") == w.vision(recorded_runs.trace("specvlm"))._sources.module
 
 
 def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:
@@ -189,7 +189,7 @@ def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:
 def test_another_trace_takes_the_place_of_the_first(trace: Trace) -> None:
     view = w.ribbon(trace)
     view.selection = {"round": 1}
-    other = recorded.trace("prompt-lookup")
+    other = recorded_runs.trace("prompt-lookup")
     view.trace = other
     assert view.trace is other
     assert view._given["trace"]["header"]["method"] == other.header.method

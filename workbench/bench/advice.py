@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from workbench.bench.backend_run import BackendRun, StopError
 from workbench.bench.bounds import LONGEST_S, PROMPTS, SHORTEST_S
 from workbench.bench.candidate_runs import (
     WARM_UP,
@@ -23,15 +24,14 @@ from workbench.bench.candidate_runs import (
     repeated_share,
 )
 from workbench.bench.compare import format_prompt
-from workbench.bench.hosted import BackendRun, StopError
+from workbench.bench.comparison_runs import Plan
 from workbench.bench.lanes import BASELINE
-from workbench.bench.measured import Plan
 from workbench.bench.pairing import SharedBackend as Hosting
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.recommendation import Recommendation
 from workbench.bench.sample import sample_of
 from workbench.core.errors import MethodUnavailableError, ParameterError, PromptError, WorkbenchError
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.models.machine import machine_facts
 from workbench.trace.events import Trace
 
@@ -109,7 +109,7 @@ def advise(
     for name in methods:
         if name in entries and not entries[name]["available"]:
             raise MethodUnavailableError(f"{name} cannot run: {entries[name]['reason']}", "Leave it out.")
-    candidates = [known.get(name) for name in methods or entries if methods or entries[name]["available"]]
+    candidates = [method_info.get(name) for name in methods or entries if methods or entries[name]["available"]]
     candidates = [method for method in candidates if is_candidate(method)]
     if not candidates:
         raise MethodUnavailableError("No method that drafts runs on this target.", "Choose another target.")
@@ -120,7 +120,7 @@ def advise(
 def _steps(
     backend: AdvisingBackend,
     texts: Sequence[BenchPrompt | tuple[str, list[int]]],
-    chosen: Sequence[known.MethodInfo],
+    chosen: Sequence[method_info.MethodInfo],
     seconds: float,
     target: str,
     drafter: str | None,
@@ -147,7 +147,7 @@ def _steps(
                 spent += run.seconds
                 return run.trace
 
-    def entrant(method: known.MethodInfo) -> Candidate:
+    def entrant(method: method_info.MethodInfo) -> Candidate:
         method_params = measuring_params(method)
 
         def write(prompt: int, repeat: int | None) -> RunGenerator:
@@ -159,7 +159,7 @@ def _steps(
 
         return Candidate(method.name, method.title, method_params, write)
 
-    plain, machine = entrant(known.get(BASELINE)), machine_facts()
+    plain, machine = entrant(method_info.get(BASELINE)), machine_facts()
     runs, complete = CandidateRuns([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
     result, n_reported = None, 0
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.bench.answerable import all_problems
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.markdown import format_interval, format_value, markdown_table
 from workbench.bench.statistics import ratio_of_sums
+from workbench.bench.verifiable_problems import all_problems
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.methods import registry

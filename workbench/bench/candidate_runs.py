@@ -17,7 +17,7 @@ from workbench.bench.recommendation import RankedMethod
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
 from workbench.core.errors import WorkbenchError
-from workbench.methods.known import MethodInfo
+from workbench.methods.method_info import MethodInfo
 from workbench.trace.speedup import speedup
 
 WARM_UP = 12

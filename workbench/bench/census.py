@@ -1,9 +1,9 @@
 """Census of model families: whether each causal language model of transformers can be decoded here, or is refused.
 
 The list is transformers' own mapping, so that a new version adds its new families. For each family a tiny random model
-is built and checked like a target at loading (`workbench.models.probe`). A model that passes then generates greedy
-text, by draft trees and by a chain, which must equal that of Hugging Face's `generate`. For families that cannot be
-built, the board gives the reason; they do not count.
+is built and checked like a target at loading (`workbench.models.model_self_test`). A model that passes then generates
+greedy text, by draft trees and by a chain, which must equal that of Hugging Face's `generate`. For families that cannot
+be built, the board gives the reason; they do not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workbench.bench.families import random_model
 from workbench.bench.finding import PASS
 from workbench.bench.forced_acceptance import noisy_copy
 from workbench.bench.markdown import markdown_table as table
-from workbench.bench.tiny import tiny_config
+from workbench.bench.tiny_config import tiny_config
 from workbench.core.errors import ModelError
 from workbench.engine import Models, Runner
 from workbench.methods import registry

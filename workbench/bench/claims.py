@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import BUNDLED as BUNDLED
 from workbench.decoders.declarations import Claim as Claim
+from workbench.decoders.declarations import Measurement as Measurement
 from workbench.models.bundle import DEFAULT_TARGET
-from workbench.models.published import SMOLLM2
+from workbench.models.model_index import SMOLLM2
 from workbench.trace.speedup import Estimate
 
 IN_SIZE, IN_DIRECTION = "reproduced in size", "reproduced in direction"

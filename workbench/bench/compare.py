@@ -1,7 +1,7 @@
 """Comparison: two to four lanes on the same prompts, alone on the device, interleaved and repeated.
 
 `measure` requests one run after the other from a backend, so that one implementation serves the library, the command
-line, the API and the app. `workbench.bench.paired` computes the results.
+line, the API and the app. `workbench.bench.comparison_figures` computes the results.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, RunBackend, StopError
 from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
 from workbench.bench.comparison import Comparison
-from workbench.bench.hosted import WARM_UP_TOKENS, BackendRun, RunBackend, StopError
+from workbench.bench.comparison_figures import most_typical_repeat
+from workbench.bench.comparison_runs import LaneRuns, Plan
 from workbench.bench.interleaving import interleave
 from workbench.bench.lanes import BASELINE, Lane
-from workbench.bench.measured import LaneRuns, Plan
-from workbench.bench.paired import most_typical_repeat
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.models.machine import machine_facts
 
 
@@ -45,7 +45,7 @@ def prepare(
         raise PromptError(f"{len(prompts)} prompts cannot be compared on.", f"Give 1 to {PROMPTS}.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
-    specs = known.sampling()
+    specs = method_info.sampling()
     for name, value in plan.sampling.items():
         if name not in specs:
             raise ParameterError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from workbench.bench.comparison_figures import full_figures, partial_figures
+from workbench.bench.comparison_runs import ComparisonRuns, LaneRuns, Plan
 from workbench.bench.lanes import Lane
-from workbench.bench.measured import ComparisonRuns, LaneRuns, Plan
-from workbench.bench.paired import full_figures, partial_figures
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.sample import Sample
 from workbench.trace.events import Trace

@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.bench.lanes import Lane
 from workbench.decoders.declarations import DRAFTERS
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.models.checkpoints.user_heads import own_heads
 from workbench.models.local_models import path_of
 from workbench.models.machine import machine_facts
@@ -70,7 +70,7 @@ def conditions(
 
     torch_device = resolve_device(device)
     target_dtype = resolve_dtype(dtype, torch_device, target)
-    needs = known.get(lane.method).needs
+    needs = method_info.get(lane.method).needs
     drafts = drafter is not None and DRAFTERS & set(needs)
     names = [target, *([drafter] if drafts and drafter else []), *heads_of(target, needs)]
     weights = {name: fingerprint(name) for name in names}

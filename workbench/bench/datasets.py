@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.bench import kinds
-from workbench.bench.answerable import all_problems
+from workbench.bench import workloads
 from workbench.bench.prompts import BenchPrompt, load_prompts
+from workbench.bench.verifiable_problems import all_problems
 from workbench.core.errors import PromptError, UnknownNameError
 from workbench.trace.files import read_regular
 
@@ -97,7 +97,7 @@ DATASETS = {
 BUNDLED = "bundled"
 ANSWERS = "answers"
 """Problems whose answers a program checks: see `answerable`."""
-NAMES = (BUNDLED, ANSWERS, kinds.WORK, *kinds.KINDS, *DATASETS)
+NAMES = (BUNDLED, ANSWERS, workloads.WORK, *workloads.KINDS, *DATASETS)
 
 
 def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
@@ -116,9 +116,11 @@ def load_suite(name: str, data: Path | None = None) -> list[BenchPrompt]:
         return load_prompts()
     if name == ANSWERS:
         return all_problems()
-    if name in (kinds.WORK, *kinds.KINDS):
+    if name in (workloads.WORK, *workloads.KINDS):
         return (
-            kinds.bundled_prompts(name) if data is None else kinds.with_spec_bench(name, load_suite("spec-bench", data))
+            workloads.bundled_prompts(name)
+            if data is None
+            else workloads.with_spec_bench(name, load_suite("spec-bench", data))
         )
     if name not in DATASETS:
         raise UnknownNameError.of("suite", name, NAMES)

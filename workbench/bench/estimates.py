@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.paired import break_even
+from workbench.bench.comparison_figures import break_even
 from workbench.bench.statistics import Totals, average_rate, geometric_mean, mean, rates, speedup_of
 from workbench.trace.whatif import predict_tau
 
 if TYPE_CHECKING:
-    from workbench.bench.measured import LaneRuns
+    from workbench.bench.comparison_runs import LaneRuns
 
 METRICS = {
     "speedup": "speed-up against plain decoding",

@@ -15,8 +15,8 @@ from functools import partial
 import torch
 
 from workbench.bench.bandwidth import bytes_read, copy_bandwidth
-from workbench.bench.contest import Progress
-from workbench.bench.damped import SHAPES, Shape, damp_to, random_ids, random_pair, weights_bytes
+from workbench.bench.damped_targets import SHAPES, Shape, damp_to, random_ids, random_pair, weights_bytes
+from workbench.bench.interleaved_measurement import Progress
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.report import BenchReport
 from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow

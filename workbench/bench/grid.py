@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import CELLS, REPEATS, TOKENS
+from workbench.bench.comparison_runs import Plan
 from workbench.bench.lanes import Lane
-from workbench.bench.measured import Plan
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
 from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError
 from workbench.core.params import ParamSpec
-from workbench.methods import known
+from workbench.methods import method_info
 
 OPTIONS = {
     "max_new_tokens": ParamSpec("max_new_tokens", "int", 64, 1, TOKENS, doc="length limit of every run, in tokens"),
@@ -192,9 +192,9 @@ class Sweep:
         Raises:
             UnknownNameError: neither the methods nor sampling have one of that name.
         """
-        specs = {**OPTIONS, **known.sampling()}
+        specs = {**OPTIONS, **method_info.sampling()}
         for method in self._methods():
-            specs |= known.get(method).params
+            specs |= method_info.get(method).params
         if name not in specs:
             raise UnknownNameError.of("axis", name, [*NAMES, *specs])
         return specs[name]
@@ -211,7 +211,7 @@ class Sweep:
         varied = {axis.name: axis.values[i] for axis, i in zip(self.axes, at, strict=True)}
         options = {name: varied.get(name, getattr(self, name)) for name in OPTIONS}
         base = Lane.of(varied.get("method", self.method))
-        method_specs, sampling_specs = known.get(base.method).params, known.sampling()
+        method_specs, sampling_specs = method_info.get(base.method).params, method_info.sampling()
         params = {**self.params, **{n: v for n, v in varied.items() if n not in NAMES and n not in OPTIONS}}
         for name in params:
             self._spec(name)  # some method, or sampling, has it

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.bench import board, contest
+from workbench.bench import board, interleaved_measurement
 from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import format_interval, format_value
@@ -51,7 +51,10 @@ def settings_by_head(models: Models) -> dict[str, ConfiguredMethod]:
 
 
 def measure(
-    models: Models, prompts: Mapping[str, Sequence[int]], tokens: int = TOKENS, progress: contest.Progress | None = None
+    models: Models,
+    prompts: Mapping[str, Sequence[int]],
+    tokens: int = TOKENS,
+    progress: interleaved_measurement.Progress | None = None,
 ) -> Row | None:
     """Measure all heads of the models; return None if Ctrl-C ended it.
 
@@ -67,9 +70,9 @@ def measure(
     lanes += [EngineContender(engine, setting, greedy, tokens, label=kind) for kind, setting in settings.items()]
     short = [replace(lane, max_new_tokens=min(WARM_UP, tokens)) for lane in lanes]
     texts = list(prompts.values())
-    if not contest.measure(short, texts[:1], 1, progress, warm_up=0)[1]:
+    if not interleaved_measurement.measure(short, texts[:1], 1, progress, warm_up=0)[1]:
         return None
-    samples, complete = contest.measure(lanes, texts, 1, progress, warm_up=0)
+    samples, complete = interleaved_measurement.measure(lanes, texts, 1, progress, warm_up=0)
     if not complete:
         return None
     return {

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from workbench.bench.markdown import format_value, markdown_table
-from workbench.bench.reading import SimulatedSequence, stub_models
+from workbench.bench.simulated_rounds import SimulatedSequence, stub_models
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
 from workbench.models.machine import describe, machine_facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.errors import ParameterError
-from workbench.methods import known
+from workbench.methods import method_info
 
 if TYPE_CHECKING:
     from workbench.decoders import ConfiguredMethod
@@ -80,7 +80,7 @@ class Lane:
         Raises:
             WorkbenchError: the registry has no such method, parameter or value.
         """
-        method = known.get(self.method)
+        method = method_info.get(self.method)
         values, specs = method.check_params(self.params), method.params
         return Lane(self.method, {n: v for n, v in values.items() if v != specs[n].default}, self.drafter)
 
@@ -101,7 +101,7 @@ class Lane:
         """Title for display: the method's title, and non-default settings."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.params.items()]
         parts += [self.drafter] if self.drafter else []
-        title = known.get(self.method).title
+        title = method_info.get(self.method).title
         return f"{title} ({', '.join(parts)})" if parts else title
 
     def __str__(self) -> str:

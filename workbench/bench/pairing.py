@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.bench.hosted import WARM_UP_TOKENS, BackendRun, StopError
-from workbench.bench.hosted import RunBackend as Hosting
+from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, StopError
+from workbench.bench.backend_run import RunBackend as Hosting
 from workbench.bench.interleaving import rotate
 from workbench.bench.lanes import BASELINE
 from workbench.core.params import params_of

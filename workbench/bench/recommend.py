@@ -26,7 +26,7 @@ from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models
 from workbench.methods import registry
-from workbench.methods.known import MethodInfo
+from workbench.methods.method_info import MethodInfo
 from workbench.models.machine import machine_facts
 from workbench.trace.store import RunStore
 

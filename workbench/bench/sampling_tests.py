@@ -28,7 +28,7 @@ from workbench.bench.goodness import (
     total_variation,
     variation_by_chance,
 )
-from workbench.bench.worlds import tiny_models
+from workbench.bench.tiny_models import tiny_models
 from workbench.core.errors import MethodUnavailableError, ParameterError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.promise import Promise

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.paired import partial_figures, race
+from workbench.bench.comparison_figures import partial_figures, race
 from workbench.bench.sample import Sample
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace

@@ -14,9 +14,9 @@ import torch
 
 from workbench.bench import llamacpp
 from workbench.bench.contenders import EngineContender, HuggingFaceContender
-from workbench.bench.contest import Progress, measure
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced_acceptance import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
+from workbench.bench.interleaved_measurement import Progress, measure
 from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows

@@ -2,9 +2,9 @@
 
 The plan is in `workbench.bench.grid`, the store in `workbench.bench.sweepfolder`. `run` gives the cells to workers,
 which measure them on this backend (`workbench.bench.worker_groups`), in processes (`workbench.service.workers`) or on a
-Ray cluster (`workbench.service.on_ray`), and saves each finished cell in a folder at once. A cell is identified by its
-settings and its measuring conditions: a killed sweep continues after its finished cells, and a sweep with extended axes
-measures only the new cells.
+Ray cluster (`workbench.service.ray_workers`), and saves each finished cell in a folder at once. A cell is identified by
+its settings and its measuring conditions: a killed sweep continues after its finished cells, and a sweep with extended
+axes measures only the new cells.
 """
 
 from __future__ import annotations

@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 
-from workbench.bench import same_drafts, several_drafts
-from workbench.bench.answerable import all_problems
+from workbench.bench import multi_draft, same_drafts
 from workbench.bench.claims import Measurement, Scale, speedup_figure
 from workbench.bench.contenders import EngineContender
-from workbench.bench.contest import measure
 from workbench.bench.datasets import first_of_each_group
+from workbench.bench.interleaved_measurement import measure
+from workbench.bench.multi_draft import VerifierSetup
 from workbench.bench.prompts import CLAIM_PROMPTS, BenchPrompt, load_prompts
-from workbench.bench.several_drafts import VerifierSetup
 from workbench.bench.statistics import (
     Quotient,
     Rates,
@@ -37,6 +36,7 @@ from workbench.bench.statistics import (
     ratio_of_quotients,
     ratio_of_sums,
 )
+from workbench.bench.verifiable_problems import all_problems
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
 from workbench.decoders.draft_verify.parts import Verifier
@@ -46,8 +46,8 @@ from workbench.kernels.disk_cache import cache_folder
 from workbench.methods import registry
 from workbench.methods.drafters.dynamic_exit import head_in_layers
 from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.model_index import SMOLLM2
 from workbench.models.names import bundled_drafter
-from workbench.models.published import SMOLLM2
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round
 from workbench.trace.speedup import speedup
@@ -153,7 +153,8 @@ class TextLab:
     Attributes:
         method: its registry name.
         scale: the target and the size of the measurement.
-        groups: kinds of prompts; those of `workbench.bench.answerable` are problems whose answers a program checks.
+        groups: kinds of prompts; those of `workbench.bench.verifiable_problems` are problems whose answers a program
+            checks.
         reads_code: use `store_of_code` as the datastore instead of the bundled one.
         other_vocabulary_drafter: draft model with a different vocabulary, in place of the target's own; "": the
             target's own.
@@ -304,12 +305,10 @@ class TextLab:
             temperature: temperature of both distributions.
         """
         ratios, n = [], 0
-        for distributions in several_drafts.distributions_of(
-            self.models, self.prompts(), self.scale.tokens, temperature
-        ):
+        for distributions in multi_draft.distributions_of(self.models, self.prompts(), self.scale.tokens, temperature):
             n += len(distributions)
             accept_probs = [
-                several_drafts.acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)
+                multi_draft.acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)
             ]
             ratios.append(accept_probs[0] / accept_probs[1])
         note = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"

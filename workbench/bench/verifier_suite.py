@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from workbench.bench.markdown import format_value, markdown_table
-from workbench.core.draw import Purpose, RandomStream
-from workbench.core.late import take, to_host_lazily
+from workbench.core.lazy import take, to_host_lazily
+from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling

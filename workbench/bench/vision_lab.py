@@ -13,7 +13,7 @@ from functools import lru_cache
 from workbench.bench import vision_suite
 from workbench.bench.claims import Measurement, speedup_figure
 from workbench.bench.contenders import EngineContender
-from workbench.bench.contest import measure
+from workbench.bench.interleaved_measurement import measure
 from workbench.bench.statistics import Quotient, mean, rates, ratio_of_quotients
 from workbench.bench.vision_settings import DEPTH, SceneQuestion
 from workbench.core.sampling import SamplingParams

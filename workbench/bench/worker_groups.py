@@ -1,6 +1,6 @@
 """Workers that measure the cells of a sweep, and their events.
 
-`here` uses one backend; `workbench.service.workers` uses processes, `workbench.service.on_ray` a Ray cluster.
+`here` uses one backend; `workbench.service.workers` uses processes, `workbench.service.ray_workers` a Ray cluster.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from workbench.bench.comparison import Comparison
 from workbench.bench.conditions import Conditions
 from workbench.bench.estimates import estimates
 from workbench.bench.grid import Cell, SweepBackend
+from workbench.bench.retried_action import RetriedAction
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, Result
-from workbench.bench.waiting import RetriedAction
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from workbench.cli import answers as answers_command
-from workbench.cli import checks, hostcosts, verifiercosts, whatifs
+from workbench.cli import checks, hostcosts, verifiercosts, whatif_errors
 from workbench.cli.loading import load
 from workbench.cli.options import (
     DEFAULT_DRAFTER,
@@ -32,7 +32,7 @@ from workbench.cli.options import (
 )
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
 from workbench.kernels.devices import check_gpu
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.service.checks import check_models, set_error_option
 
 
@@ -191,7 +191,9 @@ def bench(
             lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
         )
     if suite == WHATIF:
-        return whatifs.measure(lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json)
+        return whatif_errors.measure(
+            lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json
+        )
     values = _settle(method, parse_settings(settings))
     for name in method or ():
         checks.resolve_method(name, values[name], pair)
@@ -263,7 +265,7 @@ def _check_gpu(device: str, refused: Sequence[str] = (), methods: Sequence[str] 
         )
         raise typer.BadParameter(f"the suite gpu does not accept this option: {reason}", param_hint=option)
     for name in methods:
-        if needs := [need for need in known.get(name).needs if need not in ("drafter", "trees")]:
+        if needs := [need for need in method_info.get(name).needs if need not in ("drafter", "trees")]:
             raise typer.BadParameter(
                 f"{name} needs more than a target and a draft model: {needs[0]}", param_hint="--method"
             )
@@ -275,8 +277,8 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
     """Measure targets created on the GPU, and SmolLM2 if it is on this machine or in an installed package."""
     from workbench.bench.gpu_suite import bench_gpu
     from workbench.models.loading import load_models
+    from workbench.models.model_index import SMOLLM2, local_folder, packaged_file
     from workbench.models.pretrained import resolve_device
-    from workbench.models.published import SMOLLM2, local_folder, packaged_file
 
     resolved_device = resolve_device(device)
     _check_gpu(str(resolved_device))  # checked again: "auto" may resolve to the CPU if there is a driver without a card
@@ -313,7 +315,7 @@ def _vision(limit: int, out: list[Path], as_json: bool) -> None:
 
 def _write(report: Any, path: Path) -> None:
     """Write a report to a file, in the format of its suffix."""
-    from workbench.bench.saved import to_parquet
+    from workbench.bench.report_files import to_parquet
     from workbench.trace.files import write_atomically
     from workbench.views.report import page
 
@@ -337,7 +339,7 @@ def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
         1 if a figure has become worse, else 0.
     """
     from workbench.bench.regression import compare_reports
-    from workbench.bench.saved import read_report
+    from workbench.bench.report_files import read_report
 
     differences = compare_reports(read_report(old), read_report(new), tolerance)
     print(json.dumps(differences.to_wire(), ensure_ascii=False) if as_json else differences.to_markdown())
@@ -355,7 +357,7 @@ def _print_speeds(baseline: Path, method: Path, as_json: bool) -> None:
 def _settle(names: list[str] | None, settings: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Return the checked settings of each method, by its name."""
     with set_error_option("method"):
-        methods = [known.get(name) for name in names] if names else known.methods()
+        methods = [method_info.get(name) for name in names] if names else method_info.methods()
     used: set[str] = set()
     values_by_method = {}
     with set_error_option("set"):

@@ -85,10 +85,10 @@ def check(
     use_heads(head, target)
     if families:
         raise typer.Exit(_families(fresh, as_json))
-    from workbench.methods import known
+    from workbench.methods import method_info
 
     for name in names or ():
-        known.get(name)
+        method_info.get(name)
     if choices:
         raise typer.Exit(_choices(names, runs, max_new_tokens, minutes, fresh))
     if not report:
@@ -196,7 +196,7 @@ def _text_pairs() -> list[tuple[str, str]]:
 
 def _targets(*own: str) -> list[str]:
     from workbench.models.bundle import bundled
-    from workbench.models.published import MODEL_INDEX
+    from workbench.models.model_index import MODEL_INDEX
     from workbench.service.inventory import TO_FETCH, availability
 
     return [

@@ -12,7 +12,7 @@ import typer
 from workbench.cli import output
 from workbench.core.errors import MethodUnavailableError, PromptError, UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.service.checks import check_method, check_model, choose_method, set_error_option
 from workbench.service.choices import static_reasons
 from workbench.service.limits import Limits
@@ -31,7 +31,7 @@ def check_sampling(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         with set_error_option(name.replace("_", "-")):
-            known.sampling()[name].parse(value)
+            method_info.sampling()[name].parse(value)
 
 
 def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_images: int | None = None) -> str:
@@ -54,8 +54,8 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
         if reason:
             output.note(f"{reason} Decoding with {name}; --method or --drafter change that.")
     with set_error_option("method"):
-        known.get(name)
-        if known.get(name).reads_images and n_images == 0:
+        method_info.get(name)
+        if method_info.get(name).reads_images and n_images == 0:
             raise PromptError(
                 f"{name} needs a prompt with images, and this one has none.",
                 "Give an image with --image FILE and --target vision-target, or use another --method.",
@@ -63,7 +63,7 @@ def resolve_method(name: str | None, values: Mapping[str, Any], pair: Pair, n_im
         try:
             check_method(name, values, pair)
         except MethodUnavailableError as error:
-            needs = known.get(name).needs
+            needs = method_info.get(name).needs
             hint = "Name a draft model with --drafter. " if DRAFTERS & set(needs) and pair[1] is None else ""
             raise MethodUnavailableError(error.message, f"{hint}{error.remedy}") from None
     return name
@@ -86,9 +86,9 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
     for heads in user_heads.own_heads():
         if user_heads.problem(heads, target, folder_of(target)):
             continue
-        methods = known.drafting_with(heads.kind)
+        methods = method_info.drafting_with(heads.kind)
         for name in sorted(methods, key=lambda name: name != heads.kind):
-            method = known.get(name)
+            method = method_info.get(name)
             if not (method.reads_images and n_images == 0) and not reason(method.needs):
                 return name, f"{heads.folder} has {heads.kind} heads for {target}."
     return None
@@ -110,7 +110,7 @@ def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: 
     if requested:
         return list(requested)
     reason = static_reasons(*pair)
-    left_out = {name: reason_text for name in defaults if (reason_text := reason(known.get(name).needs))}
+    left_out = {name: reason_text for name in defaults if (reason_text := reason(method_info.get(name).needs))}
     for name, reason_text in left_out.items():
         output.note(f"{name} was left out: {reason_text}")
     return [name for name in defaults if name not in left_out]
@@ -153,7 +153,7 @@ def check_images(paths: Sequence[Path], target: str) -> None:
     if not paths:
         return
     from workbench.service.choices import accepts_images
-    from workbench.service.pictures import MAX_IMAGES, decode
+    from workbench.service.image_decoding import MAX_IMAGES, decode
 
     with set_error_option("image"):
         if accepts_images(target) is False:

@@ -15,7 +15,7 @@ from workbench.cli import complete, output
 from workbench.cli.loading import silence_transformers
 from workbench.cli.options import DEFAULT_TARGET, Debug, Json
 from workbench.core.errors import UnknownNameError, WorkbenchError
-from workbench.methods.known import get as get_method
+from workbench.methods.method_info import get as get_method
 from workbench.models.local_models import short_name
 from workbench.service.checks import check_models, set_error_option
 

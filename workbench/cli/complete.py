@@ -9,15 +9,15 @@ import typer
 
 from workbench.core.params import ParamSpec
 from workbench.kernels import devices
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.models.local_models import trained_for
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import known_targets
-from workbench.models.published import MODEL_INDEX
 
 
 def methods(incomplete: str) -> Iterator[tuple[str, str]]:
     """Complete method names, with their titles."""
-    return ((m.name, m.title) for m in known.methods() if m.name.startswith(incomplete))
+    return ((m.name, m.title) for m in method_info.methods() if m.name.startswith(incomplete))
 
 
 def targets(incomplete: str) -> Iterator[str]:
@@ -57,8 +57,8 @@ def settings(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str
 
 def _specs(method: Any) -> list[ParamSpec]:
     names = [method] if isinstance(method, str) else method or ["draft-model"]
-    methods_named = [m for m in known.methods() if m.name in names]
-    return list({**{n: s for m in methods_named for n, s in m.params.items()}, **known.sampling()}.values())
+    methods_named = [m for m in method_info.methods() if m.name in names]
+    return list({**{n: s for m in methods_named for n, s in m.params.items()}, **method_info.sampling()}.values())
 
 
 def groups(incomplete: str) -> Iterator[str]:
@@ -70,9 +70,9 @@ def groups(incomplete: str) -> Iterator[str]:
 
 def recordings(incomplete: str) -> Iterator[str]:
     """Complete the names of bundled recordings."""
-    from workbench.views import recorded
+    from workbench.views import recorded_runs
 
-    return _beginning(incomplete, recorded.names())
+    return _beginning(incomplete, recorded_runs.names())
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from workbench.trace.files import write_atomically
 from workbench.trace.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
-    from workbench.methods.known import MethodInfo
+    from workbench.methods.method_info import MethodInfo
 
 SPEED = "speed.md"
 """Board with reports of `workbench bench`."""
@@ -55,23 +55,27 @@ def docs(
         scalingboard,
         trimmingboard,
         verifier_suite,
-        workboard,
+        workload_board,
     )  # import PyTorch
     from workbench.cli import claims
-    from workbench.methods import known
-    from workbench.training import work
+    from workbench.methods import method_info
+    from workbench.training import workload_prompts
     from workbench.training.family import rollouts_board
 
-    for source in (claims, work):
+    for source in (claims, workload_prompts):
         content = source.text()
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")
             write_atomically(source.FILE, content.encode())
-    files = {readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(known.methods()))}
-    files |= {boards / name: text for name, text in pages(known.methods()).items()}
+    files = {
+        readme: replace_part(readme.read_text(encoding="utf-8"), "methods", methods_by_need(method_info.methods()))
+    }
+    files |= {boards / name: text for name, text in pages(method_info.methods()).items()}
     files[boards / "claims.md"] = claimsboard.markdown(claimsboard.rows(board.read(claimsboard.BOARD, boards)))
-    files[boards / "work.md"] = workboard.markdown(workboard.targets(board.read(workboard.BOARD, boards)))
+    files[boards / "work.md"] = workload_board.markdown(
+        workload_board.targets(board.read(workload_board.BOARD, boards))
+    )
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
     for suite in (answers_suite, distillingboard, rollouts_board, scalingboard, trimmingboard, verifier_suite):
@@ -96,7 +100,7 @@ def docs(
 
 def pages(methods: Sequence[MethodInfo]) -> dict[str, str]:
     """Return the text of each page that is generated completely, by its file name in the folder of boards."""
-    from workbench.methods.known import PROMISES
+    from workbench.methods.method_info import PROMISES
 
     return {
         "methods.md": f"# Methods\n\n{PROMISES}\n\n{markdown_table(methods)}\n\n{differences(methods)}\n",

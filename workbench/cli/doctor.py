@@ -25,7 +25,7 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import harmless
 from workbench.cli.traces import read_trace
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.service.checks import check_models, set_error_option
 
 PROMPTS = ("Once upon a time there was a little", "Write a story about Mia and Tom.", "1, 2, 3, 4, 5, 6,")
@@ -67,7 +67,7 @@ def doctor(
     else:
         pair = check_models(target, drafter, device, dtype)
         if method is not None:
-            known.get(method)  # the method is an argument of this command, not the option --method
+            method_info.get(method)  # the method is an argument of this command, not the option --method
         method = checks.resolve_method(method, values, pair)
     from workbench.bench.doctor import BUG, diagnose, examine
     from workbench.methods import registry

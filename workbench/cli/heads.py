@@ -42,7 +42,7 @@ def inspect(
 
     Example: workbench heads inspect EAGLE-Vicuna-7B-v1.3 --target ./vicuna-7b-v1.3
     """
-    from workbench.methods import known
+    from workbench.methods import method_info
     from workbench.models.bundle import bundled
     from workbench.models.checkpoints.user_heads import open_heads
 
@@ -60,7 +60,7 @@ def inspect(
             "verifier": checkpoint.verifier,
             "tensors": {name: list(checkpoint.files.shapes[name]) for name in sorted(checkpoint.tensor_names.values())},
             "not_read": list(checkpoint.unread),
-            "drafts_with": known.drafting_with(head.kind),
+            "drafts_with": method_info.drafting_with(head.kind),
         }
     lines = [] if target is None else _lines(head, target)
     if as_json:

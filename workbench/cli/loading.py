@@ -12,9 +12,9 @@ from typing import Any
 
 from workbench.cli import output
 from workbench.cli.options import drafter_or_none
-from workbench.models.converted import is_gguf
+from workbench.models.converted_models import is_gguf
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, weight_bytes
-from workbench.models.published import MODEL_INDEX
 from workbench.service.progress import Progress
 
 

@@ -22,11 +22,11 @@ from workbench.cli.options import (
 )
 from workbench.cli.stream import harmless
 from workbench.core.errors import UnknownNameError
-from workbench.methods.known import describe_needs
+from workbench.methods.method_info import describe_needs
 from workbench.service.checks import check_models
 
 if TYPE_CHECKING:
-    from workbench.methods.known import MethodInfo
+    from workbench.methods.method_info import MethodInfo
 
 
 def methods(
@@ -46,14 +46,14 @@ def methods(
 
     Examples: workbench methods; workbench methods medusa; workbench methods --json
     """
-    from workbench.methods import known
+    from workbench.methods import method_info
 
     check_key(connect, api_key)
     if markdown:
-        print(markdown_table(known.methods()))
+        print(markdown_table(method_info.methods()))
         return
     if name is not None and connect is None:
-        known.get(name)
+        method_info.get(name)
     rows = [to_row(method) for method in describe_methods(target, drafter, connect, api_key)]
     if name is not None:
         rows = [row for row in rows if row["name"] == name]
@@ -62,7 +62,7 @@ def methods(
     if as_json:
         print(json.dumps(rows if name is None else rows[0], ensure_ascii=False, indent=2))
     elif name is not None:
-        local_method = known.get(name) if connect is None else None
+        local_method = method_info.get(name) if connect is None else None
         _print_whole(rows[0], target, local_method)
     else:
         _print_lines(rows, target)
@@ -78,12 +78,12 @@ def describe_methods(
         with connect_to_app(connect, api_key) as bench:
             bench.load(target, drafter)
             return bench.methods(target, drafter)
-    from workbench.methods import known
+    from workbench.methods import method_info
     from workbench.service.choices import describe, static_reasons
 
     pair = check_models(target, drafter, "auto", "auto")
     reason = static_reasons(*pair)
-    return [describe(m, reason(m.needs)) for m in known.methods()]
+    return [describe(m, reason(m.needs)) for m in method_info.methods()]
 
 
 def to_row(method: dict[str, Any]) -> dict[str, Any]:

@@ -23,18 +23,18 @@ def notebooks(
 ) -> None:
     """Synchronise the notebooks with their .py files, strip outputs and renew the first cell (for developers)."""
     try:
-        from workbench.site import pairs
+        from workbench.site import notebook_pairs
     except ModuleNotFoundError as error:
         raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[notebooks]".') from error
 
-    target_folder = folder or pairs.FOLDER
-    chosen = [Path(name).stem for name in names or pairs.names(target_folder)]
-    if unknown := set(chosen) - set(pairs.names(target_folder)):
-        raise UnknownNameError.of("notebook", unknown.pop(), pairs.names(target_folder))
+    target_folder = folder or notebook_pairs.FOLDER
+    chosen = [Path(name).stem for name in names or notebook_pairs.names(target_folder)]
+    if unknown := set(chosen) - set(notebook_pairs.names(target_folder)):
+        raise UnknownNameError.of("notebook", unknown.pop(), notebook_pairs.names(target_folder))
     if check:
-        if messages := [problem for name in chosen for problem in pairs.problems(name, target_folder)]:
+        if messages := [problem for name in chosen for problem in notebook_pairs.problems(name, target_folder)]:
             raise WorkbenchError(f"{'; '.join(messages)}.", "Run `workbench notebooks`.")
         return
     for name in chosen:
-        for path in pairs.synchronise(name, target_folder):
+        for path in notebook_pairs.synchronise(name, target_folder):
             print(path.name)

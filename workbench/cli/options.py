@@ -125,13 +125,13 @@ def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> 
 
     Heads that a verifier or policy reads (`judge`, `acceptance`) belong to no single method and are accepted.
     """
-    from workbench.methods import known
+    from workbench.methods import method_info
     from workbench.models.checkpoints import user_heads
     from workbench.service.checks import set_error_option
 
     for folder in heads or ():
         kind = user_heads.open_heads(folder).kind
-        usable = known.drafting_with(kind)
+        usable = method_info.drafting_with(kind)
         if usable and not set(usable) & set(methods):
             with set_error_option("head"):
                 raise ParameterError(

@@ -116,26 +116,26 @@ def record(
 
     `--only compare` and `--only sweep` take measurements: leave the machine otherwise idle for two minutes.
     """
-    from workbench.methods import known
-    from workbench.views import recorded
+    from workbench.methods import method_info
+    from workbench.views import recorded_runs
 
     with set_error_option("only"):
         for name in only or ():
             if name != "switch" and name not in EXAMPLES:
-                known.get(name)
+                method_info.get(name)
     check_models(target, DEFAULT_DRAFTER, "auto", "auto")
     checks.check_output_folder(out, "out")
     from workbench.methods import registry
     from workbench.trace.metrics import summary
 
-    folder = out or recorded.folder()
+    folder = out or recorded_runs.folder()
     folder.mkdir(parents=True, exist_ok=True)
     examples = [name for name in EXAMPLES if not only or name in only]
     methods = [name for name in only or [*registry.names(), "switch"] if name not in EXAMPLES]
     for name in examples:
         with progress_bar() as bar:
             content = EXAMPLES[name](target, bar or (lambda done, total, what: None))
-        n_bytes = recorded.write_example(name, content, folder)
+        n_bytes = recorded_runs.write_example(name, content, folder)
         print(f"{name:20} {n_bytes / 1e3:5.1f} kB")
     if not methods:
         return
@@ -154,7 +154,7 @@ def record(
             print(f"{name:20} left out: {error}")
             continue
         traces[name] = trace = record_best(name, take, models_of_take, traces)
-        n_bytes = recorded.write(folder / f"{name}{recorded.SUFFIX}", trace)
+        n_bytes = recorded_runs.write(folder / f"{name}{recorded_runs.SUFFIX}", trace)
         figures = summary(trace)
         rate = figures["acceptance_rate"]
         rate_text = "–" if rate is None else f"{rate:.0%}"

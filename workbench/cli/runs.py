@@ -196,7 +196,7 @@ def bench(
 
     Every run is a real trace file. A query is timed from the call until the rows of a page are collected.
     """
-    from workbench.bench.browsing import bench_store, report
+    from workbench.bench.store_benchmark import bench_store, report
     from workbench.cli.bench import progress_bar
 
     with progress_bar() as progress:

@@ -80,7 +80,7 @@ def serve(
     for name in allow_model or ():
         with set_error_option("allow-model"):
             check_model(name)
-    from workbench.server.door import make_access_control  # imports Starlette, which no other command needs
+    from workbench.server.access_control import make_access_control  # imports Starlette, which no other command needs
     from workbench.server.tls import certificate
 
     https = certificate(ssl_certfile, ssl_keyfile)

@@ -19,13 +19,13 @@ def site(
 ) -> None:
     """Build the static site: notebooks executed, methods from the registry, API reference (for developers)."""
     try:
-        from workbench.site import build, execution, pairs
+        from workbench.site import build, execution, notebook_pairs
     except ModuleNotFoundError as error:
         raise WorkbenchError(f"{error.name} is missing.", 'Install it: pip install -e ".[docs]".') from error
 
-    sources = [pairs.FOLDER / f"{name}.ipynb" for name in pairs.names()]
+    sources = [notebook_pairs.FOLDER / f"{name}.ipynb" for name in notebook_pairs.names()]
     executed = execution.bring_up_to_date(
         sources, again=again, jobs=jobs, progress=lambda line: print(line, flush=True)
     )
-    pages = build.build(executed, out.resolve(), pairs.ROOT / "dist" / "site-source")
+    pages = build.build(executed, out.resolve(), notebook_pairs.ROOT / "dist" / "site-source")
     print(f"{len(pages)} pages: {out / 'index.html'}")

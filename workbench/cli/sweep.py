@@ -131,7 +131,7 @@ def create_workers(
 
         return backend_workers(connect_to_app(connect, api_key))
     if ray is not None:
-        from workbench.service.on_ray import make_ray_workers
+        from workbench.service.ray_workers import make_ray_workers
 
         return make_ray_workers(ray, gpus=gpus, **backend)
     from workbench.service.workers import processes

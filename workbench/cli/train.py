@@ -12,7 +12,7 @@ import typer
 from workbench.cli import complete
 from workbench.cli.options import Debug, Json, Settings, parse_settings
 from workbench.core.errors import ParameterError, UnknownNameError
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.service.checks import set_error_option
 from workbench.training import known_recipes
 from workbench.training.options import KINDS, convert
@@ -43,7 +43,7 @@ def train(
     over and moves the old checkpoint aside.
     """
     recipes = known_recipes.recipes()
-    if known.has_user_methods() and name not in recipes:
+    if method_info.has_user_methods() and name not in recipes:
         from workbench.training.recipe import head_recipes
 
         recipes |= {recipe.name: known_recipes.describe(recipe) for recipe in head_recipes(recipes).values()}

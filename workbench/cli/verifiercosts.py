@@ -22,8 +22,8 @@ def measure(device: str, repeats: int, out: list[Path], as_json: bool) -> None:
     checks.check_suffixes("verifiers", out, KINDS)
     from workbench.bench import verifier_suite
     from workbench.models.loading import load_models, resolve_device
+    from workbench.models.model_index import SMOLLM2, local_folder, packaged_file
     from workbench.models.pass_costs import measure
-    from workbench.models.published import SMOLLM2, local_folder, packaged_file
     from workbench.trace.files import write_atomically
 
     def forward(dtype: str) -> tuple[str, int, float]:

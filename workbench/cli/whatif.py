@@ -53,17 +53,17 @@ def read(name: str) -> Trace:
         UnknownNameError: there is neither such a file nor such a recording.
         WorkbenchError: the file cannot be read.
     """
-    from workbench.views import recorded
+    from workbench.views import recorded_runs
 
     path = Path(name)
     if not path.exists():
-        if name in recorded.names():
-            return recorded.trace(name)
+        if name in recorded_runs.names():
+            return recorded_runs.trace(name)
         raise UnknownNameError(
-            f"There is no file {name}.", f"Give a trace, or one of the recordings: {', '.join(recorded.names())}."
+            f"There is no file {name}.", f"Give a trace, or one of the recordings: {', '.join(recorded_runs.names())}."
         )
-    if name.endswith(recorded.SUFFIX):
-        return recorded.read(path)
+    if name.endswith(recorded_runs.SUFFIX):
+        return recorded_runs.read(path)
     return read_trace(path)
 
 

@@ -41,30 +41,30 @@ def measure(
     pair = check_models(target, "none", device, dtype)
     for name in methods:
         checks.resolve_method(name, {}, pair)
-    from workbench.bench import board, workboard
+    from workbench.bench import board, workload_board
     from workbench.bench.datasets import first_of_each_group, load_suite
-    from workbench.bench.kinds import KINDS, WORK
     from workbench.bench.recommend import candidates
+    from workbench.bench.workloads import KINDS, WORK
 
     prompts = first_of_each_group(load_suite(WORK), per_kind)
     suite = {kind: [p for p in prompts if p.group == kind] for kind in KINDS}
-    tokens = max_new_tokens or workboard.TOKENS
+    tokens = max_new_tokens or workload_board.TOKENS
     models = load(target, "none", device, dtype)
-    chosen = candidates(models, methods or workboard.training_free())
+    chosen = candidates(models, methods or workload_board.training_free())
     board_rows = {}
     if report and not fresh:
         dtype_name = str(models.target.stored).removeprefix("torch.")
         names = {kind: [p.name for p in group] for kind, group in suite.items()}
-        board_rows = workboard.reusable_rows(
-            board.read(workboard.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens
+        board_rows = workload_board.reusable_rows(
+            board.read(workload_board.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens
         )
         if board_rows:
             typer.echo(f"Already on the board (--fresh measures them again): {', '.join(board_rows)}.", err=True)
-    save_row = workboard.save if report else lambda key, row: None
+    save_row = workload_board.save if report else lambda key, row: None
     with progress_bar() as bar:
         progress = bar or (lambda *_: None)
-        rows, complete = workboard.measure(models, chosen, suite, tokens, board_rows, save_row, progress)
-    results = workboard.targets(rows)
-    print(json.dumps(results, ensure_ascii=False) if as_json else workboard.markdown(results))
+        rows, complete = workload_board.measure(models, chosen, suite, tokens, board_rows, save_row, progress)
+    results = workload_board.targets(rows)
+    print(json.dumps(results, ensure_ascii=False) if as_json else workload_board.markdown(results))
     if not complete:
         raise typer.Exit(130)

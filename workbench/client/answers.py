@@ -10,7 +10,7 @@ import httpx
 from workbench.client import wire
 from workbench.client.keys import variables
 from workbench.core.errors import CapacityError, WorkbenchError
-from workbench.trace.kinds import is_object
+from workbench.trace.type_checks import is_object
 
 
 def check_answer(answer: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import httpx
 from workbench.client.answers import check_answer, unreachable
 from workbench.client.keys import key_for
 from workbench.core.errors import ParameterError, WorkbenchError
-from workbench.trace.kinds import is_object
+from workbench.trace.type_checks import is_object
 
 SILENCE_S = 30.0
 """Read time-out of a stream, in seconds; a working server sends a message twice per second."""

@@ -46,7 +46,7 @@ from workbench.core.errors import ParameterError, PromptError
 from workbench.core.params import ParamSpec
 from workbench.engine.pacing import FASTEST
 from workbench.methods.choice import choose
-from workbench.trace.kinds import is_object
+from workbench.trace.type_checks import is_object
 
 if TYPE_CHECKING:
     from workbench.client.protocol import Client

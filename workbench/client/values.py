@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 from workbench.bench import bounds
 from workbench.client import wire
 from workbench.core.errors import ParameterError, PromptError
-from workbench.trace.kinds import is_list
+from workbench.trace.type_checks import is_list
 
 ACTIONS = ("pause", "resume", "step", "cancel")
 """Actions on a run: methods of `RunHandle` without arguments."""

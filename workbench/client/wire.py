@@ -16,9 +16,9 @@ from typing import Any, cast
 from workbench.core import errors
 from workbench.core.errors import CapacityError, ModelError, ParameterError, PromptError, WorkbenchError
 from workbench.decoders.draft_verify.inspectable_state import MOST_BYTES
-from workbench.models.converted import is_gguf
+from workbench.models.converted_models import is_gguf
 from workbench.trace.files import read_regular
-from workbench.trace.kinds import is_list, is_object
+from workbench.trace.type_checks import is_list, is_object
 
 NAME_CHARS, MESSAGE_CHARS = 200, 600
 ITEMS = 64
@@ -124,7 +124,7 @@ def check_stops(value: Any) -> tuple[str, ...]:
 
 
 def check_images(value: Any) -> list[str]:
-    """Check images as data-URLs; `workbench.service.pictures` checks their content.
+    """Check images as data-URLs; `workbench.service.image_decoding` checks their content.
 
     Raises:
         PromptError: an image is not a data-URL. Paths and web addresses are refused: the server must not open them.

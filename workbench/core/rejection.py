@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.following import match_sampled_token
-from workbench.core.late import LazySequence
-from workbench.core.places import SiblingGroups, normalise_rows, verify_positions, where_rows
+from workbench.core.lazy import LazySequence
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
+from workbench.core.sample_matching import match_sampled_token
 from workbench.core.sampling import pick
+from workbench.core.sibling_groups import SiblingGroups, normalise_rows, verify_positions, where_rows
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbench.core.late import LazySequence
-from workbench.core.places import (
+from workbench.core.lazy import LazySequence
+from workbench.core.sampling import pick
+from workbench.core.sibling_groups import (
     SiblingGroups,
     iter_sibling_groups,
     normalise_rows,
@@ -24,7 +25,6 @@ from workbench.core.places import (
     verify_positions,
     where_rows,
 )
-from workbench.core.sampling import pick
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 

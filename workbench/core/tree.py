@@ -17,7 +17,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.transfer import to_device
 
 if TYPE_CHECKING:
-    from workbench.core.grown import TreeExplanation
+    from workbench.core.tree_explanation import TreeExplanation
 
 
 class Sampling(str, Enum):

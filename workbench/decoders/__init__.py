@@ -1,15 +1,15 @@
 """Decoders, which generate text in rounds, and methods, which combine decoders and their parts.
 
 A method is a decoder with its parts chosen (`method.py`). `draft_verify` drafts and verifies; a method of another kind
-brings a decoder of its own (`own_rounds.py`). Public names are imported at first use, so that `declarations.py` can be
-read without PyTorch.
+brings a decoder of its own (`decoder_params.py`). Public names are imported at first use, so that `declarations.py` can
+be read without PyTorch.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import import_name
+from workbench.core.startup import import_name
 
 if TYPE_CHECKING:
     from workbench.core.promise import Promise

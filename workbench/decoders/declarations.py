@@ -245,7 +245,7 @@ class Head:
     """The trained head that a method drafts with: its class, its training, and its model card.
 
     Attributes:
-        net: class of the head (`workbench.methods.drafters.trained.TrainedNet`).
+        net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe whose defaults differ for this head.

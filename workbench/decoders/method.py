@@ -14,9 +14,9 @@ from workbench.core.params import ParamSpec, params_of
 from workbench.core.promise import Promise
 from workbench.core.soundness import why_unsound
 from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
+from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.parts import Drafter, Part, Policy, TreeBuilder, Verifier, siblings_of
-from workbench.decoders.own_rounds import DecoderParams
 
 if TYPE_CHECKING:
     from workbench.core.sampling import SamplingParams
@@ -54,7 +54,7 @@ class Method:
             `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        decoder_params: parameters of its own decoder, if it does not draft and verify in turn: see `own_rounds.py`.
+        decoder_params: parameters of its own decoder, if it does not draft and verify in turn: see `decoder_params.py`.
             That decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import import_name
+from workbench.core.startup import import_name
 
 if TYPE_CHECKING:
     from workbench.engine.request import Request, Sequence

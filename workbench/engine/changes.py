@@ -11,8 +11,8 @@ from typing import Any
 from workbench.core.errors import MethodUnavailableError, to_workbench_error
 from workbench.core.panics import convert_panics
 from workbench.core.promise import Promise
-from workbench.engine.configured import ConfiguredMethodProtocol
 from workbench.engine.decoder import Decoder
+from workbench.engine.method_protocols import ConfiguredMethodProtocol
 from workbench.engine.request import Sequence
 from workbench.engine.settings import Settings, SettingsChange
 

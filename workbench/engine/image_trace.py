@@ -11,7 +11,7 @@ import torch
 
 from workbench.engine.image_inputs import image_token_counts
 from workbench.kernels.image_layout import Inputs, layout
-from workbench.trace.pictures import PNG_URL, PromptImage
+from workbench.trace.images import PNG_URL, PromptImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image

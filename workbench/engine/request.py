@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from workbench.core.draw import RandomStream
+from workbench.core.random_stream import RandomStream
 from workbench.core.sampling import SamplingParams
-from workbench.engine.configured import ConfiguredMethodProtocol, MethodProtocol
 from workbench.engine.detokenise import Detokeniser
+from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodProtocol
 from workbench.engine.pacing import Pace
 from workbench.engine.pending_actions import PendingActions
 from workbench.engine.request_options import RequestOptions, TokenLogprob

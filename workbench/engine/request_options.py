@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.errors import ParameterError
+from workbench.core.logits_processors import LogitBias, MinNewTokens, Penalties
 from workbench.core.sampling import SamplingParams
-from workbench.core.shaping import LogitBias, MinNewTokens, Penalties
 from workbench.core.transfer import to_device, to_host
 from workbench.engine.detokenise import TokenText
 from workbench.kernels.segment import Segment, Slot

@@ -15,11 +15,11 @@ import workbench
 from workbench.core.errors import MethodUnavailableError, PromptError, WorkbenchError, to_workbench_error
 from workbench.core.panics import convert_panics
 from workbench.engine.changes import apply_changes, close
-from workbench.engine.configured import ConfiguredMethodProtocol
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.detokenise import TokenText, detokeniser
 from workbench.engine.image_inputs import check_end, check_text, image_token_counts
 from workbench.engine.image_trace import record_images
+from workbench.engine.method_protocols import ConfiguredMethodProtocol
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
 from workbench.engine.request_options import prefill_with_logprobs
 from workbench.engine.trace_recording import current_params

@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
-from workbench.engine.configured import ConfiguredMethodProtocol, MethodProtocol
+from workbench.engine.method_protocols import ConfiguredMethodProtocol, MethodProtocol
 from workbench.trace.events import Change
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.eagle import IN_LAYER, LAYER, MTP, NORMS, OUTSIDE, SAFEAILAB, SPECULATORS
 from workbench.models.checkpoints.medusa import VLLM
 from workbench.models.checksums import check_weights
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import folder_of, locate
-from workbench.models.published import MODEL_INDEX
 from workbench.trace.files import replace_atomically
 
 if TYPE_CHECKING:

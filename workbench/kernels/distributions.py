@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from workbench.core.late import LazyValue
+from workbench.core.lazy import LazyValue
 from workbench.core.sampling import WIDE, SamplingParams, entropy_of, largest, to_probs
 from workbench.core.transfer import from_numpy, on_host
 from workbench.kernels.compilation import load_kernels, run_in_parallel

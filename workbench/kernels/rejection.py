@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from workbench.core import rejection, relaxed
-from workbench.core.places import SelectedRows, SiblingGroups
 from workbench.core.rejection import AcceptanceDecision, greedy_match
 from workbench.core.relaxed import Lift, RelaxedResult
 from workbench.core.sampling import WIDE
+from workbench.core.sibling_groups import SelectedRows, SiblingGroups
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import load_kernels, run_in_parallel

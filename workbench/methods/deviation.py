@@ -21,7 +21,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import TreeBuilder, Verifier, siblings_of
 from workbench.decoders.method import ConfiguredMethod, Method
-from workbench.methods import known
+from workbench.methods import method_info
 
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
@@ -49,7 +49,7 @@ def explain_unsound(
         table: deviations of unsound pairs; by default `known.deviations`.
     """
     reason = method.unsound_reason(verifier, tree_builder=tree_builder)
-    deviations = (known.deviations() if table is None else table).get(verifier.name, {})
+    deviations = (method_info.deviations() if table is None else table).get(verifier.name, {})
     kinds = {kind: deviations.get(kind.value, 0.0) for kind in unsound_kinds(method, verifier, tree_builder)}
     worst_kind = max(kinds, key=kinds.__getitem__, default=None)
     if not reason or worst_kind is None or (deviation := kinds[worst_kind]) < LEAST:

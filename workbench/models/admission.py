@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from workbench.core.errors import ModelError
 from workbench.kernels import disk_cache
-from workbench.models.probe import SelfTestResult, run_self_test
+from workbench.models.model_self_test import SelfTestResult, run_self_test
 from workbench.models.runner import Runner
 
 FACTS = "verified.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.models.bundle import bundled, is_bundled
-from workbench.models.converted import is_gguf
-from workbench.models.published import MODEL_INDEX
+from workbench.models.converted_models import is_gguf
+from workbench.models.model_index import MODEL_INDEX
 
 _PLACES: dict[str, Path] = {}
 _LOCK = threading.Lock()

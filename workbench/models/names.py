@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models import converted, local_models, published
+from workbench.models import converted_models, local_models, model_index
 from workbench.models.bundle import bundled, check_files, config_of
 from workbench.models.shards import join_shards
 
@@ -20,12 +20,12 @@ def folder_of(name: str) -> Path | None:
     """Return the folder of a model's files on this machine; None if it would have to be downloaded or converted."""
     if name in (bundled_models := bundled()):
         return bundled_models[name]
-    if name in published.MODEL_INDEX:
-        return published.local_folder(published.MODEL_INDEX[name])
+    if name in model_index.MODEL_INDEX:
+        return model_index.local_folder(model_index.MODEL_INDEX[name])
     path = local_models.path_of(name)
     if path.is_dir():
         return path
-    return converted.copy_of(path) if converted.is_gguf(name) and path.is_file() else None
+    return converted_models.copy_of(path) if converted_models.is_gguf(name) and path.is_file() else None
 
 
 def locate(name: str) -> str:
@@ -43,11 +43,11 @@ def locate(name: str) -> str:
     if name in bundled_models:
         check_files(bundled_models[name])
         return str(join_shards(bundled_models[name]))
-    if model := published.MODEL_INDEX.get(name):
-        return str(published.obtain(model, lambda: published.download(model)))
+    if model := model_index.MODEL_INDEX.get(name):
+        return str(model_index.obtain(model, lambda: model_index.download(model)))
     path = local_models.path_of(name)
-    if converted.is_gguf(name):
-        return str(converted.convert(path))
+    if converted_models.is_gguf(name):
+        return str(converted_models.convert(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
@@ -57,9 +57,9 @@ def locate(name: str) -> str:
         raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
-        matches = difflib.get_close_matches(name, [*bundled_models, *published.MODEL_INDEX], n=2, cutoff=0.6)
+        matches = difflib.get_close_matches(name, [*bundled_models, *model_index.MODEL_INDEX], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, matches))}? " if matches else ""
-        names = ", ".join([*bundled_models, *published.MODEL_INDEX])
+        names = ", ".join([*bundled_models, *model_index.MODEL_INDEX])
         hint = f"Known: {names}; `workbench models` says more."
         raise ModelError(
             f"There is no model {name!r}.",

@@ -27,8 +27,8 @@ from workbench.kernels.quantised import compute_dtype, quantise, refuse_int8
 from workbench.kernels.reduced_vocabulary import trim
 from workbench.models.bundle import DEFAULT_TARGET, config_of
 from workbench.models.checksums import check_weights
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import folder_of, locate
-from workbench.models.published import MODEL_INDEX
 from workbench.models.shared_embeddings import load_with_shared_embeddings, shares_embeddings
 from workbench.models.tokenizer_source import tokenizer_source_of
 

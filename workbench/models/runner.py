@@ -21,6 +21,7 @@ from workbench.kernels.attention_span import attention_spans
 from workbench.kernels.attention_temperature import scale_by_position
 from workbench.kernels.cuda_graphs import CudaGraphRecorder
 from workbench.kernels.device_clock import Clock, Meter
+from workbench.kernels.forward_replay import MOST_TOKENS, ReplayCache, model_fingerprint
 from workbench.kernels.kv_cache import TreeCache
 from workbench.kernels.layers import (
     LayerSubsets,
@@ -36,7 +37,6 @@ from workbench.kernels.masks import MaskMaker
 from workbench.kernels.model_forward import Mask, ModelForward
 from workbench.kernels.positions import ForwardInputBuilder
 from workbench.kernels.quantised import refuse_int8, weight_dtype
-from workbench.kernels.recorded import MOST_TOKENS, ReplayCache, model_fingerprint
 from workbench.kernels.segment import Output, Segment, Slot, states_of
 from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decoder
 from workbench.kernels.weight_sharing import WeightSharingCopy

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from workbench.core.errors import ModelError, WorkbenchError
 from workbench.kernels.disk_cache import cache_folder
-from workbench.models import converted
+from workbench.models import converted_models
 from workbench.models.checksums import SUMS_FILE, check_weights, sum_of, write_sums
 
 SHARD_PATTERN = "part-*-of-*.safetensors"
@@ -32,13 +32,13 @@ def join_shards(folder: Path) -> Path:
     if not any(folder.glob(SHARD_PATTERN)) or not (folder / SUMS_FILE).is_file():
         return folder
     copy = cache_folder().with_name("joined") / f"{folder.name}-{sum_of(folder / SUMS_FILE)[:16]}"
-    if converted.is_intact(copy):
+    if converted_models.is_intact(copy):
         return copy
     check_weights(folder)
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(copy.with_name(f".{copy.name}.lock")):
-            if not converted.is_intact(copy):  # another process may have written it while this one waited
+            if not converted_models.is_intact(copy):  # another process may have written it while this one waited
                 _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(
@@ -72,7 +72,7 @@ def _join(folder: Path, place: Path) -> None:
         save_file(weights, part / "model.safetensors", {"format": "pt"})
         (part / "model.safetensors").chmod(0o644)
 
-    converted.fill(place, write)
+    converted_models.fill(place, write)
 
 
 def split_into_shards(folder: Path, most: int = MOST) -> None:

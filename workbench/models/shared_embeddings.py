@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from workbench.core.errors import ModelError
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import folder_of
-from workbench.models.published import MODEL_INDEX
 from workbench.models.tokenizer_source import tokenizer_source_of
 
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"

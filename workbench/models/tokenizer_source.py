@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.models.bundle import config_of
+from workbench.models.model_index import MODEL_INDEX, vocabulary_hash, vocabulary_of
 from workbench.models.names import folder_of
-from workbench.models.published import MODEL_INDEX, vocabulary_hash, vocabulary_of
 
 VOCABULARY = "target_vocabulary"
 """Key in a draft model's configuration: `words_sum` of the tokens it was trained with; its folder has no tokenizer."""

@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 
 import workbench
 from workbench.client import Client
-from workbench.server.door import AccessControl
+from workbench.server.access_control import AccessControl
 from workbench.server.guard import Guard
 from workbench.server.large_requests import LargeRequests, make_admit_request
 from workbench.server.reference import page

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from workbench.client import wire
 from workbench.client.values import named_validator
 from workbench.core.errors import ParameterError
-from workbench.methods import known
+from workbench.methods import method_info
 
 if TYPE_CHECKING:
     from workbench.engine.request_options import RequestOptions
@@ -24,7 +24,7 @@ CHOICES = 16
 """Maximum number of answers per request, over all prompts; each is a run."""
 IDS = 64
 BIASED = 1024
-SAMPLING = {name: spec.default for name, spec in known.sampling().items()} | {"temperature": 1.0}
+SAMPLING = {name: spec.default for name, spec in method_info.sampling().items()} | {"temperature": 1.0}
 """Sampling parameters, which are fields of a request, with their defaults; temperature 1 is OpenAI's default."""
 
 SILENT = {

@@ -12,7 +12,7 @@ from workbench.core.errors import CapacityError, WorkbenchError
 logger = logging.getLogger("workbench.server")
 
 BODY_BYTES = 12 << 20
-"""Largest body of a request: an image of `workbench.service.pictures.MAX_BYTES` in base64, and a long prompt."""
+"""Largest body of a request: an image of `workbench.service.image_decoding.MAX_BYTES` in base64, and a long prompt."""
 CALLS, CALL_BYTES = "/gradio_api/component_server", 4 << 20
 """Path of the pages' calls, and the largest body of one in a public app: a trace of a thousand tokens has 3 MB, and
 the pages scale images down before they send them."""

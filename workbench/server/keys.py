@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from workbench.core.errors import CapacityError
 from workbench.server.origins import FORM, READS, refusal_response
 from workbench.service.limits import Limits
-from workbench.service.meter import RateLimiter
+from workbench.service.rate_limiter import RateLimiter
 from workbench.service.users import user_key
 
 SHORT = 16

@@ -17,8 +17,8 @@ from typing import Any
 from workbench.client import Client
 from workbench.core.errors import CapacityError
 from workbench.server.guard import LateError, declared_size, is_call
-from workbench.service.caller import DISCONNECTED
 from workbench.service.fairqueue import FairQueue
+from workbench.service.request_context import DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10

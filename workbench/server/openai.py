@@ -24,7 +24,7 @@ from workbench.core.errors import (
     UnknownNameError,
     WorkbenchError,
 )
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.server import fields, logprobs
 from workbench.server.guard import TooLargeError
 from workbench.trace.events import Trace
@@ -278,7 +278,7 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters in effect: not those of policies, tree builders and verifiers that were not chosen."""
     try:
-        specs = {**known.sampling(), **known.get(method).params}
+        specs = {**method_info.sampling(), **method_info.get(method).params}
     except UnknownNameError:  # a method of another process
         return params
     return {name: value for name, value in params.items() if name not in specs or specs[name].has_effect(params)}

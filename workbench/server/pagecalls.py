@@ -16,7 +16,7 @@ from typing import Any
 from workbench.client import Client
 from workbench.core.errors import CapacityError
 from workbench.server.guard import is_call
-from workbench.service.caller import CPU_TIME_CALLBACK, DISCONNECTED
+from workbench.service.request_context import CPU_TIME_CALLBACK, DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16

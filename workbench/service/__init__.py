@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.core.quick_start import import_name
+from workbench.core.startup import import_name
 from workbench.service.limits import Limits
 
 if TYPE_CHECKING:

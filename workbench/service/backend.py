@@ -27,16 +27,16 @@ from workbench.service import choices
 from workbench.service.background import BackgroundLoader
 from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
+from workbench.service.engine_thread import EngineThread
+from workbench.service.image_decoding import image_bytes
 from workbench.service.limits import Limits
 from workbench.service.loading import ModelLoader
 from workbench.service.logs import alias
 from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
-from workbench.service.pictures import image_bytes
-from workbench.service.rounds import EngineThread
 from workbench.service.run import LOADING, Run
+from workbench.service.run_control import RunController
 from workbench.service.runregister import round_bytes
-from workbench.service.steering import RunController
 from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
 from workbench.trace.events import Round

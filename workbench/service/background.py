@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.core.errors import ModelError, UnknownNameError, WorkbenchError
-from workbench.models.published import MODEL_INDEX
+from workbench.models.model_index import MODEL_INDEX
 from workbench.service.inventory import TO_FETCH, availability
 from workbench.service.names import Pair
 from workbench.service.progress import Progress, megabytes

@@ -13,14 +13,14 @@ from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.method import ConfiguredMethod
 from workbench.engine.request_options import RequestOptions
-from workbench.methods import known, registry
+from workbench.methods import method_info, registry
 from workbench.service import choices
+from workbench.service.image_decoding import decode_all
 from workbench.service.limits import Limits
-from workbench.service.meter import SECONDS
 from workbench.service.names import Pair
 from workbench.service.params import check_pace, check_request
-from workbench.service.pictures import decode_all
 from workbench.service.presets import presets
+from workbench.service.rate_limiter import SECONDS
 from workbench.service.run import Run
 from workbench.service.runregister import RunRegister
 from workbench.service.telemetry import Telemetry
@@ -117,7 +117,8 @@ class BaseBackend(ABC):
         """Return all methods with parameters, and whether each can run with these models."""
         reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._own_head_names(pair)
         return [
-            choices.describe(known.describe(method), reason(method.needs), own_heads) for method in registry.methods()
+            choices.describe(method_info.describe(method), reason(method.needs), own_heads)
+            for method in registry.methods()
         ]
 
     def sampling_params(self) -> list[dict[str, Any]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from workbench.core.errors import MethodUnavailableError, ModelError, TokenizerMismatchError, WorkbenchError
 from workbench.kernels.devices import check_device, check_dtype
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.methods.choice import choose
-from workbench.models import converted, published
+from workbench.models import converted_models, model_index
 from workbench.models.local_models import path_of
 from workbench.models.names import locate
 from workbench.service.choices import mismatch, static_reasons
@@ -62,10 +62,10 @@ def check_model(name: str) -> None:
         ModelError: the name is not a model.
     """
     check_name(name)
-    if model := published.MODEL_INDEX.get(name):
+    if model := model_index.MODEL_INDEX.get(name):
         return _check_published(model)
-    if converted.is_gguf(name):
-        return converted.check_gguf(path_of(name))
+    if converted_models.is_gguf(name):
+        return converted_models.check_gguf(path_of(name))
     folder = Path(locate(name))
     if not folder.is_dir():
         from workbench.service.hub import check  # imports the Hub's library, which other names do not need
@@ -88,16 +88,16 @@ def check_model(name: str) -> None:
         )
 
 
-def _check_published(model: published.IndexedModel) -> None:
+def _check_published(model: model_index.IndexedModel) -> None:
     """Refuse a published model that is neither on this machine nor available on the Hub; downloads nothing."""
-    if published.local_folder(model) or published.packaged_file(model):
+    if model_index.local_folder(model) or model_index.packaged_file(model):
         return
     from workbench.service.hub import check
 
     try:
         check(model.hub_id)
     except ModelError as error:
-        raise published.unavailable_error(model, error.message) from error
+        raise model_index.unavailable_error(model, error.message) from error
 
 
 def check_port(host: str, port: int) -> None:
@@ -134,7 +134,7 @@ def check_vocabulary(pair: Pair) -> None:
         )
 
 
-def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.MethodInfo:
+def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_info.MethodInfo:
     """Check a method's name and parameters, and from files whether it can run with these models; return the method.
 
     Raises:
@@ -144,9 +144,9 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Meth
         MethodUnavailableError: the models lack something that the method needs.
     """
     with set_error_option("method"):
-        known.get(name)
+        method_info.get(name)
     with set_error_option("set"):
-        method = known.check(name, values)
+        method = method_info.check(name, values)
     if "drafter" in method.needs:
         with set_error_option("drafter"):
             check_vocabulary(pair)
@@ -158,11 +158,11 @@ def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> known.Meth
 def runnable_methods_hint(pair: Pair) -> str:
     """Return a sentence with the methods that can run with these models."""
     reason = static_reasons(*pair)
-    names = [m.name for m in known.methods() if not reason(m.needs) and m.promise != "simulation"]
+    names = [m.name for m in method_info.methods() if not reason(m.needs) and m.promise != "simulation"]
     return f"These methods run on {pair[0]}: {', '.join(names)}."
 
 
 def choose_method(pair: Pair) -> tuple[str, str]:
     """Return the default method, and the reason if it is not the usual one; see `workbench.methods.choice`."""
     reason = static_reasons(*pair)
-    return choose(lambda name: reason(known.get(name).needs))
+    return choose(lambda name: reason(method_info.get(name).needs))

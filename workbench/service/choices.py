@@ -10,13 +10,13 @@ from typing import Any
 
 from workbench.core.errors import ModelError
 from workbench.decoders.declarations import ANY_DRAFTER
-from workbench.methods import known
-from workbench.methods.known import MethodInfo
+from workbench.methods import method_info
+from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem
 from workbench.models.local_models import path_of, trained_for
+from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, folder_of, known_targets
-from workbench.models.published import MODEL_INDEX
 from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
 from workbench.models.untrained_heads import no_heads
 from workbench.service.inventory import TO_FETCH, availability
@@ -131,7 +131,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
         else:
             heads.add(head.kind)
 
-    different_vocabularies, trainable = mismatch(target, drafter), known.trainable_heads()  # once for all methods
+    different_vocabularies, trainable = mismatch(target, drafter), method_info.trainable_heads()  # once for all methods
 
     def reason(needs: tuple[str, ...]) -> str:
         for need in needs:

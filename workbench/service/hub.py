@@ -10,11 +10,11 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
 
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
-from workbench.models import converted, published
+from workbench.models import converted_models, model_index
 from workbench.models.downloads import FILES, download_files
 from workbench.models.local_models import path_of
+from workbench.models.model_index import SOON_S
 from workbench.models.names import locate
-from workbench.models.published import SOON_S
 from workbench.service.names import check_name, offline_models_hint
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
@@ -55,10 +55,12 @@ def fetch(name: str, progress: Progress, most_bytes: int) -> str:
         CapacityError: the weights are too large.
         WorkbenchError: the conversion failed.
     """
-    if model := published.MODEL_INDEX.get(name):
-        return str(published.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress)))
-    if converted.is_gguf(name):
-        return str(converted.convert(path_of(name), _copying(progress)))
+    if model := model_index.MODEL_INDEX.get(name):
+        return str(
+            model_index.obtain(model, lambda: Path(fetch(model.hub_id, progress, most_bytes)), _copying(progress))
+        )
+    if converted_models.is_gguf(name):
+        return str(converted_models.convert(path_of(name), _copying(progress)))
     location = locate(name)
     if path_of(location).is_dir():
         return location

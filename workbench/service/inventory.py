@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.models import converted, published
+from workbench.models import converted_models, model_index
 from workbench.models.bundle import bundled
-from workbench.models.published import MODEL_INDEX, IndexedModel
+from workbench.models.model_index import MODEL_INDEX, IndexedModel
 
 OWN_LICENCE = "Apache-2.0"
 """Licence of the bundled models and of the program, for which they were trained."""
@@ -29,10 +29,10 @@ def inventory() -> list[dict[str, Any]]:
 
 def availability(model: IndexedModel) -> str:
     """Return whether a published model is ready, can be converted from a local package, or must be downloaded."""
-    if published.local_folder(model):
+    if model_index.local_folder(model):
         return READY
     try:
-        return AT_FIRST_USE if published.packaged_file(model) else TO_FETCH
+        return AT_FIRST_USE if model_index.packaged_file(model) else TO_FETCH
     except ModelError:  # a package of another version
         return TO_FETCH
 
@@ -53,21 +53,21 @@ def _bundled() -> Iterator[dict[str, Any]]:
 
 
 def _published(model: IndexedModel) -> dict[str, Any]:
-    status, folder = availability(model), published.local_folder(model)
+    status, folder = availability(model), model_index.local_folder(model)
     fields: dict[str, Any] = {"title": model.title, "state": status}
     if status == AT_FIRST_USE:
         fields |= {"bytes": model.copy_bytes, "how": f"dequantised from {model.package} {model.version} at first use"}
     elif status == TO_FETCH:
-        fields |= {"bytes": model.copy_bytes, "how": published.install_hint(model)}
+        fields |= {"bytes": model.copy_bytes, "how": model_index.install_hint(model)}
     return _entry(model.name, "published", "target", folder, model.licence, **fields)
 
 
 def _copies() -> Iterator[dict[str, Any]]:
     """Yield the copies of GGUF files, named by the files' paths; copies of published models belong to their entries."""
-    copies_of_published = {published.packaged_copy(model) for model in MODEL_INDEX.values()}
-    for folder in converted.copies():
+    copies_of_published = {model_index.packaged_copy(model) for model in MODEL_INDEX.values()}
+    for folder in converted_models.copies():
         if folder not in copies_of_published:
-            source = converted.source_of(folder)
+            source = converted_models.source_of(folder)
             title, licence = source.get("title", folder.name), source.get("licence") or "not stated"
             yield _entry(str(folder), "copy of a GGUF file", "target", folder, licence, title=title)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from workbench.core.errors import ModelError
 from workbench.models.bundle import bundled
-from workbench.models.converted import is_gguf
+from workbench.models.converted_models import is_gguf
 from workbench.models.local_models import HubId, path_of, short_name
+from workbench.models.model_index import MODEL_INDEX, local_folder
 from workbench.models.names import bundled_drafter
-from workbench.models.published import MODEL_INDEX, local_folder
 
 Pair = tuple[str, str | None]
 """Names of a target and its draft model."""

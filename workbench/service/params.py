@@ -10,7 +10,7 @@ from workbench.core.errors import ParameterError
 from workbench.core.params import params_of, split_values
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.method import ConfiguredMethod
-from workbench.engine.configured import MethodProtocol
+from workbench.engine.method_protocols import MethodProtocol
 from workbench.engine.pacing import FASTEST
 from workbench.methods import registry
 from workbench.service.limits import Limits

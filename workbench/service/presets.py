@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from workbench.models.published import SMOLLM2
+from workbench.models.model_index import SMOLLM2
 
 _MESSAGE = re.compile(r"<\|user\|>(.*)<\|assistant\|>", re.DOTALL)
 

@@ -80,7 +80,8 @@ class Run:
         is_timed: whether the run is timed and has the device to itself.
         explained: finished share of a running explanation, 0 to 1; None: none is running.
         background: whether the run belongs to a background measurement, which yields to other users.
-        charged_tokens: tokens charged to the user, of which unused ones are returned; see `workbench.service.meter`.
+        charged_tokens: tokens charged to the user, of which unused ones are returned; see
+            `workbench.service.rate_limiter`.
         held_s: time that the run was held for timed runs, in seconds.
         pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
         final_drafter_state: state of the drafter, stored after the run's end if requested.

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 
 from workbench.core.errors import UnknownNameError
+from workbench.service.image_decoding import trim
 from workbench.service.limits import Limits
-from workbench.service.meter import RateLimiter
-from workbench.service.pictures import trim
+from workbench.service.rate_limiter import RateLimiter
 from workbench.service.run import Run
 from workbench.trace.events import Round
-from workbench.trace.pictures import images_of
+from workbench.trace.images import images_of
 
 ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
 """Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""

@@ -26,11 +26,11 @@ from workbench.service import choices
 from workbench.service.base import BaseBackend, GenerationRequest
 from workbench.service.chat import chat_ids
 from workbench.service.costs import Costs
-from workbench.service.lent import ZeroGpuModels
 from workbench.service.limits import Limits
 from workbench.service.logs import redact_error
 from workbench.service.names import Pair
 from workbench.service.run import Run
+from workbench.service.zerogpu_models import ZeroGpuModels
 from workbench.service.zerorun import REASON, ZeroRun
 
 log = logging.getLogger("workbench.service")

@@ -14,12 +14,12 @@ from typing import Any
 import nbformat
 
 from workbench.core.errors import WorkbenchError
-from workbench.site import methodpages, pairs, reference
+from workbench.site import methodpages, notebook_pairs, reference
 from workbench.site.page import Page, to_page
 
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "true")  # Material's advertisement, not a problem of this site
 
-SOURCES = pairs.ROOT / ".site"
+SOURCES = notebook_pairs.ROOT / ".site"
 _LOADED = re.compile(
     r"""<(?:script|link|img|iframe|source|video|audio|object|embed|use|image)\b[^>]*?\b
         (?:src|href|data|srcset|xlink:href)\s*=\s*["']?\s*((?:https?:)?//[^"'\s>]+)""",
@@ -107,13 +107,13 @@ def _write_sources(lessons: dict[str, Page], work: Path) -> None:
     (work / "lessons").mkdir()
     for name, page in lessons.items():
         (work / "lessons" / f"{name}.md").write_text(f"# {page.title}\n", encoding="utf-8")
-        for source in (pairs.FOLDER / f"{name}.ipynb", pairs.FOLDER / f"{name}.py"):
+        for source in (notebook_pairs.FOLDER / f"{name}.ipynb", notebook_pairs.FOLDER / f"{name}.py"):
             if source.is_file():
                 shutil.copy(source, work / "lessons")
     (work / "lessons" / "index.md").write_text(_contents(lessons), encoding="utf-8")
     for name in ("index.md", "site.css"):
         shutil.copy(SOURCES / name, work)
-    shutil.copy(pairs.ROOT / "assets" / "screenshot-live.webp", work)
+    shutil.copy(notebook_pairs.ROOT / "assets" / "screenshot-live.webp", work)
 
 
 def _contents(lessons: dict[str, Page]) -> str:

@@ -23,9 +23,9 @@ from nbformat import NotebookNode
 from traitlets import Type, default
 
 from workbench.core.errors import WorkbenchError
-from workbench.site import pairs
+from workbench.site import notebook_pairs
 
-EXECUTED = pairs.ROOT / "dist" / "notebooks"
+EXECUTED = notebook_pairs.ROOT / "dist" / "notebooks"
 LIMIT_S = 300
 """Time limit in seconds for one cell, and for starting a kernel. A whole lesson should take 60 s on two cores."""
 

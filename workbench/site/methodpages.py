@@ -11,7 +11,7 @@ from workbench.bench import board
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.decoders.method import Method
 from workbench.methods import registry
-from workbench.methods.known import PROMISES, describe_needs
+from workbench.methods.method_info import PROMISES, describe_needs
 from workbench.trace.metrics import DEFINITIONS
 
 _PROMISES = {

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from workbench.site.pairs import ROOT
+from workbench.site.notebook_pairs import ROOT
 
 PACKAGES = (
     "client",

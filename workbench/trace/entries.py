@@ -15,8 +15,8 @@ from workbench.core.panics import convert_panics
 from workbench.trace import export
 from workbench.trace.events import Trace
 from workbench.trace.frames import Schema
-from workbench.trace.kinds import is_object
 from workbench.trace.metrics import summary
+from workbench.trace.type_checks import is_object
 
 VERSION = 1
 """Version of the entries and the index. For a run without an entry of this version, such as an exported trace, the

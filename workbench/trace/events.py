@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.core.rules import Rule
+from workbench.trace.images import PromptImage
 from workbench.trace.nodes import Nodes, Probe, TopTokens, TreeExplanationRecord
-from workbench.trace.pictures import PromptImage
 from workbench.trace.tokens import BONUS, PLAIN, EmittedToken, TentativeTokenRecord
 
 SCHEMA_VERSION = 6

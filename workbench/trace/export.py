@@ -22,10 +22,10 @@ from workbench.core.errors import WorkbenchError
 from workbench.core.panics import convert_panics, suppress_panic_output
 from workbench.trace import frames
 from workbench.trace.events import SCHEMA_VERSION, NewerTraceError, Round, Trace
-from workbench.trace.kinds import find_invalid_field, is_list, is_object
+from workbench.trace.images import images_of, is_png_url
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.trace.pictures import images_of, is_png_url
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN
+from workbench.trace.type_checks import find_invalid_field, is_list, is_object
 
 MAX_BYTES = 64 * 2**20
 """Size limit of a trace file."""

@@ -88,7 +88,7 @@ class Probe:
 
 @dataclass(slots=True)
 class TreeExplanationRecord:
-    """Explanation of a draft tree's shape; see `workbench.core.grown`.
+    """Explanation of a draft tree's shape; see `workbench.core.tree_explanation`.
 
     Attributes:
         rules: tree builder's rules, each with `name`, `title`, `says` (explanation), and the meanings of the values

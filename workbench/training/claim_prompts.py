@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from workbench.training.generators import TASKS
-from workbench.training.work import MAKERS
+from workbench.training.workload_prompts import MAKERS
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claim_prompts.jsonl"
 SEED, N = 37, 36

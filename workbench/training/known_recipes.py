@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.kernels import disk_cache
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.training.options import docs_of, kind_name
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 @cache
 def fingerprint() -> str:
     """Return a hash of the training code and of the methods' declarations."""
-    digest, folder = hashlib.sha256(known.fingerprint().encode()), Path(__file__).parent
+    digest, folder = hashlib.sha256(method_info.fingerprint().encode()), Path(__file__).parent
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -18,9 +18,9 @@ from workbench.core.errors import ParameterError, WorkbenchError
 from workbench.trace.files import replace_atomically
 from workbench.training.clock import RunClock, trapezoid
 from workbench.training.models import WEIGHT_DECAY, build_optimizers, scale_rates
+from workbench.training.monitor import OnPolicyEvaluation, TrainingMonitor
 from workbench.training.resuming import set_aside
 from workbench.training.stopping import StoppedError, stop_on_sigterm
-from workbench.training.watching import OnPolicyEvaluation, TrainingMonitor
 
 Report = Callable[[str], None]
 

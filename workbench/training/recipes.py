@@ -32,12 +32,12 @@ from workbench.training.family.distilling import DistillingOptions, run_distilla
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
+from workbench.training.family.pipeline import PipelineOptions, run_pipeline
 from workbench.training.family.readings import ReadingsOptions, make_readings
 from workbench.training.family.rollouts import RolloutOptions, run_rollouts_study
 from workbench.training.family.scaling import ScalingOptions, run_scaling_study
 from workbench.training.family.throughput import ThroughputOptions, measure_throughput
 from workbench.training.family.trimming import TrimmingOptions, run_trimming_study
-from workbench.training.family.whole import PipelineOptions, run_pipeline
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult

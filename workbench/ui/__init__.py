@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.ui.later import LazyClient
 from workbench.ui.launching import LAUNCH
+from workbench.ui.lazy_client import LazyClient
 
 if TYPE_CHECKING:
     import gradio as gr

@@ -36,7 +36,7 @@ from workbench.client.requests import (
     UpdateRequest,
 )
 from workbench.core.errors import WorkbenchError
-from workbench.server.door import is_from_here, is_user_scope
+from workbench.server.access_control import is_from_here, is_user_scope
 from workbench.trace.events import Trace
 from workbench.trace.metrics import summary
 from workbench.ui.connected_work import while_connected
@@ -61,7 +61,7 @@ def add(client: Client) -> None:
 
 
 def scope_of(request: gr.Request) -> dict[str, Any]:
-    """Return client and headers of a request, also from Gradio's queue, as a scope for `workbench.server.door`."""
+    """Return client and headers of a request, also from Gradio's queue, as an ASGI scope (for `access_control`)."""
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.items()]
     return {"client": (request.client.host, 0) if request.client else None, "headers": headers}
 

@@ -14,7 +14,7 @@ from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
 from workbench.ui.session import Session
-from workbench.views import recorded, scenes
+from workbench.views import recorded_runs, scenes
 
 FILES = ("csv", "parquet")
 
@@ -46,7 +46,7 @@ class CompareView:
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a recorded comparison, shown before the first measurement; needs no backend. `made` may be empty."""
-        return {"made": recorded.example("compare"), "plotly": PLOTLY}
+        return {"made": recorded_runs.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """End a comparison; the results measured so far remain available."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from workbench.client.follow import KEEP_ALIVE_S
 from workbench.core.panics import convert_panics
-from workbench.service.caller import DISCONNECTED
+from workbench.service.request_context import DISCONNECTED
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from workbench.client.requests import Request
 from workbench.core.panics import convert_panics
 from workbench.server.pagecalls import CallCharges, CallLimiter, make_charge_call
 from workbench.service import users
-from workbench.service.caller import measure_cpu_time
+from workbench.service.request_context import measure_cpu_time
 
 THREADS = 16
 """Number of threads for calls that may wait for a file or a model, so that they block nothing else."""

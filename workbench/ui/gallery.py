@@ -8,14 +8,14 @@ import gradio as gr
 
 from workbench.ui.pages import add_page
 from workbench.ui.saved_runs import SavedRunsView, without_unused_drafter
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 
 def add(demo: gr.Blocks, saved_runs: SavedRunsView) -> None:
     """Add the page to the app."""
 
     def recordings(request: dict[str, Any]) -> list[dict[str, Any]]:
-        return [without_unused_drafter(entry) for entry in recorded.index()]
+        return [without_unused_drafter(entry) for entry in recorded_runs.index()]
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
         return saved_runs.recording(str(request.get("name")))

@@ -13,7 +13,7 @@ import orjson
 from workbench.client import wire
 from workbench.core.errors import ParameterError
 from workbench.core.panics import convert_panics
-from workbench.service.caller import measure_cpu_time
+from workbench.service.request_context import measure_cpu_time
 from workbench.ui import files
 from workbench.ui.api import is_user_request
 from workbench.ui.endpoint import user_key

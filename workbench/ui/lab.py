@@ -12,7 +12,7 @@ from workbench.client import Client, wire
 from workbench.core.errors import MethodUnavailableError
 from workbench.core.params import params_of
 from workbench.service.lab.supervisor import Lab
-from workbench.service.lab.wishes import Budget, TrainingRequest, heads, methods_of
+from workbench.service.lab.training_requests import Budget, TrainingRequest, heads, methods_of
 from workbench.ui.hosting import add_view
 from workbench.ui.saved_runs import SavedRunsView
 

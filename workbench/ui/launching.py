@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 
 from workbench.ui.addresses import Addresses
 from workbench.ui.files import Files
-from workbench.ui.quiet import IdlePageMiddleware
+from workbench.ui.idle_page import IdlePageMiddleware
 
 LAUNCH: dict[str, Any] = {
     "share": False,

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from workbench.ui.pages import add_page
-from workbench.views import recorded, tour
+from workbench.views import recorded_runs, tour
 
 
 def add(demo: gr.Blocks) -> None:
@@ -17,16 +17,16 @@ def add(demo: gr.Blocks) -> None:
         return tour_steps()
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
-        return recorded.load(str(request.get("name")))
+        return recorded_runs.load(str(request.get("name")))
 
     add_page(demo, "Learn", "learn", [steps, recording])
 
 
 def tour_steps() -> list[dict[str, Any]]:
     """Return the steps whose recordings exist, in order."""
-    existing = set(recorded.names())
+    existing = set(recorded_runs.names())
     return [
-        tour.to_wire(name, make_step(*map(recorded.trace, needed)))
+        tour.to_wire(name, make_step(*map(recorded_runs.trace, needed)))
         for name, (make_step, needed) in tour.STEPS.items()
         if existing.issuperset(needed)
     ]

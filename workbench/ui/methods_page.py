@@ -7,16 +7,16 @@ from typing import Any
 import gradio as gr
 
 from workbench.client import Client
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.models.bundle import bundled_folder
-from workbench.service.caller import make_disconnect_check
 from workbench.service.choices import IN_FULL, describe
+from workbench.service.request_context import make_disconnect_check
 from workbench.trace.metrics import DEFINITIONS
-from workbench.ui.constant import DependencyCache, stamp
+from workbench.ui.dependency_cache import DependencyCache, stamp
 from workbench.ui.pages import add_page
+from workbench.ui.recommendation import RecommendationView
 from workbench.ui.saved_runs import SavedRunsView
-from workbench.ui.which import RecommendationView
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 KEEP_S, MATRIX_S = 3600.0, 20.0
 """Seconds for which boards are cached while their files stay the same, and for which the compatibility matrix is
@@ -33,7 +33,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
     """
 
     def methods(request: dict[str, Any]) -> dict[str, Any]:
-        return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded.names()}
+        return {"methods": catalogue(), "definitions": definitions(), "recordings": recorded_runs.names()}
 
     matrices: DependencyCache[dict[str, Any]] = DependencyCache(MATRIX_S)
     kept_boards: DependencyCache[dict[str, Any]] = DependencyCache(KEEP_S)
@@ -42,7 +42,7 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
         return matrices.get((), lambda: compatibility(client))
 
     def recording(request: dict[str, Any]) -> dict[str, Any]:
-        return recorded.load(str(request.get("name")))
+        return recorded_runs.load(str(request.get("name")))
 
     def boards(request: dict[str, Any]) -> dict[str, Any]:
         from workbench.bench import board  # imports PyTorch: only when the boards are opened
@@ -57,21 +57,23 @@ def add(demo: gr.Blocks, client: Client, saved_runs: SavedRunsView | None = None
 
 def all_boards() -> dict[str, Any]:
     """Return the boards as the page shows them. Takes seconds of CPU time."""
-    from workbench.bench import board, claimsboard, workboard  # import PyTorch
+    from workbench.bench import board, claimsboard, workload_board  # import PyTorch
     from workbench.methods import combinations, registry
 
     exactness = board.exactness_rows()
     standings = {row["method"]: row["standing"] for row in exactness}
     choice_matrix = combinations.matrix(registry.methods(), standings, board.choice_standings())
-    claims, work = claimsboard.rows(), workboard.targets()
+    claims, work = claimsboard.rows(), workload_board.targets()
     return {"exactness": exactness, "claims": claims, "combinations": choice_matrix, "work": work}
 
 
 def catalogue() -> list[dict[str, Any]]:
     """Return the data of every registered method's card, all of it from the registry."""
     return [
-        describe(m, "") | {name: m.to_wire()[name] for name in IN_FULL} | {"needed": known.describe_needs(m.needs)}
-        for m in known.methods()
+        describe(m, "")
+        | {name: m.to_wire()[name] for name in IN_FULL}
+        | {"needed": method_info.describe_needs(m.needs)}
+        for m in method_info.methods()
     ]
 
 

@@ -8,8 +8,8 @@ import gradio as gr
 
 from workbench.client import Client
 from workbench.ui import api, compare, gallery, lab, learn, methods_page, pair, sweep, verifiers, vision
-from workbench.ui.discreet import RedactingBlocks
 from workbench.ui.hosting import TABS, add_view
+from workbench.ui.redacting_blocks import RedactingBlocks
 from workbench.ui.saved_runs import SavedRunsView
 from workbench.ui.session import Session
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from workbench.client import wire
 from workbench.core.errors import UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
-from workbench.methods import known
-from workbench.server.door import is_user
+from workbench.methods import method_info
+from workbench.server.access_control import is_user
 from workbench.trace.ids import is_id
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 if TYPE_CHECKING:
     from workbench.trace.store import RunStore
@@ -27,7 +27,7 @@ def without_unused_drafter(entry: dict[str, Any]) -> dict[str, Any]:
     A trace names the draft model that was loaded with the target, even if its method did not use it.
     """
     try:
-        needed = any(DRAFTERS & set(known.get(name).needs) for name in entry["methods"] or [entry["method"]])
+        needed = any(DRAFTERS & set(method_info.get(name).needs) for name in entry["methods"] or [entry["method"]])
     except UnknownNameError:  # the needs of a method from another package are unknown
         return entry
     return entry if needed else entry | {"drafter": None}
@@ -38,7 +38,7 @@ class SavedRunsView:
 
     Args:
         is_allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
-            network without a key may not: see `workbench.server.door`. A refused call explains why.
+            network without a key may not: see `workbench.server.access_control`. A refused call explains why.
     """
 
     def __init__(self, allowed: bool = False) -> None:
@@ -78,7 +78,7 @@ class SavedRunsView:
         runs, problems = [], [f"{name}: {reason}" for name, reason in sorted(store.problems.items())]
         for row in matches.slice(first, PAGE).to_dicts():
             try:
-                runs.append(without_unused_drafter(recorded.describe(row["id"], store.load(row["id"]))) | row)
+                runs.append(without_unused_drafter(recorded_runs.describe(row["id"], store.load(row["id"]))) | row)
             except WorkbenchError as problem:  # noqa: PERF203  # a damaged file hides no other run
                 problems.append(f"{row['id']}: {problem}")
         return {"allowed": True, "total": len(matches), "page": PAGE, "runs": runs, "problems": problems}
@@ -126,7 +126,7 @@ class SavedRunsView:
                 raise UnknownNameError(f"No run {name} is kept on this machine.", "The Gallery lists all kept runs.")
             baseline = store.baseline(name)
             return store.load(name).to_wire() | ({"baseline": baseline.to_wire()} if baseline else {})
-        return recorded.load(name)
+        return recorded_runs.load(name)
 
     def _store(self) -> RunStore:
         if not self.is_allowed:

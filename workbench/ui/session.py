@@ -16,11 +16,11 @@ from workbench.client.follow import follow
 from workbench.client.requests import ChangeRequest, Control, DrafterStateRequest, Generation, RunRequest
 from workbench.core.errors import ModelError, ParameterError, PromptError, UnknownNameError, WorkbenchError
 from workbench.decoders.declarations import ANY_DRAFTER
-from workbench.methods import known
+from workbench.methods import method_info
 from workbench.methods.choice import choose
 from workbench.server.guard import FILE_BYTES
-from workbench.service.caller import make_disconnect_check
 from workbench.service.presets import message_in
+from workbench.service.request_context import make_disconnect_check
 from workbench.trace.events import SCHEMA_VERSION
 from workbench.trace.metrics import DEFINITIONS
 from workbench.ui.jobs import Jobs
@@ -271,7 +271,7 @@ def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str
 def _translates(method: Any) -> bool:
     """Return whether a method drafts with a model of any vocabulary."""
     try:
-        return ANY_DRAFTER in known.get(str(method)).needs
+        return ANY_DRAFTER in method_info.get(str(method)).needs
     except UnknownNameError:
         return False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.client import Client
-    from workbench.server.door import AccessControl
+    from workbench.server.access_control import AccessControl
 
 from workbench.service.limits import Limits
 
@@ -182,9 +182,9 @@ def launch_options(client: Client, access_control: AccessControl | None = None, 
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
+    from workbench.server.access_control import AccessControl
     from workbench.server.callers import UVICORNS
     from workbench.server.connections import install_header_timeout
-    from workbench.server.door import AccessControl
     from workbench.server.guard import CALL_BYTES, Guard
     from workbench.server.large_requests import LargeRequests, make_admit_request
     from workbench.server.pagecalls import PageCalls, make_charge_call

@@ -20,13 +20,13 @@ import psutil
 from workbench.client import Client, wire
 from workbench.client.requests import Models, SweepRequest, lane
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
-from workbench.server.door import is_user
+from workbench.server.access_control import is_user
 from workbench.ui import space
 from workbench.ui.files import PLOTLY
 from workbench.ui.hosting import add_view
 from workbench.ui.jobs import Jobs
 from workbench.ui.session import Session
-from workbench.views import recorded
+from workbench.views import recorded_runs
 
 FILES = ("csv", "parquet")
 CELLS = 100
@@ -118,7 +118,7 @@ class SweepView:
         """
         from workbench.bench.grid import Sweep
 
-        recording = recorded.example("sweep")
+        recording = recorded_runs.example("sweep")
         if recording:
             sweep = Sweep.from_wire(recording["sweep"])
             recording |= {"code": sweep.code(), "command": sweep.command()}
@@ -151,7 +151,7 @@ class SweepView:
         """List the saved sweeps, newest first: one line per sweep and set of conditions.
 
         Each has id, title, method, target, done, total, date, on (device, dtype, machine), writing. Users other than
-        this machine's user get an empty list: see `workbench.server.door`.
+        this machine's user get an empty list: see `workbench.server.access_control`.
         """
         from workbench.bench.sweepfolder import SweepFolder
 

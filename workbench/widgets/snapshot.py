@@ -13,8 +13,8 @@ from typing import Any
 
 from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
+from workbench.trace.images import is_png_url
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
-from workbench.trace.pictures import is_png_url
 from workbench.trace.tokens import BONUS, CORRECTED, PLAIN, EmittedToken
 from workbench.views.palette import palette
 

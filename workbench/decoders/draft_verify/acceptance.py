@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.draw import Purpose
 from workbench.core.errors import WorkbenchError
-from workbench.core.late import LazySequence, to_host_lazily
+from workbench.core.lazy import LazySequence, to_host_lazily
 from workbench.core.probes import ProbeOutput, Probes
+from workbench.core.random_stream import Purpose
 from workbench.core.rejection import Reason
 from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from typing import TYPE_CHECKING
 
-from workbench.core.late import take
+from workbench.core.lazy import take
 from workbench.core.rejection import expected_accepted
 from workbench.core.rules import Rule
 from workbench.core.tree import children_of, depths_of

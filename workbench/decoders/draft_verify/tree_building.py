@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.errors import MethodUnavailableError
-from workbench.core.grown import TreeExplanation
-from workbench.core.late import LazyValue
+from workbench.core.lazy import LazyValue
 from workbench.core.sampling import SamplingParams, to_probs
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeExplanation
 from workbench.kernels.distributions import summarise_softmax
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.nothing import EmptyDrafter
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
 from workbench.methods.policies.no_draft import NoDraft
 from workbench.methods.verifiers.lossless import Lossless
 

@@ -12,8 +12,8 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.tree_builders.template import Template
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.typical import TypicalAcceptance
 
 TREE_BUILDERS = supported_builders(Template())

@@ -17,11 +17,11 @@ from workbench.methods.policies.specdec_plus_plus import SpecDecPlusPlus
 from workbench.methods.tree_builders.chain import Chain
 from workbench.methods.tree_builders.common import supported_builders
 from workbench.methods.verifiers.entropy_adaptive import EntropyAdaptive
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.judge import Judge
 from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 from workbench.methods.verifiers.nearest import Nearest
-from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.methods.verifiers.reflective import Reflective
 from workbench.methods.verifiers.typical import TypicalAcceptance
 

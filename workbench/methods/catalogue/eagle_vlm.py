@@ -9,8 +9,8 @@ from workbench.methods.drafters.eagle_vlm import EagleVLM, EagleVLMNet
 from workbench.methods.policies.fixed import Fixed
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import verifiers_for_builders
 from workbench.models.bundle import VISION_TARGET
 
 TREE_BUILDERS = supported_builders(BestFirst())

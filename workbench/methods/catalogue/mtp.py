@@ -13,8 +13,8 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import verifiers_for_builders
 
 TREE_BUILDERS = supported_builders(BestFirst())
 

@@ -6,7 +6,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.drafters.online import Online
-from workbench.methods.drafters.warmth import SHIFTING_DOMAINS
+from workbench.methods.drafters.warm_start import SHIFTING_DOMAINS
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.confidence import Confidence
 from workbench.methods.policies.entropy import Entropy

@@ -7,7 +7,7 @@ from workbench.decoders.declarations import Claim, Recording, Testing
 from workbench.decoders.method import Method, Source
 from workbench.methods.catalogue.eagle_2 import HEAD, LOSSES, NORMS, TRIMMED
 from workbench.methods.drafters.tlt import TLT
-from workbench.methods.drafters.warmth import SHIFTING_DOMAINS
+from workbench.methods.drafters.warm_start import SHIFTING_DOMAINS
 from workbench.methods.policies.bandit import Bandit
 from workbench.methods.policies.buckets import Buckets
 from workbench.methods.policies.entropy import Entropy
@@ -15,8 +15,8 @@ from workbench.methods.policies.fixed import Fixed
 from workbench.methods.policies.planned import Planned
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.methods.tree_builders.common import supported_builders
+from workbench.methods.verifiers.exact_verifiers import verifiers_for_builders
 from workbench.methods.verifiers.lossless import Lossless
-from workbench.methods.verifiers.offered import verifiers_for_builders
 
 TREE_BUILDERS = supported_builders(BestFirst())
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbench.kernels.packed import Matrix, is_small_on_cpu
-from workbench.methods.drafters.trained import TrainedNet
+from workbench.methods.drafters.trained_net import TrainedNet
 
 ROPE_BASE = 10_000.0
 EPS = 1e-6

@@ -43,7 +43,7 @@ from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.eagle_3 import concat_hidden_states, select_layers
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
-from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
+from workbench.methods.drafters.trained_net import TrainedNet, head_of, load_fitting
 from workbench.methods.tree_builders.chain import Chain
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from workbench.core.draw import seeded_uniforms
+from workbench.core.random_stream import seeded_uniforms
 from workbench.core.transfer import to_list
 from workbench.methods.drafters.feature_net import CompressedImage
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.catching_up import keep_accepted_chain, uncached_tokens
+from workbench.methods.drafters.draft_model_cache import keep_accepted_chain, uncached_tokens
 from workbench.methods.drafters.draft_tree import DraftModelState, TreeFromModel
 from workbench.methods.tree_builders.chain import Chain, draft_chain
 

@@ -18,7 +18,7 @@ from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.tree_building import FullDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Segment, Slot
-from workbench.methods.drafters.catching_up import max_draft_depth, open_prefilled_slot, uncached_tokens
+from workbench.methods.drafters.draft_model_cache import max_draft_depth, open_prefilled_slot, uncached_tokens
 from workbench.methods.tree_builders.chain import fit_vocabulary
 from workbench.models.loading import Models
 from workbench.models.runner import Runner

@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.cells import make_table_signals
 from workbench.core.params import param
+from workbench.core.table_signals import make_table_signals
 from workbench.engine.request import Sequence
 from workbench.kernels.weight_sharing import WeightSharingCopy
-from workbench.methods.drafters.skipping import ReducedTarget, ReducedTargetDrafter
+from workbench.methods.drafters.layer_skipping import ReducedTarget, ReducedTargetDrafter
 from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrow_mlps
 

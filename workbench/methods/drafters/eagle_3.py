@@ -34,7 +34,7 @@ from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.compiled_feature_net import compiled_net_of
 from workbench.methods.drafters.feature import FeatureDrafter, FeatureState, load_net
 from workbench.methods.drafters.feature_net import QKV_ONLY, FeatureNet, PromptInputs
-from workbench.methods.drafters.trained import head_of
+from workbench.methods.drafters.trained_net import head_of
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 

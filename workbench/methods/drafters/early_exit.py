@@ -19,7 +19,7 @@ from workbench.decoders.draft_verify.feedback import EarlyExitStates
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Output, Segment, Slot
-from workbench.methods.drafters.part_of_target import PartialTarget
+from workbench.methods.drafters.partial_target import PartialTarget
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 

@@ -26,7 +26,7 @@ from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.compiled_feature_net import CompiledFeatureNet, LevelOutput, compiled_net_of
 from workbench.methods.drafters.feature_maps import explain_feature_drafter
 from workbench.methods.drafters.feature_net import FeatureNet, PromptFeatures, PromptInputs
-from workbench.methods.drafters.trained import head_of, load_fitting
+from workbench.methods.drafters.trained_net import head_of, load_fitting
 from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
-from workbench.core.templates import parents_of
+from workbench.core.static_trees import parents_of
 from workbench.core.transfer import to_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan

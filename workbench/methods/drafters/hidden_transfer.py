@@ -26,8 +26,8 @@ from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.two_part_pass import may_enter
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.in_pass import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
-from workbench.methods.drafters.trained import load_fitting
+from workbench.methods.drafters.probe_drafter import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
+from workbench.methods.drafters.trained_net import load_fitting
 from workbench.models.loading import Models
 
 TRAIN_ADVICE = "Train it for this target: workbench train hidden-transfer --target …"

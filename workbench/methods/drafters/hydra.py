@@ -24,7 +24,7 @@ from workbench.decoders.draft_verify.tree_building import FullDistributions, Nod
 from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import Norm
-from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
+from workbench.methods.drafters.trained_net import TrainedNet, head_of, load_fitting
 from workbench.models.loading import Models
 
 _Heads = TypeVar("_Heads", bound="SequentialHeads")

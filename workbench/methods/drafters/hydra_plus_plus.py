@@ -24,7 +24,7 @@ from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.attention_net import DecoderLayer, DraftKVCache, Norm
 from workbench.methods.drafters.feature import FEATURES, read_features
 from workbench.methods.drafters.hydra import Hydra, HydraGrowth, HydraState, SequentialHeads
-from workbench.methods.drafters.trained import head_of, load_fitting
+from workbench.methods.drafters.trained_net import head_of, load_fitting
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 

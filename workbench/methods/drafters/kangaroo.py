@@ -31,8 +31,8 @@ from workbench.kernels.device_clock import Meter
 from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.kernels.segment import Output, Segment, Slot
 from workbench.methods.drafters.attention_net import AttentionNet, DraftKVCache
-from workbench.methods.drafters.part_of_target import PartialTarget
-from workbench.methods.drafters.trained import head_of, load_trained
+from workbench.methods.drafters.partial_target import PartialTarget
+from workbench.methods.drafters.trained_net import head_of, load_trained
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.cells import make_table_signals
 from workbench.core.params import param
 from workbench.core.probes import Probes
 from workbench.core.sampling import apply_logits_processors, replace_all_masked_rows
+from workbench.core.table_signals import make_table_signals
 from workbench.core.transfer import to_device, to_list
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.draft_verify.feedback import RoundFeedback

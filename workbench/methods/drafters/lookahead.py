@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.probes import Probes
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inspectable_state import (
@@ -32,7 +32,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.decoders.draft_verify.verification_input import ROOM
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.guesses import sample_from_text
+from workbench.methods.drafters.random_tokens import sample_from_text
 from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models.loading import Models
 

@@ -29,7 +29,7 @@ from workbench.kernels.layers import name_of, shallow_copy
 from workbench.kernels.segment import Output, Segment
 from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.methods.drafters.early_exit import EarlyExitDrafter, ExitStates, TruncatedTarget
-from workbench.methods.drafters.trained import TrainedNet, load_fitting
+from workbench.methods.drafters.trained_net import TrainedNet, load_fitting
 from workbench.methods.tree_builders.chain import to_float32
 from workbench.models.loading import Models
 from workbench.models.truncated_target import truncate_target, with_weights

@@ -16,7 +16,7 @@ from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.tree_building import FullDistributions, NodeDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.reduced_vocabulary import SharedHead
-from workbench.methods.drafters.trained import TrainedNet, head_of, load_fitting
+from workbench.methods.drafters.trained_net import TrainedNet, head_of, load_fitting
 from workbench.methods.tree_builders.template import Template
 from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.loading import Models

@@ -30,9 +30,9 @@ from workbench.methods.drafters.omni_online_training import (
     borders,
     training_positions,
 )
-from workbench.methods.drafters.omni_words import BROKEN, VocabularyMap
 from workbench.methods.drafters.online import MAX_POSITIONS
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.vocabulary_map import BROKEN, VocabularyMap
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 

@@ -19,14 +19,14 @@ from workbench.decoders.draft_verify.online_weights import MAX_STEPS, TrainedSta
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import Slot
-from workbench.methods.drafters.catching_up import (
+from workbench.methods.drafters.draft_model_cache import (
     keep_accepted_chain,
     max_draft_depth,
     open_prefilled_slot,
     uncached_tokens,
 )
-from workbench.methods.drafters.skipping import ReducedTarget
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.layer_skipping import ReducedTarget
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.chain import draft_chain
 from workbench.models.loading import Models
 

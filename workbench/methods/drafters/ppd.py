@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.in_pass import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
-from workbench.methods.drafters.trained import load_fitting
+from workbench.methods.drafters.probe_drafter import ProbeDrafter, ProbeLayout, ProbeNet, ProbeState
+from workbench.methods.drafters.trained_net import load_fitting
 from workbench.models.loading import Models
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from workbench.core.grown import TreeExplanation
 from workbench.core.params import param
 from workbench.core.transfer import to_device, to_host
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.engine.datastore import Datastore
@@ -111,8 +111,8 @@ class Rasd(TreeFromModel):
     top: int = param(
         8, ge=1, le=64, doc=("m: retrieved branches must start with one of the draft model's m most likely tokens")
     )
-    longest: int = longest()
-    shortest: int = shortest()
+    longest: int = longest_param()
+    shortest: int = shortest_param()
 
     def notice(self) -> str:
         """Return a note if `longest` and `shortest` allow no match."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.inspectable_state import InspectableState, StateEntry, StateSummary
 from workbench.decoders.draft_verify.parts import Drafter
@@ -188,8 +188,8 @@ class Rest(Drafter):
     needs: ClassVar[tuple[str, ...]] = ("trees",)
     store: str = store_param()
     nodes: int = param(16, ge=1, le=64, doc=NODES["doc"])
-    longest: int = longest()
-    shortest: int = shortest()
+    longest: int = longest_param()
+    shortest: int = shortest_param()
 
     def notice(self) -> str:
         """Return a note if `longest` and `shortest` allow no match."""

@@ -31,9 +31,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbench.core.cells import make_table_signals
 from workbench.core.errors import ModelError
 from workbench.core.params import param
+from workbench.core.table_signals import make_table_signals
 from workbench.core.transfer import to_device, to_host
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import DistributionDrafter, TreeBuilder
@@ -44,7 +44,7 @@ from workbench.kernels.reduced_vocabulary import SharedHead
 from workbench.methods.drafters.attention_net import DraftKVCache
 from workbench.methods.drafters.draft_tree import distributions_of
 from workbench.methods.drafters.s2d_net import S2DLayer, S2DNet
-from workbench.methods.drafters.trained import load_fitting
+from workbench.methods.drafters.trained_net import load_fitting
 from workbench.methods.tree_builders.chain import Chain, to_float32
 from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH

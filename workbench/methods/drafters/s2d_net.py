@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workbench.kernels.packed import pack
 from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVCache, Norm
-from workbench.methods.drafters.trained import TrainedNet
+from workbench.methods.drafters.trained_net import TrainedNet
 
 
 class S2DLayer(DecoderLayer):

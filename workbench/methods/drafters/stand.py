@@ -31,7 +31,7 @@ from workbench.decoders.draft_verify.parts import DistributionDrafter
 from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
 from workbench.engine.request import Sequence
 from workbench.kernels.distributions import TOP
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 KEPT = 16_384

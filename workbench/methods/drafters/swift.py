@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 
-from workbench.core.draw import Purpose
 from workbench.core.params import param
+from workbench.core.random_stream import Purpose
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
+from workbench.methods.drafters.layer_skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
 from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 

@@ -15,7 +15,7 @@ from workbench.engine.request import Sequence
 from workbench.methods.drafters.eagle import Eagle
 from workbench.methods.drafters.feature import FeatureState, load_net, read_features
 from workbench.methods.drafters.spot import OnlineHead, Text
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 

@@ -27,7 +27,7 @@ from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import CaptureSelection
 from workbench.methods.drafters.feature import read_features
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.template import known_paths, template_of
 from workbench.models.loading import Models
 from workbench.models.side_passes import AT_ONCE

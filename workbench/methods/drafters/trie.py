@@ -27,7 +27,7 @@ from workbench.decoders.draft_verify.inspectable_state import (
 )
 from workbench.decoders.draft_verify.parts import Drafter
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.warmth import WARM_NOTICE, warm_param
+from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 

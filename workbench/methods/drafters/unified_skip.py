@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from workbench.core.params import param
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
+from workbench.methods.drafters.layer_skipping import HalfLayers, LayerSkippingDrafter, evenly_skipped
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from workbench.decoders.draft_verify.image_attribution import explain_draft_model
 from workbench.engine.request import Request, Sequence
-from workbench.methods.drafters.catching_up import open_prefilled_slot
 from workbench.methods.drafters.draft_model import DraftModel
+from workbench.methods.drafters.draft_model_cache import open_prefilled_slot
 from workbench.methods.drafters.draft_tree import DraftModelState
 from workbench.models.loading import Models
 

@@ -14,7 +14,7 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH, Bounds
-from workbench.methods.policies.laps import RoundStats, RoundStatsReader, parts_of
+from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
 REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in the estimate"}
 

@@ -20,7 +20,7 @@ from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Sequence
 from workbench.methods.policies.bandit import REMEMBERED
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import RoundStatsReader, parts_of
+from workbench.methods.policies.round_stats import RoundStatsReader, parts_of
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
 """(Smallest number of sequences in a batch, most tokens verified per sequence)."""

@@ -13,7 +13,7 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
-from workbench.methods.policies.laps import RoundStats, RoundStatsReader, parts_of
+from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
 FIRST = 2
 """Levels of the first draft: its cost and that of a plain pass predict the cost of longer drafts."""

@@ -18,7 +18,7 @@ from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
-from workbench.methods.drafters.trained import TrainedNet, load_trained
+from workbench.methods.drafters.trained_net import TrainedNet, load_trained
 from workbench.methods.policies.fixed import BEST_OF
 from workbench.models.loading import Models
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 from jaxtyping import Bool
 from torch import Tensor
 
-from workbench.core.cells import make_table_signals
 from workbench.core.params import param
+from workbench.core.table_signals import make_table_signals
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Policy
 from workbench.decoders.draft_verify.tree_building import Step

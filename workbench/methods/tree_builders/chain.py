@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.draw import Purpose
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
+from workbench.core.random_stream import Purpose
 from workbench.core.sampling import apply_logits_processors, likeliest, pick, replace_all_masked_rows, to_probs
 from workbench.core.transfer import from_numpy, to_device
 from workbench.core.tree import DraftTree, Sampling, chain_parents
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree, should_continue

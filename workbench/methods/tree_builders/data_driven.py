@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.templates import best_paths
+from workbench.core.static_trees import best_paths
 from workbench.core.tree import DraftTree, Sampling, children_of
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.tree import DraftTree, Sampling, children_of
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.declarations import WRONG_SCALE, Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.engine.request import Sequence
-from workbench.methods.tree_builders.sampled_trees import TreeSampler
 from workbench.methods.tree_builders.shapes import NODES
 from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, build_shape, fill_paths
+from workbench.methods.tree_builders.tree_sampler import TreeSampler
 from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 

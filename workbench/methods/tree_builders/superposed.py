@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
 from workbench.core.transfer import to_list
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import Drafter, TreeBuilder

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbench.core.grown import TreeBuilderRule, TreeExplanation
 from workbench.core.params import param
-from workbench.core.templates import best_paths, parents_of
+from workbench.core.static_trees import best_paths, parents_of
 from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeBuilderRule, TreeExplanation
 from workbench.decoders.draft_verify.draft_plan import Plan
 from workbench.decoders.draft_verify.parts import TreeBuilder
 from workbench.decoders.draft_verify.tree_building import PartialTree

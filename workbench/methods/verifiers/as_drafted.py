@@ -10,22 +10,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import compute_node_errors, select_rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
+from workbench.core.sibling_groups import compute_node_errors, select_rows
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
-from workbench.methods.verifiers.handing_over import (
+from workbench.methods.verifiers.sums import make_ready, unverified_excess
+from workbench.methods.verifiers.unverified_acceptance import (
     accept_unverified,
     allowed_mask,
     at_draft_tokens,
     exact_decision,
     is_chain_with_probs,
 )
-from workbench.methods.verifiers.sums import make_ready, unverified_excess
 from workbench.models.loading import Models
 
 AS_DRAFTED = Rule(

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import SiblingGroups, verify_positions, where_rows
 from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import Rule
+from workbench.core.sibling_groups import SiblingGroups, verify_positions, where_rows
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.engine.request import Sequence

@@ -11,25 +11,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbench.core.late import LazySequence, take
+from workbench.core.lazy import LazySequence, take
 from workbench.core.params import param
-from workbench.core.places import compute_node_errors, select_rows
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.rules import ALL, Rule
 from workbench.core.sampling import entropy_nats
+from workbench.core.sibling_groups import compute_node_errors, select_rows
 from workbench.core.transfer import to_list
 from workbench.decoders.declarations import WRONG_SCALE, Claim
 from workbench.decoders.draft_verify.feedback import RoundFeedback, Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Sequence
 from workbench.methods.verifiers.answers import at_matched_accuracy
-from workbench.methods.verifiers.handing_over import (
+from workbench.methods.verifiers.sums import excess, make_ready
+from workbench.methods.verifiers.unverified_acceptance import (
     accept_unverified,
     allowed_mask,
     exact_decision,
     is_chain_with_probs,
 )
-from workbench.methods.verifiers.sums import excess, make_ready
 from workbench.models.loading import Models
 
 WRITTEN = Rule(

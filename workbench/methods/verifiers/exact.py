@@ -9,10 +9,10 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.following import child_acceptance, match_sampled_token
-from workbench.core.places import SiblingGroups, verify_positions
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.rules import Rule
+from workbench.core.sample_matching import child_acceptance, match_sampled_token
+from workbench.core.sibling_groups import SiblingGroups, verify_positions
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbench.core.places import SiblingGroups
 from workbench.core.rejection import residual
 from workbench.core.rules import Rule
+from workbench.core.sibling_groups import SiblingGroups
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim
 from workbench.kernels.rejection import run_sibling_tests

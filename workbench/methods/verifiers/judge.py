@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.core.params import param
-from workbench.core.places import ranks
 from workbench.core.rejection import AcceptanceDecision, Reason
 from workbench.core.rules import GREEDY, POINT, POINT_RESIDUAL, RATIO, RESIDUAL, Rule
+from workbench.core.sibling_groups import ranks
 from workbench.decoders.declarations import Claim, Head
 from workbench.decoders.draft_verify.feedback import Verification
 from workbench.decoders.draft_verify.parts import Verifier
 from workbench.engine.request import Sequence
 from workbench.kernels.rejection import verify_lossless
-from workbench.methods.drafters.trained import TrainedNet, load_trained
+from workbench.methods.drafters.trained_net import TrainedNet, load_trained
 from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.methods.verifiers.siblings import has_target_token_sibling
 from workbench.models.loading import Models

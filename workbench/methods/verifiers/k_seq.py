@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.places import SiblingGroups
 from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE
+from workbench.core.sibling_groups import SiblingGroups
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import Claim

@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import SiblingGroups, where_rows
 from workbench.core.rejection import WITHOUT_REPLACEMENT, residual
 from workbench.core.rules import Rule
 from workbench.core.sampling import WIDE, largest
+from workbench.core.sibling_groups import SiblingGroups, where_rows
 from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.declarations import WRONG_SCALE, Claim

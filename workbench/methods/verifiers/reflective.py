@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import ranks
 from workbench.core.probes import ProbeOutput, Probes
 from workbench.core.rejection import AcceptanceDecision, Reason, greedy_match
 from workbench.core.relaxed import Lift
 from workbench.core.rules import Rule
 from workbench.core.sampling import apply_logits_processors, likeliest
+from workbench.core.sibling_groups import ranks
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
 from workbench.decoders.declarations import Claim

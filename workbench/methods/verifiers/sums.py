@@ -1,6 +1,6 @@
 """Sums over two wide distributions at once, compiled where possible, without materialising the summands.
 
-Materialising them costs more than reading both distributions: see `workbench.core.places`.
+Materialising them costs more than reading both distributions: see `workbench.core.sibling_groups`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbench.core import relaxed
-from workbench.core.places import select_rows
 from workbench.core.sampling import WIDE
+from workbench.core.sibling_groups import select_rows
 from workbench.core.transfer import from_numpy
 from workbench.core.tree import DraftTree
 from workbench.kernels.compilation import load_kernels, run_in_parallel

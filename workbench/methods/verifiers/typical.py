@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.places import compute_node_errors, sample_bonus_tokens
 from workbench.core.rejection import AcceptanceDecision, Reason, VerificationResult, greedy_match
 from workbench.core.rules import Rule
 from workbench.core.sampling import SamplingParams
+from workbench.core.sibling_groups import compute_node_errors, sample_bonus_tokens
 from workbench.core.tree import DraftTree, children_of, tree_attention_mask
 from workbench.decoders.declarations import Claim
 from workbench.decoders.draft_verify.feedback import Verification

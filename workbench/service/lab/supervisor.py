@@ -25,7 +25,7 @@ from workbench.models.names import folder_of
 from workbench.service.lab import processes, promotion
 from workbench.service.lab.promotion import PreferHeads
 from workbench.service.lab.runs import DAMAGED, RESUMABLE, LabRun
-from workbench.service.lab.wishes import TrainingRequest
+from workbench.service.lab.training_requests import TrainingRequest
 from workbench.trace.files import write_atomically
 from workbench.trace.ids import is_id, new_id
 

@@ -17,7 +17,7 @@ from workbench.trace.speedup import Estimate
 from workbench.trace.whatif.against_theory import compare_with_theory, compare_with_transport_bound
 from workbench.trace.whatif.combination import Combination, combine
 from workbench.trace.whatif.lengths import Alternative, Costs, LengthPredictions, fit_costs, predict_draft_lengths
-from workbench.trace.whatif.predicted import predict_tau
+from workbench.trace.whatif.tau_prediction import predict_tau
 from workbench.trace.whatif.timing import TimeBreakdown, time_breakdown
 from workbench.trace.whatif.width import EmittedTokenRanks, WidthEstimate, estimate_widths, rank_emitted_tokens
 from workbench.trace.whatif.wording import explain_speed

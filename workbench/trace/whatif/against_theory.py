@@ -12,7 +12,7 @@ from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
 from workbench.trace.nodes import ACCEPTED
 from workbench.trace.whatif.lengths import fit_costs
-from workbench.trace.whatif.predicted import draft_depths, predict_tau
+from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 from workbench.trace.whatif.timing import time_breakdown
 from workbench.trace.whatif.width import tested_positions
 

@@ -12,8 +12,8 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import exclude_stalled
 from workbench.trace.tokens import CORRECTED
-from workbench.trace.whatif.predicted import draft_depths
-from workbench.trace.whatif.shorter import round_start_probs
+from workbench.trace.whatif.shorter_drafts import round_start_probs
+from workbench.trace.whatif.tau_prediction import draft_depths
 from workbench.trace.whatif.timing import plain_rounds
 
 

@@ -13,7 +13,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace import metrics, theory
 from workbench.trace.events import Round, Trace
 from workbench.trace.stalls import exclude_stalled, find_stalls
-from workbench.trace.whatif.predicted import draft_depths, predict_tau
+from workbench.trace.whatif.tau_prediction import draft_depths, predict_tau
 
 LEAST_PLAIN_ROUNDS = 3
 """Minimum number of rounds without a draft to use them as baseline if no plain run is given."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.trace.events import Round
 from workbench.trace.nodes import ACCEPTED, DISCARDED
-from workbench.trace.whatif.predicted import draft_depths, tau_of
+from workbench.trace.whatif.tau_prediction import draft_depths, tau_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from workbench.core.promise import Promise
 from workbench.decoders.declarations import DEFAULT_AGREEMENT
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
-from workbench.models.published import MODEL_INDEX
+from workbench.models.model_index import MODEL_INDEX
 from workbench.training.cards import Figures, TrainedModel, losses_of, minutes_of, steps_of, table
 from workbench.training.heads.artefact import STORED
 

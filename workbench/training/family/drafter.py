@@ -24,14 +24,14 @@ from workbench.kernels.reduced_vocabulary import KEY
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.loading import load_models
 from workbench.models.local_models import short_name
+from workbench.models.model_index import MODEL_INDEX, vocabulary_hash
 from workbench.models.pretrained import load_model, load_tokenizer, resolve_device
-from workbench.models.published import MODEL_INDEX, vocabulary_hash
 from workbench.models.shared_embeddings import ROWS, expand_rows, factor_rows, tensors_of
 from workbench.models.tokenizer_source import FILES, VOCABULARY
 from workbench.trace.files import write_atomically
 from workbench.training.distill import distillation_loss, draft_model_losses
-from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.readings import Readings, last_norm
+from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.family.training_texts import ALL, DRAFTER, MIX, OwnTexts, make_next_batch, select_readings
 from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.trained import TrainedNet
+from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.fingerprint import WEIGHTS
 from workbench.training.family.drafter import Curve, Teacher
 from workbench.training.family.readings import Readings, batches

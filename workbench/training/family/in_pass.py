@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
-from workbench.methods.drafters.in_pass import ProbeLayout, ProbeNet, probe_layout
 from workbench.methods.drafters.medusa import RANKS
+from workbench.methods.drafters.probe_drafter import ProbeLayout, ProbeNet, probe_layout
 from workbench.models.pretrained import load_model
 from workbench.training.family.drafter import Curve, Teacher, load_batch
 from workbench.training.family.head_training import (

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from workbench.core.errors import ParameterError
-from workbench.methods.drafters.trained import TrainedNet
+from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.machine import describe, machine_facts
 from workbench.training.family import eagle
 from workbench.training.family.drafter import Curve

@@ -25,8 +25,8 @@ from transformers import DynamicCache
 
 from workbench.core.errors import ParameterError
 from workbench.engine import Models
-from workbench.training.family.borrower import DrafterInTraining
 from workbench.training.family.readings import TEXT_ANSWER, Readings, batches, compute_hidden_states
+from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.heads.features import Dialogue
 
 USES_PER_TEXT = 4

@@ -24,7 +24,7 @@ from workbench.decoders import ConfiguredMethod
 from workbench.engine import Models
 from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods import registry
-from workbench.methods.known import PLAIN
+from workbench.methods.method_info import PLAIN
 from workbench.models.bundle import bundled
 from workbench.models.loading import HeadInfo, load_models
 from workbench.models.local_models import short_name

@@ -11,7 +11,7 @@ from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
-from workbench.methods.known import PLAIN
+from workbench.methods.method_info import PLAIN
 from workbench.models.loading import HeadInfo, Models, load_models
 from workbench.trace import metrics
 from workbench.trace.curves import ON_POLICY, SPEEDUP, TAU, TESTED

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.methods.drafters.trained import TrainedNet
+from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop

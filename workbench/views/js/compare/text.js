@@ -7,7 +7,7 @@ import { h } from "../shared/kit.js";
 const NEAR = 0.05;
 
 /** Return the verdict on a lane's text. Pure.
- *  @param {object} lane  with `exact` from `workbench.bench.paired.exactness`  @param {string[]} prompts  their
+ *  @param {object} lane  with `exact` from `workbench.bench.comparison_figures.exactness`  @param {string[]} prompts  their
  *    names
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {

@@ -1,0 +1,135 @@
+"""What verifiers accept of several drafts for one place: the golden numbers; and claims that parts declare."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from workbench.bench import claims, multi_draft, same_drafts, text_lab
+from workbench.bench.claims import Scale
+from workbench.bench.multi_draft import TextDistributions, VerifierSetup
+from workbench.bench.text_lab import TextLab
+from workbench.core.rejection import AcceptanceDecision
+from workbench.core.tree import Sampling
+from workbench.engine import datastore_builder
+from workbench.engine.datastore import open_store
+from workbench.methods import registry
+from workbench.methods.verifiers.block import Block
+from workbench.methods.verifiers.deterministic import Deterministic
+from workbench.methods.verifiers.greedy_draft import GreedyDraft
+from workbench.methods.verifiers.independent import Independent
+from workbench.methods.verifiers.k_seq import KSeq
+from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.verifiers.optimal_two import OptimalTwo
+
+P, Q = [0.5, 0.3, 0.15, 0.05], [0.1, 0.4, 0.3, 0.2]
+ALIKE = TextDistributions(*(torch.tensor([probs] * 100, dtype=torch.float64) for probs in (P, Q)))
+
+
+@pytest.mark.parametrize(
+    ("way", "siblings", "golden"),
+    [
+        ((Independent(), Sampling.SAMPLED), 2, 0.64),
+        ((Independent(), Sampling.SAMPLED), 3, 0.676),
+        ((KSeq(), Sampling.SAMPLED), 2, 0.658443),
+        ((KSeq(), Sampling.SAMPLED), 3, 0.710003),
+        ((OptimalTwo(), Sampling.SAMPLED), 2, 0.69),
+        ((OptimalTwo(), Sampling.FIXED_NUMBER), 2, 0.734524),
+        ((Lossless(), Sampling.FIXED_NUMBER), 2, 0.656845),
+        ((Lossless(), Sampling.FIXED_NUMBER), 3, 0.748988),
+        ((GreedyDraft(), Sampling.HEAD_AND_ONE), 2, 0.666667),
+        ((GreedyDraft(), Sampling.HEAD_AND_ONE), 3, 0.833333),
+    ],
+    ids=lambda value: type(value[0]).__name__ if isinstance(value, tuple) else str(value),
+)
+def test_the_chance_of_a_place_is_the_golden_one(way: VerifierSetup, siblings: int, golden: float) -> None:
+    """Drafts are drawn, 6,400 sets of them; the chance given them is computed."""
+    assert multi_draft.acceptance_probability(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
+
+
+def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
+    drawn = multi_draft.acceptance_probability(ALIKE, (Independent(), Sampling.SAMPLED), 3)
+    followed = multi_draft.acceptance_probability(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
+    assert abs(drawn - followed) > 0.05
+
+
+def test_the_bound_is_that_of_theory() -> None:
+    few = TextDistributions(ALIKE.p[:3], ALIKE.q[:3])
+    assert multi_draft.acceptance_probability(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
+    assert multi_draft.acceptance_probability(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(
+        0.734524, abs=1e-5
+    )
+
+
+def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
+    lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on_groups("maths")
+    (first, *_) = multi_draft.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
+    assert 4 <= len(first) <= 12
+    for probs in (first.p, first.q):
+        assert torch.allclose(probs.sum(1), torch.ones(len(first)), atol=1e-4)
+    assert not torch.allclose(first.p, first.q, atol=1e-2)
+
+
+def test_two_rules_are_asked_about_the_same_chains() -> None:
+    """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
+    assert (
+        same_drafts.expected_tokens(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long)))
+        == 1.75
+    )
+    lab = TextLab("draft-model", Scale(tokens=16, draws=1)).on_groups("maths")
+    alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
+    assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
+    assert 1 < better.value < 1.2
+    assert "1 draws a prompt, expected of the same drafts" in better.setting
+
+
+@pytest.mark.on_demand
+def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of Python's library stands what the prompts ask for: it is drafted from, and from nothing else."""
+    library, tables = tmp_path / "library", tmp_path / "library" / "encodings"
+    tables.mkdir(parents=True)
+    (tables / "table.py").write_text("no code\n")
+    monkeypatch.setattr(text_lab.sysconfig, "get_path", lambda name: str(library))
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(datastore_builder.ENV, str(tmp_path / "nowhere"))
+    lab = TextLab("rest", Scale(tokens=24)).on_groups("code")
+    written = [[e.token for r in rounds for e in r.emitted] for rounds in lab.rounds("autoregressive", {})]
+    (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
+    own, read = lab.tau(), lab.with_code().tau()
+    assert read.value > 1.5 * own.value, "what is written stands in the store"
+    store = open_store(text_lab.code_datastore(lab.models))
+    assert [name for name, _ in store.card.texts] == ["said.py"]
+    (library / "said.py").write_text("pass\n")
+    assert lab.with_code().tau().value == read.value, "it is not made again"
+    assert f"store of Python {platform.python_version()}'s library" in lab.with_code().setting
+    assert "store" not in own.setting
+    assert os.environ[datastore_builder.ENV] == str(tmp_path / "nowhere")
+
+
+def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
+    (claim,) = claims.claims_of("draft-tree-sampled", "k-seq")
+    assert claim.command() == "workbench claims --method draft-tree-sampled --key k-seq"
+    assert "drafter" in claim.needs
+    (stop,) = claims.claims_of("draft-model", "specdec++")
+    assert stop.needs == ("drafter", "acceptance")
+    assert stop.missing_requirement("smollm2") == ""
+    assert stop.missing_requirement("nobody") == "no draft model for nobody yet"
+    method = registry.get("draft-tree-sampled")
+    assert replace(method, name="mine").claims == ()
+    assert [c.key for c in replace(method).claims] == [c.key for c in method.claims]
+
+
+@pytest.mark.on_demand
+def test_a_setting_is_measured_beside_the_fastest_of_others() -> None:
+    lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on_groups("maths")
+    found = lab.speed_over({"depth": 4}, [{"depth": 1}, {"depth": 16}])
+    assert found.n == len(lab._for_timing().prompts()) < len(lab.prompts())
+    assert found.low < found.value < found.high
+    assert "the fastest of 2" in found.setting

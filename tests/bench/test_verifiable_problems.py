@@ -1,0 +1,46 @@
+"""Problems whose answers a program checks: the same on every machine, and each with the answer that it asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from workbench.bench.datasets import load_suite
+from workbench.bench.prompts import BenchPrompt, groups_of
+from workbench.bench.verifiable_problems import PROBLEMS_PER_GROUP, RECORDS, WORD_PROBLEMS, problems
+
+
+def test_a_seed_gives_the_same_problems_and_another_one_others() -> None:
+    found, other = list(problems()), list(problems(1))
+    assert found == list(problems())
+    assert [p.group for p in found] == [WORD_PROBLEMS] * PROBLEMS_PER_GROUP + [RECORDS] * PROBLEMS_PER_GROUP
+    assert len({p.prompt for p in found} & {p.prompt for p in other}) < PROBLEMS_PER_GROUP
+    assert groups_of(load_suite("answers")) == ["arithmetic", WORD_PROBLEMS, RECORDS]
+
+
+def test_every_answer_is_made_of_what_the_problem_says() -> None:
+    """Of its numbers by one or two operations; of its fields and values."""
+    for problem in problems():
+        if problem.group == WORD_PROBLEMS:
+            a, b, *c = map(int, re.findall(r"\d+", problem.prompt))
+            assert int(problem.answer) in {a + b, a - b, a * b, *(a * b + more for more in c)}, problem.prompt
+        else:
+            said = re.findall(r"\w+", problem.prompt)
+            assert all(str(x) in said for item in json.loads(problem.answer).items() for x in item), problem.prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ('```json\n{\n  "b": 2,\n  "a": 1\n}\n```', True),
+        ('{"a": 1, "b": 2} and {"a": 3}', True),
+        ('{"a": 1, "b": "2"}', False),
+        ('{"a": 1, "b": 2', False),
+        ("no object", False),
+        ("", False),
+    ],
+)
+def test_an_object_is_right_whatever_its_order_and_what_stands_around_it(text: str, right: bool) -> None:
+    assert BenchPrompt("r", "As JSON", answer='{"a": 1, "b": 2}').is_right(text) is right

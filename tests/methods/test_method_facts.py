@@ -1,0 +1,154 @@
+"""What is known of methods without PyTorch is what the registry says, and gives way to it where it cannot know."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workbench.cli import docs
+from workbench.core.sampling import SamplingParams
+from workbench.kernels import disk_cache
+from workbench.methods import method_info, registry
+from workbench.site import methodpages
+from workbench.ui import methods_page
+
+from .test_registry import TEXT
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    method_info._cached.cache_clear()
+    yield
+    method_info._cached.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _is_written() -> None:
+    """The processes of these tests find the file."""
+    method_info.save()
+
+
+def test_the_file_has_the_facts_of_the_registry(fresh_cache: None) -> None:
+    assert method_info.is_stale()
+    method_info.save()
+    assert not method_info.is_stale()
+    found = method_info._cached()
+    assert list(found.methods.values()) == [
+        method_info.MethodInfo.of(method) for method in registry.catalogue_methods()
+    ]
+    assert dict(found.sampling) == method_info.params_of(SamplingParams())
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"fingerprint": "0"}', "damaged"], ids=str)
+def test_a_file_without_the_facts_is_not_used(fresh_cache: None, content: str) -> None:
+    """Also one with the right fingerprint whose content is damaged."""
+    content = (
+        json.dumps({"fingerprint": method_info.fingerprint(), "methods": [{}]}) if content == "damaged" else content
+    )
+    disk_cache.folder().mkdir(parents=True, exist_ok=True)
+    (disk_cache.folder() / method_info.CACHE).write_text(content, encoding="utf-8")
+    method_info._cached.cache_clear()
+    assert method_info.is_stale()
+    assert method_info.get("draft-model").name == "draft-model"
+
+
+def test_the_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_cache: None) -> None:
+    code = "print(known.get('draft-model').name)"
+    assert run(code).splitlines() == ["draft-model", "True"]
+    assert run(code).splitlines() == ["draft-model", "False"]
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(fresh_cache: None) -> None:
+    disk_cache.folder().parent.mkdir(parents=True, exist_ok=True)
+    disk_cache.folder().write_text("a file in place of the folder")
+    assert run("print(known.get('draft-model').name)").splitlines() == ["draft-model", "True"]
+
+
+def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_described() -> None:
+    """Of every method with a paper; on its page of the app, on the site's, and on the board of methods."""
+    told = {method.name: method.differs for method in method_info.methods()}
+    assert {name for name, points in told.items() if not points} == {"autoregressive"}
+    assert all(point[0].isupper() or "=" in point.split()[0] for points in told.values() for point in points)
+    assert all(point.endswith(".") and 60 < len(point) < 500 for points in told.values() for point in points)
+    board, site = docs.pages(method_info.methods())["methods.md"], methodpages.pages()
+    cards = {card["name"]: card for card in methods_page.catalogue()}
+    for name, points in told.items():
+        assert cards[name]["differs"] == list(points)
+        for point in points:
+            assert f"- {point}\n" in board
+            assert f"- {point}\n" in site[f"methods/{name}.md"]
+
+
+def run(code: str, **env: str) -> str:
+    """What a program prints in a process of its own; it ends with whether PyTorch was imported."""
+    whole = f"import sys\nfrom workbench.methods import known\n{code}\nprint('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, check=True, env={**os.environ, **env}
+    )
+    return done.stdout.strip()
+
+
+def test_what_a_method_needs_is_said_in_words_wherever_it_is_shown_in_full() -> None:
+    shown = {entry["name"]: entry["needed"] for entry in methods_page.catalogue()}
+    assert shown["prompt-lookup"] == "nothing but the target"
+    assert shown["flash"] == "flash heads trained for the target, a target that verifies trees"
+    names = {need for method in method_info.methods() for need in method.needs}
+    for method in method_info.methods():
+        assert shown[method.name] == method_info.describe_needs(method.needs)
+        assert not names & set(shown[method.name].split(", ")), "a name of the registry is no word for people"
+
+
+def test_a_request_is_checked_without_pytorch() -> None:
+    code = """
+from workbench.core.errors import WorkbenchError
+assert known.check("draft-model", {"depth": "3", "temperature": "0.5"}).needs == ("drafter",)
+for name, values in (("draft-modle", {}), ("draft-model", {"dept": 3}), ("medusa", {"top_p": 2})):
+    try:
+        known.check(name, values)
+    except WorkbenchError as error:
+        print(error.remedy.split(".")[0])
+"""
+    assert run(code).splitlines()[-1] == "False"
+    assert "Did you mean 'draft-model'" in run(code)
+
+
+def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
+    tmp_path: Path, fresh_cache: None
+) -> None:
+    method_info.save()
+    own = tmp_path / "mine.py"
+    own.write_text(TEXT, encoding="utf-8")
+    assert run("known.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
+    grown = """
+known._cached().methods["draft-model"].params.pop("depth")
+known.fingerprint = lambda: "another"
+known._cached.cache_clear()
+known.check("draft-model", {"depth": 2})"""
+    assert run(grown) == "True"
+
+
+def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path: Path) -> None:
+    """With another verifier's parameter, say, which the file of the catalogue cannot know."""
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from dataclasses import replace\n"
+        "from workbench.methods import registry\n"
+        "from workbench.methods.verifiers.lenient import Lenient\n"
+        "method = registry.get('token-recycling')\n"
+        "registry.register(replace(method, other_verifiers=(*method.other_verifiers, Lenient())), replace=True)\n",
+        encoding="utf-8",
+    )
+    assert run("known.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own))
+
+
+def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
+    assert "mine" not in [method["name"] for method in method_info.facts()["methods"]]

@@ -1,0 +1,258 @@
+"""The board of kinds of work: every training-free method on each kind, on each measured target.
+
+A kind on a target is one row, measured in one session: plain decoding and all methods take turns on its prompts. The
+runs themselves are saved; `workbench.bench.statistics` computes τ and speed-ups from them for display. A stopped
+measurement loses the current kind, and starts with it the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.bench import board, interleaved_measurement, workloads
+from workbench.bench.contenders import EngineContender
+from workbench.bench.lanes import BASELINE
+from workbench.bench.markdown import format_interval, format_value
+from workbench.bench.markdown import markdown_table as table
+from workbench.bench.prompts import BenchPrompt
+from workbench.bench.sample import Sample
+from workbench.bench.statistics import ratio_of_sums
+from workbench.core.errors import PromptError
+from workbench.core.sampling import SamplingParams
+from workbench.decoders import ConfiguredMethod
+from workbench.engine import Engine, Models
+from workbench.methods import method_info, registry
+from workbench.models.machine import describe, describe_hardware, machine_facts
+from workbench.trace.speedup import FASTER, speedup
+
+BOARD = "work"
+PER_KIND, TOKENS, WARM_UP = 3, 48, 12
+"""Prompts per kind, tokens per run, and tokens that each method generates before anything is timed."""
+COMMAND = "workbench recommend --kinds --report --target"
+
+Row = dict[str, Any]
+Progress = Callable[[int, int, str], None]
+"""Called with finished kinds, total kinds, and the current run."""
+
+
+def training_free() -> list[str]:
+    """Return the names of the methods that draft with nothing but the target, by their declarations."""
+    return [method.name for method in method_info.methods() if method.is_training_free]
+
+
+def measure(
+    models: Models,
+    methods: Sequence[ConfiguredMethod],
+    suite: Mapping[str, Sequence[BenchPrompt]],
+    max_new_tokens: int = TOKENS,
+    finished_rows: Mapping[str, Row] | None = None,
+    save_row: Callable[[str, Row], None] = lambda key, row: None,
+    progress: Progress = lambda *_: None,
+) -> tuple[dict[str, Row], bool]:
+    """Measure all methods, kind by kind.
+
+    Args:
+        models: the target.
+        methods: methods to measure besides plain decoding.
+        suite: prompts by kind; those that do not fit the context are left out, with their number in the row.
+        max_new_tokens: length limit of every run.
+        finished_rows: kinds that need not be measured again, by their key.
+        save_row: called with each finished row.
+        progress: called before every run.
+
+    Returns:
+        rows by key, and whether they are complete: Ctrl-C ends the measurement.
+    """
+    engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
+    lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
+    is_warm, rows, limit = False, dict[str, Row](), models.target.context - max_new_tokens
+    for number, (kind, prompts) in enumerate(suite.items()):
+        if (key := key_of(kind, models.target_name)) in (finished_rows or {}):
+            rows[key] = (finished_rows or {})[key]
+            continue
+        ids = {p.name: p.encode(models.tokenizer) for p in prompts}
+        fitting = {name: token_ids for name, token_ids in ids.items() if len(token_ids) <= limit}
+        if not fitting:
+            raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
+
+        def tell(_: int, __: int, what: str, number: int = number, kind: str = kind) -> None:
+            progress(number, len(suite), f"{kind} · {what}")
+
+        inputs, facts = list(fitting.values()), machine_facts()
+        if not is_warm:
+            short = [replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens)) for lane in lanes]
+            is_warm = interleaved_measurement.measure(short, inputs[:1], 1, tell, warm_up=0)[1]
+        samples, complete = (
+            interleaved_measurement.measure(lanes, inputs, 1, tell, warm_up=0) if is_warm else ([], False)
+        )
+        if not complete:
+            return rows, False
+        row_facts = {
+            "kind": kind,
+            "target": models.target_name,
+            "dtype": str(models.target.weight_dtype).removeprefix("torch."),
+        }
+        rows[key] = row_facts | {
+            "tokens": max_new_tokens, "prompts": list(fitting), "left_out": len(ids) - len(fitting),
+            "methods": {lane.name: _of_lane(lane, samples) for lane in lanes},
+            "date": facts["date"], "commit": board.commit(), "machine": facts,
+        }  # fmt: skip
+        save_row(key, rows[key])
+    return rows, True
+
+
+def key_of(kind: str, target: str) -> str:
+    """Return the key under which a kind on a target is saved."""
+    return f"{kind} on {target}"
+
+
+def _of_lane(lane: EngineContender, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return a method's non-default parameters, and [tokens, passes, seconds] by prompt."""
+    values, specs = lane.configured.values, lane.configured.method.params
+    return {
+        "params": {name: value for name, value in values.items() if value != specs[name].default},
+        "runs": [
+            [len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)]
+            for s in samples if s.contender == lane.name
+        ],
+    }  # fmt: skip
+
+
+def save(key: str, row: Row) -> None:
+    """Save a kind to the board."""
+    board.save(BOARD, key, row, lambda saved: markdown(targets(saved)))
+
+
+def reusable_rows(
+    saved_rows: Mapping[str, Row], target: str, dtype: str, names: Sequence[str], prompts: Mapping[str, Sequence[str]],
+    tokens: int,
+) -> dict[str, Row]:  # fmt: skip
+    """Return the saved rows of a target that a new measurement would repeat: same settings, commit and machine.
+
+    Args:
+        saved_rows: rows of the board.
+        target: name of the target.
+        dtype: its number format.
+        names: methods that would be measured.
+        prompts: names of the prompts that would be used, by kind.
+        tokens: length limit of every run.
+    """
+    machine, commit = describe_hardware(machine_facts()), board.commit()
+    required = {"target": target, "dtype": dtype, "tokens": tokens, "commit": commit}
+    return {
+        key: row
+        for key, row in saved_rows.items()
+        if all(row.get(name) == value for name, value in required.items())
+        and describe_hardware(row["machine"]) == machine
+        and set(row["methods"]) == {BASELINE, *names}
+        and set(row["prompts"]) <= set(prompts.get(row["kind"], ()))
+        and len(row["prompts"]) + row["left_out"] == len(prompts[row["kind"]])
+    }
+
+
+# -- figures of the rows -----------------------------------------------------------------------------------------------
+
+
+def targets(saved_rows: Mapping[str, Row] | None = None) -> list[dict[str, Any]]:
+    """Return the board: an entry for each target, with its methods by their speed over all kinds.
+
+    Each has target, dtype, tokens, prompts (per kind), kinds (name → words), methods (method, title, params, `all`,
+    and `cells`: speedup and tau by kind), best (method by kind; None where no method is faster than plain decoding),
+    and date, commits and machine of the measurement.
+
+    Args:
+        saved_rows: the saved rows; by default those of the repository.
+    """
+    rows = list((board.read(BOARD) if saved_rows is None else saved_rows).values())
+    titles = {method.name: method.title for method in method_info.methods()}
+    names = dict.fromkeys(row["target"] for row in rows)
+    return [_target([row for row in rows if row["target"] == name], titles) for name in names]
+
+
+def _target(rows: Sequence[Row], titles: Mapping[str, str]) -> dict[str, Any]:
+    by_kind = {row["kind"]: row for row in sorted(rows, key=lambda row: list(workloads.KINDS).index(row["kind"]))}
+    names = [name for name in dict.fromkeys(n for row in rows for n in row["methods"]) if name != BASELINE]
+    methods = [_method(name, titles.get(name, name), by_kind) for name in names]
+    methods.sort(key=lambda m: -m["all"]["speedup"]["value"] if m["all"]["speedup"] else 0.0)
+    newest = max(rows, key=lambda row: row["date"])
+    return {
+        "target": newest["target"], "dtype": newest["dtype"], "tokens": newest["tokens"],
+        "prompts": max(len(row["prompts"]) for row in rows),
+        "kinds": {kind: workloads.KINDS[kind] for kind in by_kind},
+        "methods": methods, "best": {kind: _best(methods, kind) for kind in by_kind},
+        "date": newest["date"], "commits": sorted({board.commit_of(row) for row in rows}),
+        "machine": describe(newest["machine"]), "command": f"{COMMAND} {newest['target']}",
+    }  # fmt: skip
+
+
+def _method(name: str, title: str, own: Mapping[str, Row]) -> dict[str, Any]:
+    with_method = {kind: row for kind, row in own.items() if name in row["methods"]}
+    params = next(iter(with_method.values()))["methods"][name]["params"]
+    cells = {kind: _cell(name, {kind: row}) for kind, row in with_method.items()}
+    return {"method": name, "title": title, "params": params, "all": _cell(name, with_method), "cells": cells}
+
+
+def _cell(name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
+    """Return speed-up over plain decoding, paired by prompt, and tokens per target pass, for one kind or several."""
+    runs, plain_runs = (_runs(side, rows) for side in (name, BASELINE))
+    ratio = speedup(
+        *({key: tokens / seconds for key, (tokens, _, seconds) in side.items()} for side in (runs, plain_runs))
+    )
+    tau = ratio_of_sums([run[0] for run in runs.values()], [run[1] for run in runs.values()])
+    return {"speedup": ratio and ratio.to_wire() | {"verdict": ratio.verdict}, "tau": tau}
+
+
+def _runs(name: str, rows: Mapping[str, Row]) -> dict[tuple[Any, int], Sequence[float]]:
+    """Return [tokens, passes, seconds] by ((kind, prompt), repeat), without runs that generated nothing."""
+    return {
+        ((kind, prompt), 0): run
+        for kind, row in rows.items() if name in row["methods"]
+        for prompt, run in zip(row["prompts"], row["methods"][name]["runs"], strict=True) if run[0] and run[1]
+    }  # fmt: skip
+
+
+def _best(methods: Sequence[dict[str, Any]], kind: str) -> str | None:
+    values = {m["method"]: s["value"] for m in methods if (s := m["cells"].get(kind, {}).get("speedup"))}
+    best = max(values, key=lambda name: values[name], default=None)
+    return best if best is not None and values[best] > 1 else None
+
+
+def markdown(entries: Sequence[dict[str, Any]]) -> str:
+    """Return the board as Markdown: a table per target."""
+    lines = [
+        "# Choosing a method for your workload",
+        "",
+        "Every method that drafts with nothing but the target, on each kind of work: speed-up over plain decoding of "
+        "the same prompt, geometric mean over prompts with its 95 % interval (Student's, over prompts), and τ, tokens "
+        "per pass of the target. Bold: the fastest of its column, if that is faster than plain decoding; the first of "
+        "many owes some of its lead to chance. ✓: the whole interval lies above 1. Greedy, each method with the policy "
+        "that plans by measured costs (`policy=planned`) where it has it. `workbench bench --suite KIND` asks the same "
+        "prompts, which no bundled model was trained on. Generated by `workbench recommend --kinds --report --target "
+        "NAME`, which goes on where it was stopped; `workbench recommend` asks the same of your own prompts.",
+    ]
+    for entry in entries:
+        columns: dict[str, Callable[[dict[str, Any]], str]] = {
+            "method": lambda m: f"`{m['method']}`",
+            "all kinds": lambda m: _words(m["all"]),
+        }
+        for kind, title in entry["kinds"].items():
+            columns[title] = lambda m, kind=kind, best=entry["best"]: _words(
+                m["cells"].get(kind), best[kind] == m["method"]
+            )
+        commits = ", ".join(entry["commits"])
+        lines += [
+            "", f"## On {entry['target']}", "", table(columns, entry["methods"]), "",
+            f"{entry['prompts']} prompt{'s' * (entry['prompts'] > 1)} of a kind, up to {entry['tokens']} tokens each, "
+            f"{entry['dtype']}; {commits}. Measured on {entry['machine']}. `{entry['command']}`",
+        ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _words(cell: dict[str, Any] | None, best: bool = False) -> str:
+    if not cell or not cell["speedup"]:
+        return "–"
+    tau = format_value(cell["tau"] and cell["tau"]["value"], ".2f")
+    text = format_interval(cell["speedup"]) + (" ✓" if cell["speedup"]["verdict"] == FASTER else "")
+    return f"{f'**{text}**' if best else text} τ {tau}"

@@ -1,0 +1,53 @@
+"""Kinds of work: prompt suites for choosing a drafter, of bundled prompts that no bundled model was trained on.
+
+`workbench.training.workload_prompts` writes the file: held-out problems of the generators, and hand-written prompts.
+Four kinds also exist in Spec-Bench: with a folder of data sets, their prompts are Spec-Bench's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.bench.prompts import BenchPrompt, load_prompts
+
+WORK = "work"
+"""The suite of all kinds."""
+FILE = Path(__file__).with_name("work.jsonl")
+KINDS = {
+    "copy-edit": "copy and edit",
+    "summary": "summary with quotes",
+    "retrieval": "answers from given texts",
+    "refactoring": "code refactoring",
+    "json": "JSON from text",
+    "chat": "chat",
+    "stories": "stories",
+    "maths": "maths",
+    "repeat": "the same again three times",
+}
+"""Name of the suite and of its group of prompts → description."""
+SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}
+"""Kinds that also exist in Spec-Bench, with its name for them."""
+
+
+def bundled_prompts(name: str) -> list[BenchPrompt]:
+    """Return the bundled prompts of a kind, or of all.
+
+    Args:
+        name: `WORK`, or one of `KINDS`.
+    """
+    prompts = load_prompts(FILE)
+    return [prompt for kind in KINDS for prompt in prompts if prompt.group == kind and name in (WORK, kind)]
+
+
+def with_spec_bench(name: str, questions: list[BenchPrompt]) -> list[BenchPrompt]:
+    """Return the prompts of a kind, or of all, with Spec-Bench's questions for the kinds that it has.
+
+    Args:
+        name: `WORK`, or one of `KINDS`.
+        questions: Spec-Bench's questions.
+    """
+    kind_of_group = {group: kind for kind, group in SPEC_BENCH_NAMES.items()}
+    external = [replace(q, group=kind_of_group[q.group]) for q in questions if q.group in kind_of_group]
+    internal = [prompt for prompt in bundled_prompts(WORK) if prompt.group not in SPEC_BENCH_NAMES]
+    return [p for kind in KINDS for p in (*external, *internal) if p.group == kind and name in (WORK, kind)]

@@ -1,0 +1,63 @@
+"""Sample a token at each tree position (root or node) and accept the drafted child with that token, if there is one.
+
+This is the complete verification of deterministic drafts. It is also the last step of verifiers that first compute, at
+each position, the distribution of the emitted token *given* the drafts: acceptance then follows from the sample.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.sibling_groups import SiblingGroups
+
+
+def match_sampled_token(
+    fans: SiblingGroups, p: Float[Tensor, "R V"], inplace: bool = False
+) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
+    """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
+
+    Takes two passes over p for any number of siblings. A child's acceptance probability is its p divided by the mass
+    of p outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and
+    its later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
+
+    Args:
+        fans: the positions and their children; of siblings with the same token the first one gets all its probability.
+        p: distribution to sample from.
+        inplace: whether p may be overwritten.
+
+    Returns:
+        Acceptance probability of each child, given that no earlier sibling was sampled [R, F]; mass of p outside the
+        earlier siblings [R, F] (1 for the first child); and weights of the token if no child was sampled [R, V], with a
+        positive sum.
+    """
+    absent, first = ~fans.has_child, fans.token[:, :1]
+    token = torch.where(absent, first, fans.token)
+    p_x = p.gather(1, token)
+    weights = p.scatter_(1, token, 0.0) if inplace else p.scatter(1, token, 0.0)
+    weights.scatter_(1, first, torch.where(absent[:, :1], p_x[:, :1], 0.0))
+    others = weights.sum(1, keepdim=True)
+    # If the children hold all of p, one of them is always accepted; `pick` still needs weights with a positive sum.
+    weights.scatter_(1, first, torch.where(others > 0, weights.gather(1, first), 1.0))
+    return *child_acceptance(fans, p_x, others), weights
+
+
+def child_acceptance(
+    fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
+) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
+    """Return the first two results of `following`: acceptance probability and remaining mass of each child.
+
+    Args:
+        fans: the positions and their children.
+        p_x: probability of each child's token.
+        others: total probability of all other tokens.
+    """
+    absent = ~fans.has_child
+    token = torch.where(absent, fans.token[:, :1], fans.token)
+    repeated = (token.unsqueeze(2) == token.unsqueeze(1)).tril(-1).any(2)  # an earlier sibling has the same token
+    probs = p_x.masked_fill(absent | repeated, 0.0)
+    remaining = others + probs.flip(1).cumsum(1).flip(1)  # mass outside the earlier siblings
+    share = probs / remaining.clamp_min(torch.finfo(p_x.dtype).tiny)
+    accept = torch.cat([probs[:, :1], share[:, 1:]], 1)
+    return accept, torch.cat([torch.ones_like(others), remaining[:, 1:]], 1)

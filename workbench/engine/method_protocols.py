@@ -1,0 +1,166 @@
+"""Protocols of methods, as requests and sequences use them.
+
+Parts import sequences, methods import parts, and sequences run methods. These protocols avoid the import cycle;
+`decoders/method.py` has the classes that implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from workbench.core.params import ParamSpec
+
+if TYPE_CHECKING:
+    from workbench.core.sampling import SamplingParams
+    from workbench.decoders.declarations import Head
+    from workbench.engine.decoder import Decoder, EngineContext
+    from workbench.engine.request import Sequence
+    from workbench.kernels.segment import CaptureSelection
+    from workbench.models.loading import Models
+
+
+@runtime_checkable
+class MethodProtocol(Protocol):
+    """A method that can be chosen; implemented by `Method`."""
+
+    @property
+    def name(self) -> str:
+        """Registry name."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """Display name."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Requirements besides the target, with default parameters."""
+        ...
+
+    @property
+    def params(self) -> Mapping[str, ParamSpec]:
+        """Parameters by name."""
+        ...
+
+    @property
+    def head(self) -> Head | None:
+        """Trained head that the drafter uses, or None."""
+        ...
+
+    def with_params(self, **values: Any) -> ConfiguredMethodProtocol:
+        """Return the method with some parameters set, checked against their ranges."""
+        ...
+
+
+@runtime_checkable
+class ConfiguredMethodProtocol(Protocol):
+    """A method with all parameters set; implemented by `Configured`.
+
+    The types of the parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
+    `decoders/decoder_params.py` (`OwnRounds`).
+    """
+
+    @property
+    def method(self) -> MethodProtocol:
+        """Method that the parameters belong to."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Registry name of the method."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Values of all parameters."""
+        ...
+
+    @property
+    def promise(self) -> Enum:
+        """Guarantee about the output, a `Promise`."""
+        ...
+
+    @property
+    def simulates(self) -> bool:
+        """Whether a part uses information that no real decoder has."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Requirements of the parts besides the target."""
+        ...
+
+    @property
+    def is_speculative(self) -> bool:
+        """Whether the method's rounds draft and verify."""
+        ...
+
+    @property
+    def decoder_kind(self) -> type:
+        """Kind of decoder that the method needs; an engine has one decoder of each kind."""
+        ...
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return a new decoder of this kind."""
+        ...
+
+    @property
+    def keeps_greedy(self) -> bool:
+        """Whether greedy output is the target's own."""
+        ...
+
+    def make_ready(self, models: Models) -> None:
+        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        ...
+
+    def notice(self) -> str:
+        """Return information that the user needs before a run starts; "" if none."""
+        ...
+
+    def captures(self, models: Models) -> CaptureSelection:
+        """Return the hidden states that are captured in prefill."""
+        ...
+
+    def missing_requirements(self, models: Models) -> str:
+        """Return the requirements that these models lack, with the command that trains a missing head; "" if none."""
+        ...
+
+    def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
+        """Return why the method cannot run for a sequence with these models and sampling; "" if it can."""
+        ...
+
+    @property
+    def drafter(self) -> Any:
+        """Drafter in use."""
+        ...
+
+    @property
+    def verifier(self) -> Any:
+        """Verifier in use."""
+        ...
+
+    @property
+    def policy(self) -> Any:
+        """Policy in use."""
+        ...
+
+    @property
+    def tree_builder(self) -> Any:
+        """Tree builder in use, or None."""
+        ...
+
+    @property
+    def decoder_params(self) -> Any:
+        """Parameters of the method's own decoder (`OwnRounds`), or None."""
+        ...
+
+    def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:
+        """Return the same method with other parameters."""
+        ...
+
+    def captured_layers(self, models: Models) -> set[int]:
+        """Return the indices of the target layers whose hidden states the parts read."""
+        ...

@@ -1,0 +1,101 @@
+"""Draft with a part of the target, over its KV cache: without some attentions and MLPs, or with smaller MLPs.
+
+A draft writes keys and values after the committed part, in the layers whose attention it runs. They are not the
+target's, because the residual stream before them differs. Verification processes root and draft with the whole target,
+at the same positions of the cache, so nothing of a draft stays there.
+
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from workbench.core.table_signals import make_table_signals
+from workbench.core.transfer import to_device
+from workbench.core.tree import DraftTree
+from workbench.decoders.draft_verify.parts import Drafter
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Output, Segment
+from workbench.kernels.weight_sharing import WeightSharingCopy
+from workbench.methods.drafters.partial_target import PartialTarget
+from workbench.methods.tree_builders.chain import draft_chain
+
+HalfLayers = frozenset[int]
+"""Set of half layers: the attention of layer i is 2 i, its MLP is 2 i + 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedTarget(PartialTarget):
+    """Target without some half layers, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
+
+    skipped: HalfLayers = frozenset()
+    shared_copy: WeightSharingCopy | None = None
+
+    def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
+        """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
+        return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
+
+
+class ReducedTargetDrafter(Drafter):
+    """Draft chains with a part of the target, defined by subclasses."""
+
+    reads_target: ClassVar[bool] = True
+    source: ClassVar[str]
+
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
+        """Return the part of the target that drafts in this round, and record its signals."""
+        raise NotImplementedError
+
+    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+        """Draft chains, batched for sequences with the same part."""
+        groups = dict[ReducedTarget, list[Sequence]]()
+        for row in rows:
+            groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
+        trees: dict[int, DraftTree] = {}
+        for part, group in groups.items():
+            slots = [row.cache_slot for row in group]
+            for slot in slots:
+                slot.scratch = 0
+            first = [to_device(row.committed[-1:], part.device) for row in group]
+            trees.update(zip(map(id, group), draft_chain(group, part, slots, first, self.source), strict=True))
+        return [trees[id(row)] for row in rows]
+
+
+class LayerSkippingDrafter(ReducedTargetDrafter):
+    """Draft with the target without some half layers, chosen by subclasses."""
+
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
+        """Return the half layers that are skipped in this round."""
+        raise NotImplementedError
+
+    def reduced_target(self, row: Sequence) -> ReducedTarget:
+        """Return the target without the skipped half layers, and record which layers draft."""
+        target, without = row.models.target, self.skipped_half_layers(row)
+        row.report.signals.update(layer_signals(without, target.n_layers))
+        return ReducedTarget(target, without)
+
+
+def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
+    """Return the skipped half layers if `n_run` layers run, evenly spread, including the first and the last.
+
+    Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
+
+    Example:
+        >>> sorted(spread(5, 3))
+        [2, 3, 6, 7]
+    """
+    steps = max(1, n_run) - 1
+    run = {round(i * (n_layers - 1) / max(1, steps)) for i in range(steps + 1)}
+    return frozenset(half for layer in range(n_layers) if layer not in run for half in (2 * layer, 2 * layer + 1))
+
+
+def layer_signals(skipped: Collection[int], n_layers: int) -> dict[str, float]:
+    """Return trace signals: 1 for each half layer that drafts, 0 for each that is skipped."""
+    runs = {name: [float(2 * i + h not in skipped) for i in range(n_layers)] for h, name in enumerate(ROWS)}
+    return make_table_signals("layers that draft", runs)
+
+
+ROWS = ("attention", "feed-forward")

@@ -1,0 +1,214 @@
+"""Draft from the target's predictions at probe positions of the forward that verifies the previous draft.
+
+Probes are extra positions that follow nodes of the draft, each at the position of an unknown token. The target's
+prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next one:
+
+    positions     t        t + 1    t + 2    t + 3    …
+    verified      x(t)     draft
+    after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
+    after the draft                 s(1)     s(2)     …
+
+Only the guesses after the last accepted node are used; those after other nodes are discarded. The subclass defines the
+input of a probe; this module, or `DynamicSparse`, decides the number of probes after each node.
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.probes import Probes
+from workbench.core.tree import DraftTree, tree_attention_mask
+from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.feedback import RoundFeedback
+from workbench.decoders.draft_verify.parts import DistributionDrafter
+from workbench.decoders.draft_verify.verification_input import ROOM
+from workbench.engine.request import Sequence
+from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
+from workbench.methods.drafters.trained_net import TrainedNet
+from workbench.methods.tree_builders.dynamic_sparse import planned_probe_counts
+
+ProbeCounts = tuple[int, ...]
+"""Number of probes after the root and after each node of a draft, in node order."""
+_Net = TypeVar("_Net", bound="ProbeNet")
+
+
+class ProbeNet(TrainedNet):
+    """Net that computes probes."""
+
+    levels: int
+    """Largest number of probes after one position, and of draft levels."""
+    ensemble: int = 1
+    """Probes per step, whose predictions are averaged. A probe attends only to probes with the same index in the
+    ensemble.
+    """
+    accuracy: tuple[tuple[float, ...], ...] = ()
+    """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
+
+    def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
+        """Return logits per probe step: the target's logits in the order of `laid_out`, averaged over the ensemble."""
+        *batch, _, vocabulary = logits.shape
+        return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"head_accuracy": self.accuracy}
+
+    @classmethod
+    def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
+        net = super().of(config, context)
+        net.accuracy = tuple(map(tuple, config["head_accuracy"]))
+        return net
+
+
+@dataclass(slots=True)
+class ProbeState:
+    """Drafting state of the probes and of one text.
+
+    Attributes:
+        net: net that computes the probes.
+        guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
+        end: text length for which `guesses` are valid.
+        probe_counts: probes per node in the current forward.
+        probing: probes of the current forward.
+    """
+
+    net: Any
+    guesses: Float[Tensor, "s V"] | None = None
+    end: int = 0
+    probe_counts: ProbeCounts = ()
+    probing: Probes | None = None
+
+    def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
+        """Return the guesses for the current text, or None."""
+        return self.guesses if self.end == len(sequence.committed) else None
+
+    def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
+        """Return logits of one level, counted from 0; `hidden` already contains them."""
+        return hidden[:, level]
+
+
+class ProbeDrafter(DistributionDrafter):
+    """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
+
+    A text's first forward has no draft: it processes the root and its probes. The same holds after a position without
+    probes. Subclasses create a `ProbeState` for each sequence.
+    """
+
+    reads_target: ClassVar[bool] = True
+    display_name: ClassVar[str]
+    """Display name of the probes, in the plural."""
+
+    def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
+        """Return the probes with their inputs. `probes`: their positions and attention mask; its tokens are −1."""
+        raise NotImplementedError
+
+    def max_levels(self, row: Sequence) -> int:
+        """Return the number of draft levels: one per probe after a position, at least 1."""
+        return max(1, row.state.drafter.net.levels)
+
+    def begin(self, row: Sequence) -> HeadsGrowth | None:
+        """Start a tree over the guesses; None if there are no guesses for the current text."""
+        guesses = row.state.drafter.known(row)
+        if guesses is None:
+            return None
+        best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
+        return HeadsGrowth(row, guesses, best.values, best.indices)
+
+    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+        """Draft a tree with one level per guess."""
+        guesses = row.state.drafter.known(row)
+        row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
+        return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
+
+    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
+        """Return the probes after the nodes of the draft; None if the plan has none."""
+        state: ProbeState = row.state.drafter
+        useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
+        state.probing, state.probe_counts = None, probes_per_node(row, tree, useful)
+        row.report.signals[self.display_name] = sum(state.probe_counts)
+        if not any(state.probe_counts):
+            return None
+        at = probe_layout(state.probe_counts, state.net.ensemble, tree.tokens.device)
+        node_mask = tree_attention_mask(tree.parents, tree.depth)
+        sees = torch.cat([node_mask.new_zeros(1, len(tree)), node_mask])[at.anchor]
+        places = sees.sum(1) + at.step + 1
+        parents = torch.where(at.before < 0, at.anchor - 1, at.before + len(tree))
+        bare = Probes(
+            torch.full_like(at.anchor, -1), parents, places, torch.cat([sees, at.mask], 1),
+            tree.depth + state.net.levels, state.net.kind,
+        )  # fmt: skip
+        state.probing = self.add_probe_inputs(row, tree, at, bare)
+        return state.probing
+
+    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+        """Store the logits at the probes after the last accepted node."""
+        state: ProbeState = row.state.drafter
+        state.guesses, probed = None, outcome.probe_output
+        if probed is None or probed.probes is not state.probing:
+            return  # the cache had no room for them
+        last = outcome.result.path[-1] + 1 if outcome.result.path else 0
+        begin, n = sum(state.probe_counts[:last]), state.probe_counts[last]
+        if n:
+            v = state.net.ensemble
+            state.guesses, state.end = (
+                state.net.probe_logits(probed.logits[begin * v : (begin + n) * v]),
+                len(row.committed),
+            )
+
+
+def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
+    """Return the number of probes after the root and each node, by the tree builder's plan or as many as fit.
+
+    Args:
+        sequence: the sequence.
+        tree: its draft.
+        useful: largest useful number after one position; it is smaller near the end of the generation.
+    """
+    planned = planned_probe_counts(sequence, tree) if len(tree) else None
+    counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
+    room = (ROOM - len(tree)) // sequence.state.drafter.net.ensemble
+    while sum(counts) > room:  # other tree builders' trees may be large
+        largest = max(counts)
+        if largest == 1:  # the last positions are the least likely
+            counts = [n if sum(counts[:i]) < room else 0 for i, n in enumerate(counts)]
+            break
+        counts = [min(n, largest - 1) for n in counts]
+    return tuple(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLayout:
+    """Probes of a forward, ordered by position, then by step.
+
+    Attributes:
+        anchor: position that each probe follows: 0 is the root, i + 1 is node i.
+        step: number of earlier probes after the same position, in the same part of the ensemble.
+        input_index: index of the probe's input in the net: step · ensemble + part.
+        before: index of the previous probe in the same part of the ensemble; −1 for the first after a position.
+        mask: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
+    """
+
+    anchor: Int[Tensor, " P"]
+    step: Int[Tensor, " P"]
+    input_index: Int[Tensor, " P"]
+    before: Int[Tensor, " P"]
+    mask: Bool[Tensor, "P P"]
+
+
+@lru_cache(maxsize=256)
+def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
+    """Return the layout of probes, `ensemble` per step. It is cached: callers, also training, must not modify it."""
+    with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
+        cells = [(place, step, i) for place, n in enumerate(counts) for step in range(n) for i in range(ensemble)]
+        place, step, part = torch.tensor(cells, device=device).unbind(1)
+        index = torch.arange(len(cells), device=device)
+        before = torch.where(step > 0, index - ensemble, -1)
+        same_group = (place[:, None] == place) & (part[:, None] == part)
+        return ProbeLayout(place, step, step * ensemble + part, before, same_group & (step <= step[:, None]))

@@ -1,0 +1,27 @@
+"""Parameter of drafters whose state persists over runs (`warm`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.core.params import param
+
+WARM_NOTICE = (
+    "warm=True: drafts also come from earlier runs. Text sampled with a seed then depends on those runs and can "
+    "differ from run to run; its distribution, and greedy text, are still the target's. Everyone who uses this "
+    "setting can view and save the stored data."
+)
+
+SHIFTING_DOMAINS = ("word problems", "records")
+"""Kinds of prompts (`workbench.bench.verifiable_problems`) in a stream whose domain shifts, in this order."""
+
+
+def warm_param(state_name: str) -> Any:
+    """Return the parameter `warm`: keep state for later runs.
+
+    Args:
+        state_name: name of the state.
+    """
+    return param(
+        False, doc=f"keep {state_name} for later runs on this backend; a seeded run then depends on earlier ones"
+    )

@@ -1,0 +1,144 @@
+"""Trees of sampled nodes, with the distributions that they were drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbench.core.random_stream import Purpose
+from workbench.core.transfer import from_numpy, to_device
+from workbench.core.tree import DraftTree, Sampling
+from workbench.core.tree_explanation import TreeExplanation
+from workbench.decoders.draft_verify.tree_building import NodeDistributions, PartialTree
+
+
+class TreeSampler:
+    """Builder of a tree whose nodes are sampled level by level; each expanded node has a distribution.
+
+    Args:
+        growth: the growth that the nodes are added to.
+        sampling: how its siblings are drawn.
+    """
+
+    def __init__(self, growth: PartialTree, sampling: Sampling) -> None:
+        self.growth, self.sampling = growth, sampling
+        self._distributions: list[Float[Tensor, "w V"]] = []
+        self._logq: list[Float[Tensor, " w"]] = []
+        self._is_deterministic: list[Bool[Tensor, " w"]] = []
+
+    def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
+        """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
+        p = distributions.full_probs()
+        if self.growth.sequence.sampling.greedy:
+            p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
+        self._distributions.append(p)
+        return p
+
+    def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
+        """Yield (level, its entry in `fan`, its distributions); the caller adds the level.
+
+        The levels end with `fan`, with `most` nodes, or if the sequence's policy stops.
+        """
+        growth, distributions = self.growth, self.growth.root
+        for level, k in enumerate(fan):
+            yield level, k, self.probs(distributions)
+            if (
+                level + 1 == len(fan)
+                or growth.n >= most
+                or not growth.should_continue(distributions := growth.expand())
+            ):
+                return
+
+    def add(
+        self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
+    ) -> None:
+        """Add a level that was drawn from the newest distributions.
+
+        Args:
+            tokens: tokens of its nodes; siblings in the order in which they were drawn.
+            below: index of the distribution that each was drawn from, among the newest.
+            is_deterministic: which nodes are deterministic. The tree then marks each node, and sampled nodes are drawn
+                from the distribution without their earlier siblings. None: all were drawn, according to `sampling`.
+        """
+        self._logq.append(self._distributions[-1][below, tokens].log())
+        if is_deterministic is not None:
+            self._is_deterministic.append(is_deterministic)
+        self.growth.add(tokens, below if self.growth.n else None)
+
+    def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
+        """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
+        row = self.growth.sequence
+        numbers = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, n, level))
+        return numbers.to(self.growth.device, non_blocking=True)
+
+    def draw_siblings(
+        self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
+    ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
+        """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
+
+        Args:
+            distributions: distributions after the nodes expanded last; their children are drawn from them.
+            k: number of draws; fewer in a smaller distribution.
+            level: index of the level, from 0.
+            top_k: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
+        """
+        if not top_k:
+            top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
+            return top.values, top.indices
+        logq, tokens = distributions.best(top_k)
+        top_probs = logq.softmax(1)
+        self._distributions.append(torch.zeros_like(distributions.full_probs()).scatter_(1, tokens, top_probs))
+        top = self.gumbel(top_probs, level).topk(min(k, top_probs.shape[1]), dim=1)
+        return top.values, tokens.gather(1, top.indices)
+
+    def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
+        """Return log p + Gumbel noise, float64; its descending order is a draw without replacement. −∞ where p is 0."""
+        row = self.growth.sequence
+        u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
+        u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
+        return p.double().log() - torch.log(-torch.log(u))
+
+    def finish(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:
+        """Return the draft tree and close the growth.
+
+        Args:
+            fanout: most children of a node.
+            grown: rules that explain the nodes; if some are deterministic, the second rule is for the sampled ones.
+            nodes: ascending indices of the nodes to draft, including their parents; all by default.
+        """
+        growth = self.growth
+        is_whole = nodes is None or len(nodes) == growth.n
+        selection = torch.arange(growth.n, device=growth.device) if nodes is None else to_device(nodes, growth.device)
+        growth.close(None if is_whole else selection)
+        parents = torch.cat(growth.parents)[selection]
+        q_of = torch.full((growth.n + 1,), -1, device=growth.device)
+        q_of[0] = 0
+        if growth.expanded:
+            # The nodes expanded last may have no distribution here, as they got no children.
+            expanded = torch.cat(growth.expanded)[: sum(map(len, self._distributions)) - 1]
+            q_of[expanded + 1] = torch.arange(1, len(expanded) + 1, device=growth.device)
+        selection_q_of = torch.cat([q_of[:1], q_of[selection + 1]])
+        logq, probs_of, is_deterministic = torch.cat(self._logq)[selection], None, None
+        if self._is_deterministic:
+            is_deterministic = torch.cat(self._is_deterministic)[selection]
+            probs_of = q_of[parents + 1].masked_fill(is_deterministic, -1)
+            grown = replace(grown, of=(~is_deterministic).long())
+        return DraftTree(
+            tokens=torch.cat(growth.tokens)[selection],
+            parents=parents if is_whole else torch.where(parents < 0, parents, torch.searchsorted(selection, parents)),
+            logq=logq if is_deterministic is None else logq.masked_fill(is_deterministic, 0),
+            sampling=self.sampling,
+            depth=len(growth.tokens),
+            fanout=fanout,
+            q=torch.cat(self._distributions),
+            child_q_rows=selection_q_of,
+            node_q_rows=probs_of,
+            without_replacement=None if is_deterministic is None else ~is_deterministic,
+            source=growth.source,
+            score=None if is_deterministic is None else logq.exp(),
+            explanation=grown,
+        )

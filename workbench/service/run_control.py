@@ -1,0 +1,201 @@
+"""Changes of running generations, explanations of them, and operations on their drafters' state."""
+
+from __future__ import annotations
+
+from collections import abc
+from collections.abc import Callable
+from typing import Any
+
+from workbench.core.errors import CapacityError, MethodUnavailableError, PromptError, WorkbenchError
+from workbench.core.sampling import SamplingParams
+from workbench.decoders.draft_verify import state_actions
+from workbench.decoders.draft_verify.image_attribution import explain
+from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
+from workbench.decoders.draft_verify.state import drafter_state
+from workbench.engine import Models
+from workbench.engine.image_inputs import create_image_change
+from workbench.engine.method_protocols import ConfiguredMethodProtocol
+from workbench.engine.request import Sequence
+from workbench.engine.settings import BOTH
+from workbench.methods import registry
+from workbench.service import choices
+from workbench.service.fairlock import FairLock
+from workbench.service.image_decoding import decode_all, image_bytes
+from workbench.service.modelpool import ModelPool
+from workbench.service.names import Names, Pair
+from workbench.service.params import split_params
+from workbench.service.request_context import make_disconnect_check
+from workbench.service.run import Run
+from workbench.service.timing_coordination import TimingCoordinator
+
+ANSWER_S = 20.0
+"""Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
+
+
+class RunController:
+    """Apply changes to runs, explain them, and operate on their drafters' state.
+
+    Args:
+        names: resolver of model names.
+        pool: loaded models.
+        load: function that loads other models and waits for them.
+        admit_request: function that counts a request of a user.
+        timing: coordination with timed runs; an explanation waits while a run is timed.
+        wake: function that wakes a sleeping engine.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        pool: ModelPool,
+        load: Callable[[Pair], Models],
+        admit_request: Callable[[str], None],
+        timing: TimingCoordinator,
+        wake: Callable[[], None],
+    ) -> None:
+        self._wake = wake
+        self._names, self._pool, self._load, self._let_in, self._timing = names, pool, load, admit_request, timing
+        self._explain_lock = FairLock()
+
+    def change(
+        self,
+        run: Run,
+        method: str | None,
+        params: dict[str, Any] | None,
+        drafter: str | None,
+        images: abc.Sequence[Any] = (),
+        sees: str = BOTH,
+    ) -> None:
+        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
+        pictures = decode_all(images)
+        if pictures and (run.ended or not run.request.pictures):
+            raise PromptError("The run has no images to replace.", "Start a run with images.")
+        run.trace_bytes += image_bytes(pictures)
+        chosen = registry.get(method) if method else None
+        pair: Pair = run.planned[2]
+        other: Models | None = None
+        if drafter:
+            pair = self._names.resolve_pair(pair[0], drafter)
+            run.model_pairs.add(pair)
+            other = self._pool.get(pair) or self._load(pair)
+        elif chosen is not None:
+            other = self._pool.get(pair)  # may have heads that were promoted since the run started
+
+        def checked(
+            configured: ConfiguredMethodProtocol, sampling: SamplingParams, models: Models | None
+        ) -> dict[str, Any]:
+            new_method = chosen or configured.method
+            method_params, sampling = split_params(new_method, params or {}, sampling)
+            changed = (
+                configured.with_changes(**method_params)
+                if new_method is configured.method
+                else new_method.with_params(**method_params)
+            )
+            reason = models.unsupported_reason if models is not None else choices.static_reasons(*pair)
+            if problem := reason(changed.needs):
+                raise MethodUnavailableError(f"{new_method.title} cannot run: {problem}")
+            swap = create_image_change(models, run.request, pictures, sees) if pictures and models is not None else None
+            run.trace_bytes += image_bytes((), None if swap is None else swap.image_inputs)
+            run.planned = changed, sampling, pair
+            return {"method": chosen, "params": method_params, "sampling": sampling, "models": models, "swap": swap}
+
+        def hand_over(row: Sequence) -> None:
+            settings = row.requested_settings()
+            row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
+
+        (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
+        if run.sequence is None:
+            checked(configured, sampling, models)
+        if models is not None and (
+            chosen is not None or other is not None
+        ):  # in this thread, so that the engine does not wait
+            changed_method = chosen or configured.method
+            changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
+                models
+            )
+        run.apply_to_sequence(hand_over)
+
+    def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
+        """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
+        if run.sequence is None:
+            return _kept_state(run, action)
+        if action != "look":  # packing and unpacking delays the rounds of all runs
+            self._let_in(run.user)
+
+        def do(row: Sequence) -> dict[str, Any]:
+            self._check_own(row, action)
+            saved = {"data": state_actions.save(row)} if action == "save" else {}
+            if action == "load":
+                state_actions.load(row, data or b"")
+            elif action == "reset":
+                state_actions.reset(row)
+            loaded = self._pool.target(row.models.target_name)
+            assert loaded is not None, "the run holds its models"
+            return state_actions.inspect_state(row, loaded.engine.token_text) | saved
+
+        future = run.sequence.pending_actions.submit(do)
+        self._wake()
+        try:
+            return future.result(ANSWER_S)
+        except TimeoutError:
+            future.cancel()
+            raise CapacityError(
+                f"The run did not finish a round within {ANSWER_S:g} s.", "Try again when it continues."
+            ) from None
+
+    def _check_own(self, sequence: Sequence, action: str) -> None:
+        """Refuse to load or reset a state that users of a public server share."""
+        state = inspectable_state_of(drafter_state(sequence))
+        if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
+            message = "The state of this drafter is shared by all users of this server."
+            raise MethodUnavailableError(message, "Start the run with warm=false to give it a state of its own.")
+
+    def explain(self, run: Run) -> dict[str, Any]:
+        """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
+
+        One explanation is computed at a time, addresses take turns, and none is computed while a run is timed.
+        `run.explained` is the progress. It stops if the caller disconnects.
+
+        Raises:
+            PromptError: the run has no images, or no tokens yet.
+            CapacityError: the run is too long, or the user's address exceeds its limits.
+            LeftError: the caller disconnected.
+        """
+        if run.trace is None or run.request.images is None:
+            raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
+        configured, pair = run.active_settings
+        models = self._pool.get(pair) or self._load(pair)
+
+        check_connected = make_disconnect_check()
+        self._let_in(run.user)
+
+        def report(done: float) -> None:
+            check_connected()
+            run.explained = done
+
+        report(0.0)
+        try:
+            with self._explain_lock.hold(run.user, check_connected), self._timing.exclude_timed_runs():
+                run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
+        finally:
+            run.explained = None
+        return run.trace.attribution
+
+
+def _kept_state(run: Run, action: str) -> dict[str, Any]:
+    """Return the drafter's state that was stored at the end of a run.
+
+    Raises:
+        WorkbenchError: the run has not started, or no state was stored.
+    """
+    if not run.ended:
+        raise WorkbenchError("The run has not started yet.", "Try again in a moment.")
+    if run.final_drafter_state is None or action not in ("look", "save"):
+        raise WorkbenchError("The run has ended, and its drafter's state is gone.", "Load the file into the next run.")
+    if action == "look":
+        return run.final_drafter_state.summary
+    if run.final_drafter_state.data is None:
+        raise MethodUnavailableError(
+            run.final_drafter_state.why or "The drafter has no state to save.", "Choose another drafter."
+        )
+    return run.final_drafter_state.summary | {"data": run.final_drafter_state.data}

@@ -1,0 +1,132 @@
+"""Predict the number of rounds with shorter drafts, from the recorded acceptance at each position of the text.
+
+A run with drafts of at most K tokens starts its rounds at other positions than the recorded run: after a cut draft the
+next round starts inside the recorded draft and continues into the recorded rounds after it. The computation therefore
+iterates over positions of the text, not over recorded rounds. Assumptions by recorded outcome:
+
+    accepted at depth d    accepted at depths up to d, too
+    rejected at depth d    rejected; at a smaller depth accepted with the probability from `_chances`
+    after a full draft     not drafted: the rate of the deepest recorded position, or of the new depth, if higher
+    after a draft that ended early, or without a draft    a new draft ends there, too
+
+For a drafter whose greedy proposals depend only on the text, the first two are exact. The expected number of rounds is
+computed without sampling: each position has one probability that a round starts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from workbench.trace.events import Round
+from workbench.trace.tokens import CORRECTED
+from workbench.trace.whatif.tau_prediction import draft_depths
+
+
+class Outcome(Enum):
+    """Recorded outcome at a position of the text."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    BEYOND = "after a draft of full depth that was accepted"
+    ENDED = "after a draft that ended early, or where none was found"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Position of the text.
+
+    Attributes:
+        number: index of the recorded round that emitted its token.
+        depth: depth in the draft of that round, from 1.
+        outcome: recorded outcome.
+    """
+
+    number: int
+    depth: int
+    outcome: Outcome
+
+
+def positions(rounds: Sequence[Round]) -> list[Position]:
+    """Return every emitted position in order, with its recorded outcome."""
+    levels = draft_depths(rounds)
+    full, result = max(levels, default=0), list[Position]()
+    for number, (r, level) in enumerate(zip(rounds, levels, strict=True)):
+        for i, token in enumerate(r.emitted):
+            if token.node is not None:
+                outcome = Outcome.ACCEPTED
+            elif (level and r.bonus_kind == CORRECTED) or i < full <= level:
+                outcome = Outcome.REJECTED
+            else:
+                outcome = Outcome.BEYOND if level >= full > 0 else Outcome.ENDED
+            result.append(Position(number, i + 1, outcome))
+    return result
+
+
+def round_start_probs(rounds: Sequence[Round], most: int) -> list[float]:
+    """Return, for each position of the text, the probability that a round with drafts of at most `most` starts there.
+
+    Their sum is the expected number of rounds.
+    """
+    text_positions, accept_prob = positions(rounds), _chances(count_by_depth(rounds))
+    start_probs = [0.0] * len(text_positions)
+    for start in range(len(text_positions)):
+        if start == 0:
+            start_probs[0] = 1.0
+        path_prob = start_probs[start]
+        for depth in range(1, most + 1):
+            at = start + depth - 1
+            if at >= len(text_positions) or not path_prob:
+                path_prob = 0.0
+                break
+            prob = accept_prob(text_positions[at], depth)
+            if at + 1 < len(text_positions):
+                start_probs[at + 1] += path_prob * (1 - prob)  # the round ends with the target's own token
+            path_prob *= prob
+        if start + most + 1 < len(text_positions):
+            start_probs[start + most + 1] += path_prob
+    return start_probs
+
+
+def count_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int]]:
+    """Return (positions that were accepted or rejected, positions that were accepted) by depth, from depth 1 on."""
+    counts = list[tuple[int, int]]()
+    for p in positions(rounds):
+        if p.outcome in (Outcome.ACCEPTED, Outcome.REJECTED):
+            counts += [(0, 0)] * (p.depth - len(counts))
+            n_tested, n_accepted = counts[p.depth - 1]
+            counts[p.depth - 1] = n_tested + 1, n_accepted + (p.outcome is Outcome.ACCEPTED)
+    return counts
+
+
+def _chances(counts: Sequence[tuple[int, int]]) -> Callable[[Position, int], float]:
+    """Return a function that gives the probability that a position is accepted at another depth.
+
+    Acceptance at two depths is assumed to be nested: the better depth accepts wherever the worse one does. Only the
+    part of a difference that exceeds its standard error counts, because small counts differ by chance.
+    """
+
+    def rate(depth: int) -> float:
+        n_tested, n_accepted = counts[min(depth, len(counts)) - 1] if counts else (0, 0)
+        return n_accepted / n_tested if n_tested else 0.0
+
+    def error(depth: int) -> float:
+        n_tested, n_accepted = counts[min(depth, len(counts)) - 1]
+        share = (n_accepted + 1) / (n_tested + 2)  # Laplace's estimate: no certainty from few observations
+        return share * (1 - share) / (n_tested + 2)
+
+    def better(now: int, then: int) -> float:
+        """Return by how much acceptance at one depth exceeds that at another beyond its standard error, from 0."""
+        return max(0.0, rate(now) - rate(then) - (error(now) + error(then)) ** 0.5) if counts else 0.0
+
+    def chance(position: Position, depth: int) -> float:
+        recorded = position.depth
+        if position.outcome is Outcome.ACCEPTED:
+            return 1 - better(recorded, depth) / rate(recorded) if depth > recorded and rate(recorded) else 1.0
+        if position.outcome is Outcome.REJECTED:
+            return better(depth, recorded) / (1 - rate(recorded)) if depth < recorded and rate(recorded) < 1 else 0.0
+        deepest = len(counts)
+        return rate(deepest) + better(depth, deepest) if position.outcome is Outcome.BEYOND else 0.0
+
+    return chance
