@@ -78,7 +78,7 @@ def _load_catalogue() -> tuple[str, ...]:
 @cache
 def _catalogue() -> tuple[str, ...]:
     names = [info.name for info in pkgutil.iter_modules(catalogue.__path__, f"{catalogue.__name__}.")]
-    modules = sorted(map(importlib.import_module, names), key=lambda module: module.METHOD.place)
+    modules = sorted(map(importlib.import_module, names), key=lambda module: module.METHOD.order)
     return tuple(_register(module.METHOD, str(module.__file__)).name for module in modules)
 
 

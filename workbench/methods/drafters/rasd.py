@@ -23,8 +23,10 @@ from workbench.methods.drafters.rest import (
     RETRIEVED,
     DatastoreState,
     RetrievedTree,
+    longest_param,
     no_match_notice,
     retrieve,
+    shortest_param,
     store_param,
 )
 from workbench.methods.tree_builders.best_first import BestFirst
