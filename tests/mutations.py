@@ -67,8 +67,8 @@ def _is_there(test: str) -> bool:
 DRAFTS = "tests/methods/test_drafts.py::"
 REJECTION = "tests/core/test_rejection.py::"
 SAMPLING = "tests/core/test_sampling.py::"
-WARPERS = SAMPLING + "test_the_law_is_that_of_hugging_faces_warpers"
-ROUND_DISTRIBUTION = "tests/methods/test_round_enumeration.py::test_a_round_writes_by_the_targets_law"
+WARPERS = SAMPLING + "test_probs_equal_those_of_hugging_faces_warpers"
+ROUND_DISTRIBUTION = "tests/methods/test_round_enumeration.py::test_round_distribution_is_the_targets"
 CONTRACT = "tests/methods/test_contract.py::"
 EVERY_SETTING = CONTRACT + "test_greedy_text_is_hugging_faces_in_every_setting"
 CACHE = "tests/engine/test_cache.py::"
@@ -89,7 +89,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "residual-is-the-target-distribution",
         "core.rejection:_tested",
         Argument(0, "addcmul", "value", "0"),
-        REJECTION + "test_the_emitted_law_is_the_targets_for_any_two_laws",
+        REJECTION + "test_emitted_distribution_is_the_targets_for_any_p_and_q",
         why="after a rejection the corrected token is drawn from p: tokens that are likely under q come too often",
     ),
     _m(
@@ -115,21 +115,21 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "nodes-tested-at-another-branch",
-        "core.sibling_groups:place_by_place",
+        "core.sibling_groups:verify_positions",
         BinOp(0, "+", "-"),
         REJECTION + "test_parents_of_one_tree_do_not_touch_each_other",
         why="deep nodes of a tree are tested against the distribution of another branch",
     ),
     _m(
         "corrected-token-from-the-target-distribution",
-        "core.sibling_groups:place_by_place",
+        "core.sibling_groups:verify_positions",
         Bypass(0, "index_copy"),
         ROUND_DISTRIBUTION + "[chain of 2-any-Lossless]",
         why="the token after a rejection ignores the residual distribution",
     ),
     _m(
         "rejected-draft-stays-possible",
-        "core.sample_matching:following",
+        "core.sample_matching:match_sampled_token",
         Bypass(0, "scatter"),
         REJECTION + "test_golden_acceptance",
         why="a deterministic draft token that was rejected can be emitted after all",
@@ -152,7 +152,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "typical-acceptance-reads-another-threshold",
         "methods.verifiers.typical:TypicalAcceptance.rule",
         BinOp(2, "+", "-"),
-        REJECTION + "test_typical_acceptance_asks_by_the_law_that_the_token_was_drafted_for",
+        REJECTION + "test_typical_acceptance_uses_the_distribution_at_the_parent",
         why="typical acceptance accepts and rejects other tokens than the paper's rule",
     ),
     # -- sampling and random numbers ---------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "tiny-temperature-overflows",
-        "core.sampling:SamplingParams.heat",
+        "core.sampling:SamplingParams.effective_temperature",
         Bypass(0, "max"),
         SAMPLING + "test_a_temperature_next_to_nothing_is_a_point_mass_and_no_nan",
         why="temperature 1e-300 ends a run: the target returned NaN",
@@ -214,7 +214,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "random-number-depends-on-the-order-of-draws",
-        "core.random_stream:Draw.uniform",
+        "core.random_stream:RandomStream.uniform",
         DropStatement(3, "assign"),
         "tests/core/test_random_stream.py::test_a_number_depends_on_its_address_and_on_no_order",
         why="one seed gives another text in a batch, or after a draft was sampled again",
@@ -223,14 +223,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "acceptance-and-corrected-token-share-random-numbers",
         "decoders.draft_verify.acceptance:accept",
         Argument(1, "uniform", 1, "Purpose.ACCEPT"),
-        DRAFTS + "test_no_random_number_serves_twice[draft-model]",
+        DRAFTS + "test_no_random_number_is_used_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",
     ),
     _m(
         "acceptance-tests-draw-the-numbers-of-the-corrected-token",
         "decoders.draft_verify.acceptance:accept",
-        Argument(0, "uniform", 1, "Purpose.STOP"),
-        DRAFTS + "test_no_random_number_serves_twice[draft-model]",
+        Argument(0, "uniform", 1, "Purpose.BONUS"),
+        DRAFTS + "test_no_random_number_is_used_twice[draft-model]",
         why="the corrected token depends on how the draft was rejected: sampled text is biased",
     ),
     _m(
@@ -244,20 +244,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         "drafts-drawn-from-another-distribution-than-q",
         "methods.tree_builders.chain:draft_chain",
         Argument(0, "pick", 0, "{}.sqrt()"),
-        DRAFTS + "test_what_is_drawn_is_drawn_from_the_law_that_is_told[draft-model]",
+        DRAFTS + "test_drafts_are_sampled_from_the_declared_distribution[draft-model]",
         why="the acceptance test divides by a q that drafts do not follow: sampled text is biased",
     ),
     # -- trees, positions, KV cache, batches -------------------------------------------------------------------------
     _m(
         "tree-mask-without-grandparents",
-        "core.tree:ancestors",
+        "core.tree:tree_attention_mask",
         Force(0, "while", new=False),
         "tests/core/test_tree.py::test_ancestors_are_found_by_walking_up",
         why="deep nodes are verified without their context: wrong text",
     ),
     _m(
         "tree-positions-begin-at-0",
-        "kernels.positions:Geometry.of",
+        "kernels.positions:ForwardInputBuilder.build",
         BinOp(8, "+", "-"),
         EVERY_SETTING + "[draft-tree]",
         why="nodes of a tree are rotated by wrong positions: wrong text",
@@ -266,14 +266,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "committed-tokens-masked",
         "kernels.masks:MaskMaker.tree",
         DropStatement(2, "assign"),
-        CACHE + "test_masks_say_who_sees_whom",
+        CACHE + "test_masks_allow_committed_tokens_and_ancestors_only",
         why="drafted tokens do not attend to the text before them",
     ),
     _m(
         "sliding-window-one-key-too-long",
-        "kernels.masks:MaskMaker.of_kinds",
+        "kernels.masks:MaskMaker.by_layer_type",
         Compare(2, "<", "<="),
-        CACHE + "test_masks_say_who_sees_whom",
+        CACHE + "test_masks_allow_committed_tokens_and_ancestors_only",
         why="targets with sliding windows generate other text than in Hugging Face Transformers",
     ),
     _m(
@@ -286,13 +286,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "cache-commits-neighbours-of-the-path",
         "kernels.kv_cache:TreeCache.commit",
-        Argument(0, "move_alone", 1, "[place - 1 for place in {}]"),
+        Argument(0, "move_single_threaded", 1, "[place - 1 for place in {}]"),
         CACHE + "test_commits_rewinds_and_moves_leave_each_row_its_own_text",
         why="after a branch was accepted the target reads keys and values of another one: wrong text",
     ),
     _m(
         "pass-beside-the-rounds-stays-in-the-cache",
-        "kernels.kv_cache:TreeCache.kept",
+        "kernels.kv_cache:TreeCache.restore_on_exit",
         DropStatement(1, "assign"),
         CACHE + "test_positions_are_zero_again_where_buffers_were_allocated_meanwhile",
         why="KV cache entries of a drafter's additional pass are taken for those of the text",
@@ -313,7 +313,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "batch-writes-at-one-position",
-        "kernels.positions:Geometry.of",
+        "kernels.positions:ForwardInputBuilder.build",
         Force(5, "if", new=True),
         CACHE + "test_commits_rewinds_and_moves_leave_each_row_its_own_text",
         why="requests of different lengths overwrite each other's KV cache",
@@ -322,7 +322,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "batch-drafts-for-the-neighbour",
         "methods.tree_builders.chain:draft_chain",
         Argument(0, "enumerate", 0, "reversed({})"),
-        DRAFTS + "test_a_model_drafts_by_its_law_behind_the_whole_path[draft-model-sampled-together]",
+        DRAFTS + "test_draft_model_nodes_follow_its_distribution_after_the_path[draft-model-sampled-together]",
         why="acceptance falls as soon as two requests decode at once",
     ),
     # -- end of a text, changes during a run -------------------------------------------------------------------------
@@ -335,14 +335,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "last-stop-string-cuts",
-        "engine.stop_conditions:cut",
+        "engine.stop_conditions:apply_stop_conditions",
         Callee(0, "min", "max"),
         "tests/engine/test_stop_conditions.py::test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_cuts",
         why="text after a stop string is returned",
     ),
     _m(
         "impossible-change-ends-the-run",
-        "engine.changes:_take",
+        "engine.changes:_apply_each",
         Force(0, "if", new=True),
         CHANGES + "test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_not",
         why="moving a slider too far loses the run",
@@ -363,7 +363,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "parameters-kept-by-name-alone",
-        "engine.settings:_kept",
+        "engine.settings:_carried_over_params",
         Compare(1, "==", "!="),
         CHANGES + "test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name",
         why="after a switch of methods a parameter has the value of another parameter of that name",
@@ -392,7 +392,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "padded-ids-reach-the-draft-model",
-        "models.runner:Runner.read_unknown",
+        "models.runner:Runner.set_unknown_token",
         Force(0, "if-else", new=True),
         "tests/engine/test_padded_vocabulary.py::test_text_is_the_targets_whatever_ids_the_draft_model_lacks",
         why="a draft model whose embedding has fewer rows ends the run with an IndexError",
@@ -400,14 +400,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     # -- figures and conclusions from them ---------------------------------------------------------------------------
     _m(
         "undecided-claim-gets-a-verdict",
-        "bench.claims:_compared",
+        "bench.claims:_compare_figures",
         Force(4, "if", new=False),
         VERDICT,
         why="a claim whose interval contains both outcomes is called contradicted",
     ),
     _m(
         "equivalence-claimed-from-half-an-interval",
-        "bench.claims:_compared",
+        "bench.claims:_compare_figures",
         BoolOp(2, "and", "or"),
         VERDICT,
         why="the claim that answers do not change is called reproduced after a few prompts",
@@ -428,7 +428,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "acceptance-rate-over-all-drafts",
-        "trace.metrics:tested",
+        "trace.metrics:count_tested",
         Return("drafted(rounds)"),
         WHATIF + "test_every_definition_of_acceptance_from_one_trace",
         why="the acceptance rate counts drafts that were never tested",
@@ -456,8 +456,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "stalled-rounds-count-in-the-time-budget",
-        "trace.whatif.timing:budget",
-        Bypass(0, "calm"),
+        "trace.whatif.timing:time_breakdown",
+        Bypass(0, "exclude_stalled"),
         WHATIF + "test_nothing_is_concluded_from_rounds_that_stalled[verify_s]",
         why="one pause of the machine changes the advice",
     ),
@@ -486,7 +486,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     _m(
         "text-of-one-user-drafts-for-others",
-        "methods.drafters.trigram:AdaptiveTrigram.prime",
+        "methods.drafters.trigram:AdaptiveTrigram.init_state",
         Force(0, "if-else", new=True),
         "tests/methods/test_trigram.py::test_no_request_drafts_for_another_unless_it_is_asked_to",
         why="one user's text appears in another user's drafts",

@@ -38,10 +38,10 @@ class Host(FakeWorkbench):
         self.made.append(super().start(prompt, method, **asked))
         return self.made[-1]
 
-    def forget(self, run: Any) -> None:
+    def drop_run(self, run: Any) -> None:
         pass
 
-    def others_run(self, besides: Any = None) -> bool:
+    def has_other_runs(self, excluding: Any = None) -> bool:
         return self.busy.pop(0) if self.busy else False
 
 

@@ -65,10 +65,10 @@ class Device:
         made.reason = self.reason
         return made
 
-    def forget(self, run: Any) -> None:
+    def drop_run(self, run: Any) -> None:
         self.forgotten += 1
 
-    def others_run(self, besides: Any = None) -> bool:
+    def has_other_runs(self, excluding: Any = None) -> bool:
         return self.busy.pop(0) if self.busy else False
 
 
@@ -159,13 +159,13 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
         assert news.estimate is not None
         own = [run for run in backend._runs.active() if run.background]
         other = bench.start("The fox", "autoregressive", max_new_tokens=400)
-        assert backend.others_run()
+        assert backend.has_other_runs()
         waits = next(news for news in pairs if news.waiting)
         assert len(waits.ratios) >= 1
         assert all(run.ended for run in own)
         other.pause()
         until = time.monotonic() + 60
-        while backend.others_run():
+        while backend.has_other_runs():
             assert time.monotonic() < until
         assert next(news for news in pairs if len(news.ratios) > len(waits.ratios)), (
             "one that stands paused is no hindrance"

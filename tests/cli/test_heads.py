@@ -16,7 +16,7 @@ from workbench.methods import registry
 from workbench.models.bundle import bundled_folder
 from workbench.models.checkpoints import user_heads
 
-pytestmark = pytest.mark.usefixtures("nothing_chosen")
+pytestmark = pytest.mark.usefixtures("no_user_heads")
 
 
 def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(

@@ -19,7 +19,7 @@ def test_the_suite_writes_its_report_and_docs_make_the_board(
 ) -> None:
     monkeypatch.setattr(verifier_suite, "NODES", 8)
     monkeypatch.setattr(verifier_suite.run_suite, "__defaults__", (7, (32,), (), lambda words: None))
-    monkeypatch.setattr("workbench.models.model_index.here", lambda model: None)
+    monkeypatch.setattr("workbench.models.model_index.local_folder", lambda model: None)
     monkeypatch.setattr("workbench.models.model_index.packaged_file", lambda model: None)
     where = tmp_path / "verifiers.json"
     done = workbench("bench", "--suite", "verifiers", "--repeats", "1", "--out", str(where))

@@ -44,7 +44,7 @@ def test_objects_created_during_start_are_frozen() -> None:
 def test_app_is_built_with_garbage_collection_paused() -> None:
     [main] = [f for f in ast.parse((ROOT / "app.py").read_text()).body if getattr(f, "name", "") == "main"]
     blocks = [
-        block for block in ast.walk(main) if isinstance(block, ast.With) and "uncollected_and_frozen" in ast.dump(block)
+        block for block in ast.walk(main) if isinstance(block, ast.With) and "pause_and_freeze_gc" in ast.dump(block)
     ]
     made = {call.func.attr for block in blocks for call in ast.walk(block) if isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)}  # fmt: skip

@@ -271,7 +271,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(switching, "prefill_pictures", fail)
+    monkeypatch.setattr(switching, "prefill_images", fail)
     row.change(image_change=create_image_change(seeing, request, (noise_image(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))
@@ -332,7 +332,7 @@ def test_a_prefill_that_fails_gives_its_slot_back(
         return fail
 
     monkeypatch.setattr(runner, "forward", failing(runner.forward))
-    monkeypatch.setattr(draft_model_cache, "prefill_pictures", failing(draft_model_cache.prefill_images))
+    monkeypatch.setattr(draft_model_cache, "prefill_images", failing(draft_model_cache.prefill_images))
     engine = Engine(models)
     row = engine.submit(make_request(method, models, 8))
     while row.status not in ENDED:

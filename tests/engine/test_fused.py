@@ -392,7 +392,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.mark.unchecked
-@pytest.mark.usefixtures("own_cache")
+@pytest.mark.usefixtures("temporary_disk_cache")
 def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models) -> None:
     """All methods at once in one batch, and every third one alone."""
     methods, prompt = model_helpers.text_methods(), model_helpers.repeating_prompt(13, period=5)

@@ -21,7 +21,7 @@ from workbench.methods import registry
 from workbench.models.bundle import bundled
 from workbench.trace.metrics import summary
 
-pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("temporary_disk_cache")]
 PROMPT = model_helpers.repeating_prompt(13, period=5)
 
 every_method = pytest.mark.parametrize("method", model_helpers.text_methods(), ids=lambda method: method.name)

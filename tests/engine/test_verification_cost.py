@@ -99,7 +99,7 @@ def test_verification_kernels_are_compiled_before_the_first_round(
 
     noted(distributions, "look")
     noted(distributions, "weigh")
-    noted(optimal_two, "_found_compiled")
+    noted(optimal_two, "_search_weights_compiled")
     engine = Engine(make_small_models(vocabulary))
     assert called == ["look", "weigh", "weigh"] * (vocabulary == 2048)
     called.clear()
@@ -108,4 +108,4 @@ def test_verification_kernels_are_compiled_before_the_first_round(
     monkeypatch.setattr(engine._decoder(row.configured_method), "step", lambda rows: True)
     engine.step()
     assert row.committed
-    assert called == ["_found_compiled"]
+    assert called == ["_search_weights_compiled"]

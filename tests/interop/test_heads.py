@@ -26,7 +26,7 @@ from workbench.models.checksums import checksum_problem
 from workbench.models.loading import find_heads
 from workbench.training.heads.artefact import load_net, save_net, shrink
 
-pytestmark = pytest.mark.usefixtures("nothing_chosen")
+pytestmark = pytest.mark.usefixtures("no_user_heads")
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from workbench.engine import Engine, Models, Request, Runner, Sequence
 from workbench.methods import registry
 from workbench.trace.metrics import summary
 
-pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("temporary_disk_cache")]
 PROMPT = model_helpers.repeating_prompt(13, period=5)
 N_LAYERS = 3
 SAMPLED = SamplingParams(temperature=0.9, top_k=20)

@@ -273,7 +273,7 @@ def test_flash_looks_with_the_first_of_its_queries() -> None:
 def test_flash_trains_every_size_of_its_latents() -> None:
     net = net_of(FlashNet, latents=4)
     generator = torch.Generator().manual_seed(0)
-    sizes = [net.practise(2, lambda *shape: torch.rand(shape, generator=generator), 0) for _ in range(300)]
+    sizes = [net.sample_options(2, lambda *shape: torch.rand(shape, generator=generator), 0) for _ in range(300)]
     counts = Counter(sizes)
     assert set(counts) == {1, 2, 4}
     assert min(counts.values()) > 60

@@ -124,7 +124,7 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
         rewound += len(row.trace.rounds[-1].emitted) < 5
         text = state.read(row)
         state.catch_up(row)
-        assert state.fed == text[:-1]
+        assert state.cached_ids == text[:-1]
         said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
         runner.rewind(state.slot, len(text) - 1)
         torch.testing.assert_close(

@@ -265,7 +265,7 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models)
         assert state.slot.scratch == 0, "nothing half read is left"
         text = state.read(row)
         state.catch_up(row)
-        assert state.fed == text[:-1]
+        assert state.cached_ids == text[:-1]
         assert state.slot.length == len(text) - 1
     assert stopped > 2
 

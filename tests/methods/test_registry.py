@@ -59,7 +59,7 @@ def test_a_file_registers_its_methods_and_again_after_an_edit(file: Path) -> Non
 
 def test_the_environment_names_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.OWN_METHODS, str(file))
-    monkeypatch.setattr(registry, "_begun", False)  # as in a new process
+    monkeypatch.setattr(registry, "_is_loaded", False)  # as in a new process
     assert "my-stutter" in registry.names()
     assert registry.names()[0] == "autoregressive", "one's own come after the catalogue"
 
@@ -74,7 +74,7 @@ def test_a_file_of_the_environment_may_derive_its_method_from_another(
         encoding="utf-8",
     )
     monkeypatch.setenv(registry.OWN_METHODS, str(file))
-    monkeypatch.setattr(registry, "_begun", False)
+    monkeypatch.setattr(registry, "_is_loaded", False)
     mine = registry.get("my-tree")
     assert mine.drafter == registry.get("draft-tree").drafter
     assert registry.get("draft-tree").claims
@@ -140,7 +140,7 @@ def test_a_module_that_is_named_twice_keeps_its_methods(file: Path, monkeypatch:
         assert registry.load(name) == ["my-stutter"]
         assert registry.get("my-stutter").title == "TITLE"
         monkeypatch.setenv(registry.OWN_METHODS, f"{name}:{name}")
-        monkeypatch.setattr(registry, "_begun", False)
+        monkeypatch.setattr(registry, "_is_loaded", False)
         assert registry.names().count("my-stutter") == 1
     finally:
         sys.modules.pop(name, None)
@@ -189,7 +189,7 @@ def test_of_several_threads_that_ask_first_one_loads_the_catalogue(monkeypatch: 
         return registry.names()
 
     monkeypatch.setattr(registry, "_register", slowly)
-    monkeypatch.setattr(registry, "_begun", False)
+    monkeypatch.setattr(registry, "_is_loaded", False)
     registry._catalogue.cache_clear()
     with ThreadPoolExecutor(3) as pool:
         assert all(sorted(asked.result()) == sorted(known) for asked in [pool.submit(names) for _ in range(3)])

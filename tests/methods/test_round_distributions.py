@@ -44,7 +44,7 @@ from workbench.methods.drafters.draft_tree import SampledTree
 from workbench.methods.tree_builders.chain import Chain
 from workbench.methods.verifiers.exact import Exact
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("temporary_disk_cache")]
 PENALISED = SamplingParams(temperature=1.0, repetition_penalty=1.8)
 DEPTH = 2
 FEW, DRAFTS = 10, 300

@@ -25,7 +25,7 @@ from workbench.methods.tree_builders.sequoia import PRIOR_TESTS, Sequoia, Sequoi
 from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path
 from workbench.models.pass_costs import Costs, costs_of
 
-pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.unchecked, pytest.mark.usefixtures("temporary_disk_cache")]
 CARD = (0.6, 0.2, 0.1, 0.05)
 
 

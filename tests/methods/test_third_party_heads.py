@@ -23,7 +23,7 @@ from workbench.models.checkpoints import user_heads
 from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.loading import HeadInfo, find_heads
 
-pytestmark = pytest.mark.usefixtures("nothing_chosen")
+pytestmark = pytest.mark.usefixtures("no_user_heads")
 
 
 @pytest.fixture(scope="module")

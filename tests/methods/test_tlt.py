@@ -234,7 +234,7 @@ def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.Mon
         return step(self, *args)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    monkeypatch.setattr(spot, "OF_FEATURES", 100.0)
+    monkeypatch.setattr(spot, "FEATURE_LOSS_WEIGHT", 100.0)
     run_batch(models, rate=0.0, warm=True)
     TLT(warm=True).train_between_batches(models, 3)
     assert norms == pytest.approx([0.5] * 3, rel=1e-4)

@@ -183,7 +183,7 @@ class ConcurrencyClient:
         self.now = self.most = 0
         self.lock = threading.Lock()
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
         if seconds:
             self.meter.charge(user, seconds, SECONDS)
         else:

@@ -86,7 +86,7 @@ class Limited:
     def __init__(self, problem: Exception | None = None) -> None:
         self.problem = problem
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         """Requests that are no runs are let in."""
 
     def targets(self) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ class Metered(Limited):
         super().__init__()
         self.meter = RateLimiter(Limits(requests_per_minute=3))
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         self.meter.admit_request(user, counted=counted)
 
 

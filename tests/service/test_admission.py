@@ -44,7 +44,7 @@ def test_forty_users_of_ten_methods_have_rows_in_turn_and_none_loses_its_own(
     assert (health["rows"], health["queue"]) == (ROWS, PLACES - ROWS)
     assert len(refused) == USERS - PLACES
     assert all(error.retry_after_s for error in refused)
-    assert [made.place(run) for run in runs[ROWS:]] == [(i + 1, PLACES - ROWS) for i in range(PLACES - ROWS)]
+    assert [made.queue_position(run) for run in runs[ROWS:]] == [(i + 1, PLACES - ROWS) for i in range(PLACES - ROWS)]
     for run in runs[:ROWS]:
         run.resume()
     most = 0

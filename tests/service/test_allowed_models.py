@@ -45,7 +45,7 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
         assert answers[-1].json()["usage"]["completion_tokens"] == 2
         answers.append(asyncio.run(ask("GET", f"/v1/models/{model}")))
         assert answers[-1].json()["id"] in mine
-    assert {entry["name"] for entry in bench.loaded()} >= set(mine)
+    assert {entry["name"] for entry in bench.loaded_models()} >= set(mine)
     headers = [run.trace.header for run in bench._runs._by_id.values() if run.trace is not None]
     assert {header.target for header in headers} == set(mine)
     for unknown in (str(tmp_path / "another"), "another"):

@@ -90,7 +90,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
     with pytest.raises(DisconnectedError):
         run.explain()
     DISCONNECTED.reset(token)
-    assert (run.explained, run.trace.attribution) == (None, None)  # type: ignore[union-attr]
+    assert (run.explain_progress, run.trace.attribution) == (None, None)  # type: ignore[union-attr]
     assert run.explain() == {"done": True}
     run.explain()
     with pytest.raises(CapacityError, match="4 requests per minute"):

@@ -81,7 +81,7 @@ def test_a_hub_model_runs_under_its_own_name_and_again_without_network(
     options: dict[str, Any] = {"target": "owner/good", "drafter": "owner/good", "max_new_tokens": 8}
     trace = bench.start(PROMPT, "draft-model", **options).wait(60)
     assert (trace.header.target, trace.header.drafter) == ("owner/good", "owner/good")
-    assert {entry["name"] for entry in bench.loaded()} == {"owner/good"}
+    assert {entry["name"] for entry in bench.loaded_models()} == {"owner/good"}
     assert any(t["name"] == "owner/good" and t["kind"] == "hub" for t in bench.targets())
     repos.close()
     bench.unload("owner/good")

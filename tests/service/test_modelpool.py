@@ -41,7 +41,7 @@ def size(folder: str) -> int:
 
 
 def names(bench: Backend) -> set[str]:
-    return {entry["name"] for entry in bench.loaded()}
+    return {entry["name"] for entry in bench.loaded_models()}
 
 
 def run_on(bench: Backend, target: str, **options: Any) -> Any:
@@ -95,7 +95,7 @@ def test_models_are_loaded_once_for_all_who_ask(
     runs = [bench.start(PROMPT, "draft-model", max_new_tokens=3, user=f"user {i}") for i in range(6)]
     assert len({tuple(run.wait(60).token_ids) for run in runs}) == 1
     assert len(loads) == 1
-    roles = {entry["role"]: entry for entry in bench.loaded()}
+    roles = {entry["role"]: entry for entry in bench.loaded_models()}
     assert set(roles) == {"target", "drafter"}
     assert all(entry["bytes"] > 0 and entry["runs"] == 0 and entry["idle_s"] >= 0 for entry in roles.values())
 
@@ -211,13 +211,13 @@ def test_unloading_is_refused_while_runs_use_the_model(backend: Callable[..., Ba
     bench = backend()
     run = run_on(bench, twins[0], paused=True)
     wait_until(lambda: run.state == "paused")
-    assert [entry["runs"] for entry in bench.loaded()] == [1]
+    assert [entry["runs"] for entry in bench.loaded_models()] == [1]
     with pytest.raises(CapacityError, match="in use by 1 run"):
         bench.unload(twins[0])
     run.cancel()
     wait_until(lambda: run.ended)
     bench.unload(twins[0])
-    assert bench.loaded() == []
+    assert bench.loaded_models() == []
     with pytest.raises(UnknownNameError, match="not loaded"):
         bench.unload(twins[0])
 
@@ -241,7 +241,7 @@ def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
         patch.setattr(pretrained, "pack", lambda model: fail())
         with pytest.raises(CapacityError, match=r"no memory left for .*smaller model"):
             bench.load()
-    assert bench.loaded() == []
+    assert bench.loaded_models() == []
     assert len(bench.start(PROMPT, "draft-model", max_new_tokens=3).wait(120).token_ids) == 3
 
 

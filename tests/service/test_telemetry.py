@@ -131,7 +131,7 @@ def test_health_tells_a_dead_engine_from_a_busy_one(
     assert bench.health()["status"] == "failing"
     bench._engine_thread.failures = 0
     bench._engine_thread.beat -= 1000
-    monkeypatch.setattr(bench._engine_thread, "_turn", lambda: True)
+    monkeypatch.setattr(bench._engine_thread, "_run_iteration", lambda: True)
     wait_until(lambda: bench.health()["status"] in ("stalled", "ok"))
     bench.close()
     assert bench.health()["status"] == "down"

@@ -100,9 +100,9 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
     seen: list[tuple[bool, float | None]] = []
 
     def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> dict[str, Any]:
-        seen.append((timed.ended, run.explained))
+        seen.append((timed.ended, run.explain_progress))
         told(0.5)
-        seen.append((timed.ended, run.explained))
+        seen.append((timed.ended, run.explain_progress))
         return {}
 
     monkeypatch.setattr(run_control, "explain", explain)
@@ -113,12 +113,12 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
     asking.start()
     wait_until(lambda: bench._timing._waiting == 1)
     assert not seen
-    assert run.explained == 0.0
+    assert run.explain_progress == 0.0
     timed.resume()
     timed.wait(60)
     asking.join(30)
     assert seen == [(True, 0.0), (True, 0.5)]
-    assert run.explained is None
+    assert run.explain_progress is None
 
 
 def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:

@@ -33,7 +33,7 @@ def main() -> None:
     import zero_world
 
     patch_cuda_names()
-    zero_world.lend()
+    zero_world.start_device_api()
     os.environ["SPACE_ID"] = "somebody/workbench"
 
     from workbench.ui import space
@@ -42,7 +42,7 @@ def main() -> None:
     import spaces.zero.torch as pretence  # type: ignore[import-not-found]
 
     pretence.init, pretence.move = lambda _: None, keep_on_cpu
-    model = client._lent.loaded["text-target"][0]
+    model = client._models.loaded["text-target"][0]
     assert next(model.parameters()).device.type == "cuda", "models belong on cuda before the launch"
     trace = client.generate("Once upon a time", "draft-model", max_new_tokens=24)
     assert trace.header.device == "cpu", "the device is found in the GPU's process, not before"

@@ -195,7 +195,7 @@ def test_whoever_is_asked_by_others_logs_without_words(
     written: list[str] = []
     monkeypatch.setattr("workbench.service.logs.write_json_logs", lambda: written.append("json"))
     monkeypatch.setattr("workbench.service.logs.write_plain_logs", lambda: written.append("plain"))
-    monkeypatch.setattr("workbench.service.zerogpu.ZeroClient", lambda *_, **__: written.append("made"))
+    monkeypatch.setattr("workbench.service.zerogpu.ZeroGpuBackend", lambda *_, **__: written.append("made"))
     monkeypatch.setattr(
         "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda also: written.append("made"))
     )

@@ -405,7 +405,7 @@ def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monke
     run = store.save(recorded())
     for writer in ("runindex", "store"):
         monkeypatch.setattr(
-            f"workbench.trace.{writer}.write_whole", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))
+            f"workbench.trace.{writer}.write_atomically", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only"))
         )
     assert ids(store) == [run]
     with pytest.raises(WorkbenchError, match="read-only"):

@@ -662,7 +662,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
         with pytest.raises(ParameterError, match="would have no length"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
-    monkeypatch.setattr(pipeline, "evaluate_family", lambda *_: (_ for _ in ()).throw(wrong))
+    monkeypatch.setattr(pipeline, "evaluate_drafters", lambda *_: (_ for _ in ()).throw(wrong))
     with pytest.raises(RuntimeError, match="killed"):
         recipes.run("eagle-3", chosen, quiet)
     monkeypatch.undo()

@@ -199,7 +199,7 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
     said = unrolled.pad_and_stack([course.target_tokens(row) for row in rows])
     batch = unrolled.Batch(rows, ids, course.teacher.embedding[ids], features, answer, said)
     anchors, is_there = module.drawn(answer, None)
-    known = module.in_sight(anchors.shape, SIZES["block"], None)
+    known = module.sample_visible(anchors.shape, SIZES["block"], None)
     for place, (_, at) in enumerate(found[0](batch, None), 1):
         use = is_there & module.still(answer, place - 1).gather(1, anchors) & ~known[..., place]
         row, column = use.nonzero().unbind(1)

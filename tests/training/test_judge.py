@@ -52,7 +52,7 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
     monkeypatch.setattr(swaps, "final_answer", lambda instance, text: text[-1:] or None)
     monkeypatch.setattr(swaps, "is_text", lambda instance: False)
     monkeypatch.setattr(swaps, "_text", lambda models, ids: letters(ids))
-    monkeypatch.setattr(swaps, "encode_turn", lambda tokenizer, text: [LETTERS.index(letter) for letter in text])
+    monkeypatch.setattr(swaps, "encode_message", lambda tokenizer, text: [LETTERS.index(letter) for letter in text])
     assert models.drafter is not None
     kinds: set[bool] = set()
     for prompt in ("dbe", "bcf", "eed", "fcb", "ddc"):

@@ -159,7 +159,7 @@ def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
     figures = []
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(drafter, "load_models", lambda name, *_: load_models(name, None, "cpu", "float32"))
-        monkeypatch.setattr(texts, "read_one", partial(_read_here, device))
+        monkeypatch.setattr(texts, "compute_hidden_states", partial(_read_here, device))
         more = {"vocabulary": 600, "hidden": 16, "layers": 1, "inner": 24, "head_size": 8, "positions": 64,
                 "made": made}  # fmt: skip
         options = short_run_options(target, readings, tmp_path / device, device, **more)

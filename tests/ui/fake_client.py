@@ -213,7 +213,7 @@ class FakeRun:
                     self.changes.append(Change(name, self.params.get(name), value))
                     self.params[name] = value
 
-    explained: float | None = None
+    explain_progress: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -398,7 +398,7 @@ class FakeWorkbench:
             raise UnknownNameError(f"There is no run {run_id!r}.", "It may have been removed; start it again.")
         return self.runs[run_id]
 
-    def pairing(
+    def stream_pairs(
         self, prompt: Any, method: str, params: Any, max_new_tokens: int = 128, stopped: Any = bool, **_: Any
     ) -> Iterator[Pairs]:
         """The first measurement of so many tokens finds the device taken after four pairs; the next one ends."""
@@ -413,7 +413,7 @@ class FakeWorkbench:
             yield Pairs(ratios, "waits: another run has the device", True)
         yield Pairs(ratios, "", False, "stopped" if first else "the interval lies on one side of 1×")
 
-    def recommending(
+    def stream_recommendation(
         self, prompts: Any, *, seconds: float = 60.0, stopped: Any = bool, target: str | None = None, **_: Any
     ) -> Iterator[Advice]:
         """Two methods, one of them faster; a prompt that says "too long" is."""
@@ -430,7 +430,7 @@ class FakeWorkbench:
             yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
         yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)
 
-    offers = frozenset({"pairing", "recommending", "heads"})
+    capabilities = frozenset({"pairing", "recommending", "heads"})
     ready = True
     hub_only = False
     limits = Limits()
@@ -438,16 +438,16 @@ class FakeWorkbench:
     def definitions(self) -> dict[str, dict[str, str]]:
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         return {}
 
     def estimate(self, request: dict[str, Any]) -> str:
         return ""
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         pass
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
         pass
 
     def metrics_text(self) -> str:
@@ -462,13 +462,13 @@ class FakeWorkbench:
     def unload(self, target: str) -> None:
         raise UnknownNameError(f"{target} is not loaded.", "Nothing is.")
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         return []
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
         raise PromptError("The synthetic target has no chat format.", "Write a prompt.")
 
-    def comparing(
+    def stream_comparison(
         self, prompts: Any, lanes: Any, *, stopped: Any = bool, user: str = "local", **settings: Any
     ) -> Iterator[Step]:
         raise WorkbenchError("Nothing is measured here.", "Use a backend.")

@@ -22,9 +22,9 @@ from workbench.ui.saved_runs import SavedRunsView
 class RecordingClient(FakeWorkbench):
     """Keeps what it is asked to measure."""
 
-    def recommending(self, prompts: Any, **options: Any) -> Any:
+    def stream_recommendation(self, prompts: Any, **options: Any) -> Any:
         self.prompts, self.options = prompts, options
-        return super().recommending(prompts, **options)
+        return super().stream_recommendation(prompts, **options)
 
 
 def collect_messages(view: RecommendationView, mine: bool = True, **request: Any) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def test_the_last_runs_are_their_own_users_alone(
     run.wait()
     assert run.trace is not None
     kept = SavedRunsView(True).keep({"trace": run.trace.to_wire()})["id"]
-    monkeypatch.setattr("workbench.bench.recommend.of_kept_runs", lambda target, last: [_Run(kept, [1, 2])])
+    monkeypatch.setattr("workbench.bench.recommend.saved_run_prompts", lambda target, last: [_Run(kept, [1, 2])])
     collect_messages(view, last=3)
     assert client.prompts == [(kept, [1, 2])]
     assert "user of this machine" in collect_messages(view, mine=False, last=3)[-1]["error"]["message"]
@@ -131,7 +131,7 @@ class EndlessClient(FakeWorkbench):
         super().__init__(pace=0.0)
         self.begun, self.stopped = threading.Event(), threading.Event()
 
-    def recommending(self, prompts: Any, *, stopped: Any, **options: Any) -> Any:
+    def stream_recommendation(self, prompts: Any, *, stopped: Any, **options: Any) -> Any:
         self.begun.set()
         deadline = time.monotonic() + 5
         while not stopped() and time.monotonic() < deadline:

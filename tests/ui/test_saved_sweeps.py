@@ -142,7 +142,9 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
     theirs = tmp_path_factory.mktemp("theirs")
     monkeypatch.setattr(tab, "visitors_folder", lambda: theirs)
     monkeypatch.setattr(tab, "FOLDERS", 1)
-    monkeypatch.setattr("workbench.bench.sweep.here", lambda *_: fake_workers("float32", "2026-11-22 10:00 UTC"))
+    monkeypatch.setattr(
+        "workbench.bench.sweep.backend_workers", lambda *_: fake_workers("float32", "2026-11-22 10:00 UTC")
+    )
     demo, port = build(FakeWorkbench()), serving.free_port()
     demo.launch(server_port=port, quiet=True, **space.launch_options(FakeWorkbench(), AccessControl(open=True)))
 

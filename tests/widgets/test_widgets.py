@@ -81,7 +81,7 @@ class FakeClient:
 
     offers, hub_only = frozenset[str](), False
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         return {}
 
     def targets(self) -> list[dict[str, Any]]:
@@ -289,7 +289,7 @@ class Wire:
         live.send = lambda content, buffers=None: self.sent.append(content)
 
     def ask(self, call: str, **payload: Any) -> Any:
-        self.live._hear(self.live, {"id": call, "call": call, "payload": payload}, [])
+        self.live._on_message(self.live, {"id": call, "call": call, "payload": payload}, [])
         return wait_until(lambda: [m for m in self.sent if m.get("id") == call])[-1]["answer"]
 
     def rounds(self) -> list[list[int]]:
@@ -342,7 +342,7 @@ def test_a_widget_knows_its_own_runs_only_and_answers_errors_in_words(run: FakeR
     assert "does not have that run" in wire.ask("control", run="another", action="cancel")["error"]["message"]
     assert "no such action" in wire.ask("control", run=run.id, action="__init__")["error"]["message"]
     live = wire.live
-    live._hear(live, {"id": "x", "call": "_follow", "payload": {}}, [])
+    live._on_message(live, {"id": "x", "call": "_follow", "payload": {}}, [])
     assert not [m for m in wire.sent if m.get("id") == "x"], "only what is offered is answered"
     assert run.calls == []
 

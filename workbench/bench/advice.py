@@ -140,7 +140,7 @@ def _steps(
             max_new_tokens=tokens, user=user, is_timed=True,
         )  # fmt: skip
         while True:
-            run = BackendRun(backend, start, stopped, backend.others_run)
+            run = BackendRun(backend, start, stopped, backend.has_other_runs)
             with contextlib.closing(run.follow()) as reasons:
                 yield from reasons
             if run.trace is not None:

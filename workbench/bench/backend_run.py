@@ -24,7 +24,7 @@ class RunBackend(Protocol):
         """Start a generation, see `workbench.service.Backend.start`; `alone=True` gives it the device to itself."""
         ...
 
-    def forget(self, run: Any) -> None:
+    def drop_run(self, run: Any) -> None:
         """Delete an ended run."""
         ...
 
@@ -100,7 +100,7 @@ class BackendRun:
             self.trace = trace
         finally:
             run.cancel()
-            self._backend.forget(run)
+            self._backend.drop_run(run)
 
     def _try_start(self) -> bool:
         if self._stopped():

@@ -70,7 +70,7 @@ class Axis:
 class SweepBackend(Protocol):
     """A backend, or a client of one."""
 
-    def comparing(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
+    def stream_comparison(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
         """See `workbench.client.Workbench.comparing`."""
         ...
 
@@ -99,7 +99,7 @@ class Cell:
         """Return the steps of the comparison of its lane with plain decoding."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
-        return backend.comparing(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
+        return backend.stream_comparison(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ about one time in twenty in total (Pocock 1977, doi:10.1093/biomet/64.2.191, tab
 class SharedBackend(Hosting, Protocol):
     """A backend that reports whether other users' runs are active."""
 
-    def others_run(self, besides: Any = None) -> bool:
+    def has_other_runs(self, excluding: Any = None) -> bool:
         """Return whether another user's run is active that is not one of these measurements."""
         ...
 
@@ -179,7 +179,7 @@ def _run(
     """
     yield now
     start = partial(backend.start, prompt, is_timed=True, max_new_tokens=max_new_tokens, **options)
-    run = BackendRun(backend, start, stopped, backend.others_run)
+    run = BackendRun(backend, start, stopped, backend.has_other_runs)
     with contextlib.closing(run.follow()) as reasons:
         for reason in reasons:
             yield Pairs(now.ratios, reason or now.text, run.run is None)

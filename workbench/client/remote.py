@@ -69,11 +69,11 @@ class RemoteBackend(Connection):
     def device_label(self, target: str | None = None) -> str:
         return self.call("device_label", target)["device_label"]
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         """Return nothing: an app on ZeroGPU refuses missing actions when they are called."""
         return {}
 
-    offers: frozenset[str] = frozenset({"recommending"})
+    capabilities: frozenset[str] = frozenset({"recommending"})
     ready = True
     hub_only = True
     """Unlisted names are Hub ids, never folders on this machine."""
@@ -83,10 +83,10 @@ class RemoteBackend(Connection):
         field_names = {field.name for field in dataclasses.fields(Limits)}
         return Limits(**{name: value for name, value in self.call("limits")["limits"].items() if name in field_names})
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         """Do nothing: the app counts requests itself."""
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
         """Do nothing: the app counts calls itself."""
 
     def health(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class RemoteBackend(Connection):
     def unload(self, target: str) -> None:
         self.call("unload", target)
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         return self.call("loaded")["loaded"]
 
     def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
@@ -140,7 +140,7 @@ class RemoteBackend(Connection):
         """Follow a run that another client started. It continues when this process ends."""
         return self._follow("follow", [run_id])
 
-    def comparing(
+    def stream_comparison(
         self,
         prompts: str | Sequence[Any],
         lanes: Sequence[Any],
@@ -184,7 +184,9 @@ class RemoteBackend(Connection):
     def estimate(self, request: dict[str, Any]) -> str:
         return ""
 
-    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Pairs]:
+    def stream_pairs(
+        self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
+    ) -> Iterator[Pairs]:
         """Raise MethodUnavailableError: pairs are measured only in the process that has the models."""
         raise MethodUnavailableError(
             "A speed-up can be measured in pairs only in the process that has the models.", "Use `compare`."
@@ -196,7 +198,7 @@ class RemoteBackend(Connection):
             "Heads can be chosen only on the server's machine.", "Start the server with --head FOLDER."
         )
 
-    def recommending(
+    def stream_recommendation(
         self, prompts: Sequence[Any], *, user: str = LOCAL, stopped: Callable[[], bool] = lambda: False, **options: Any
     ) -> Iterator[Advice]:
         """Yield the steps of a recommendation in the app; closing the iterator ends it. The app sets `user` itself."""

@@ -53,7 +53,7 @@ class RemoteRun:
     def ended(self) -> bool:
         return self.state in wire.ENDED
 
-    explained = None
+    explain_progress = None
 
     @property
     def message(self) -> str:

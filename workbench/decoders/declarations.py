@@ -178,9 +178,11 @@ class Claim:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the claim as JSON values, without the function."""
-        return {k: v for k, v in asdict(self).items() if k not in ("measure", "needs", "why", "why_on")} | {
-            "name": self.name
-        }
+        return {
+            k: v
+            for k, v in asdict(self).items()
+            if k not in ("measure", "needs", "explanation", "explanation_by_column")
+        } | {"name": self.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.kernels.device_clock import Clock
     from workbench.models.loading import Models
 
-Guard = Callable[["Row", Callable[[], object]], bool]
+Guard = Callable[["Sequence", Callable[[], object]], bool]
 """Run a function for one sequence; an error ends only that sequence. Returns whether the sequence continues."""
 
 

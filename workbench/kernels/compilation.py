@@ -66,7 +66,7 @@ def has_tiles() -> bool:
 def may_use_tiles() -> bool:
     """Whether compiled kernels may use AMX tiles; requests permission from the operating system."""
     tiles = load_kernels("amx_tiles")
-    return tiles is not None and has_tiles() and tiles.are_there() and bool(torch.cpu._init_amx())
+    return tiles is not None and has_tiles() and tiles.is_available() and bool(torch.cpu._init_amx())
 
 
 def run_in_parallel(work: Callable[[], Any]) -> None:

@@ -75,7 +75,7 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
     ):
         return None
     summary, arguments = prepare_softmax_summary(logits, k)
-    work = distributions.weigh_halves if logits.dtype == torch.bfloat16 else distributions.weigh
+    work = distributions.summarise_softmax_bf16 if logits.dtype == torch.bfloat16 else distributions.weigh
     if n > MAX_SINGLE_THREADED:
         run_in_parallel(lambda: work(*arguments))
     else:

@@ -338,7 +338,7 @@ class Runner:
                 last_only and not everywhere,
             )
             own_forward = partial(
-                self._own, model, self.cache, taps=frozenset(capture_layers), last_only=last or not head
+                self._own, model, self.cache, capture_layers=frozenset(capture_layers), last_only=last or not head
             )
 
             def read(ids: Tensor, mask: Mask, positions: Tensor, states: Tensor | None) -> Output:

@@ -26,7 +26,7 @@ def make(client: Client, access_control: AccessControl | None = None) -> FastAPI
         middleware=[
             Middleware((access_control or AccessControl()).wrap),
             Middleware(Guard),
-            Middleware(LargeRequests, let_in=make_admit_request(client)),
+            Middleware(LargeRequests, admit_request=make_admit_request(client)),
         ],
         docs_url=None,  # FastAPI's own pages load scripts from a CDN
         redoc_url=None,

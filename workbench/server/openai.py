@@ -179,7 +179,7 @@ class LogprobStream:
     def prompt(self) -> list[Any] | None:
         """Return the log-probabilities of the prompt; None if the request has none."""
         is_requested = self._extras is not None and self._extras.prompt_logprobs is not None
-        return list(self._request.prompt_scores) if is_requested else None
+        return list(self._request.prompt_logprobs) if is_requested else None
 
     def more(self) -> dict[str, Any] | None:
         """Return the log-probabilities of the tokens since the last call; with `echo`, first the prompt's too."""

@@ -61,7 +61,7 @@ class Backend(BaseBackend):
         folders: whether users may name folders and files on this machine; False for a server with other users.
     """
 
-    offers = frozenset({"pairing", "recommending", "heads"})
+    capabilities = frozenset({"pairing", "recommending", "heads"})
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Backend(BaseBackend):
         self._background = BackgroundLoader(self._loading.load, self._pool.room, self._loading.progress)
         self._engine_thread = EngineThread(self._pool, self._runs, self.limits, self._loading.make_room, self._timing)
         self._run_controller = RunController(
-            self._names, self._pool, lambda pair: self.load(*pair), self.let_in, self._timing, self.wake
+            self._names, self._pool, lambda pair: self.load(*pair), self.admit_request, self._timing, self.wake
         )
 
     # -- lists ---------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Backend(BaseBackend):
         """
         self._pool.unload(self._names.resolve(target or self._names.target))
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory: name, role, bytes, dtype, device, runs that use it, idle_s since last use."""
         return self._pool.loaded_models()
 
@@ -251,18 +251,20 @@ class Backend(BaseBackend):
             raise
         return run
 
-    def pairing(self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any) -> Iterator[Any]:
+    def stream_pairs(
+        self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
+    ) -> Iterator[Any]:
         """Measure a speed-up in pairs in the background; see `workbench.bench.pairing.measure_pairs`."""
         from workbench.bench.pairing import measure_pairs  # imported late: few visits need statistics
 
-        self.let_in(options.get("user", LOCAL))
+        self.admit_request(options.get("user", LOCAL))
         return measure_pairs(self, prompt, method, params, **options)
 
-    def recommending(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
+    def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Any]:
         """Measure which method is fastest on prompts; see `workbench.bench.advice.advise`."""
         from workbench.bench.advice import advise  # imported late: few visits need statistics
 
-        self.let_in(options.get("user", LOCAL))
+        self.admit_request(options.get("user", LOCAL))
         return advise(self, prompts, **options)
 
     def has_other_runs(self, excluding: Run | None = None) -> bool:
@@ -310,7 +312,7 @@ class Backend(BaseBackend):
         """Inspect, save, load or reset the state of a run's drafter."""
         return self._run_controller.memory(run, action, data)
 
-    def place(self, run: Run) -> tuple[int, int] | None:
+    def queue_position(self, run: Run) -> tuple[int, int] | None:
         """Return the position of a run in the queue, and the queue's length."""
         return self._engine_thread.queue_position(run)
 
@@ -318,11 +320,11 @@ class Backend(BaseBackend):
         """Wake the engine thread."""
         self._engine_thread.wake()
 
-    def started(self, run: Run) -> None:
+    def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch."""
         self._telemetry.started(run)
 
-    def ended(self, run: Run) -> None:
+    def record_end(self, run: Run) -> None:
         """Record that a run has ended."""
         self._telemetry.ended(run)
         self._runs.settle(run)

@@ -70,7 +70,7 @@ class BaseBackend(ABC):
         limits: limits of users.
     """
 
-    offers: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset()
     ready = True
 
     def __init__(self, limits: Limits | None) -> None:
@@ -133,7 +133,7 @@ class BaseBackend(ABC):
         """Return the definition of each figure, by name: {"title", "formula"}."""
         return {name: {"title": title, "formula": formula} for name, (title, formula) in DEFINITIONS.items()}
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         """Return the run actions that are missing here, with reasons: none."""
         return {}
 
@@ -210,7 +210,7 @@ class BaseBackend(ABC):
         """Compare lanes and return the result; see `workbench.client.Workbench.compare`."""
         from workbench.bench.compare import finish
 
-        return finish(self.comparing(prompts, lanes, **settings), progress)
+        return finish(self.stream_comparison(prompts, lanes, **settings), progress)
 
     def run(self, run_id: str) -> Run:
         """Return a run by its id.
@@ -225,7 +225,7 @@ class BaseBackend(ABC):
         if run.ended:
             self._runs.remove(run)
 
-    def let_in(self, user: str, counted: bool = True) -> None:
+    def admit_request(self, user: str, counted: bool = True) -> None:
         """Count a request that starts no run; with counted=False only check the rate limit.
 
         Raises:
@@ -233,14 +233,14 @@ class BaseBackend(ABC):
         """
         self._runs.rate_limiter.admit_request(user, counted=counted)
 
-    def let_call(self, user: str, seconds: float = 0.0) -> None:
+    def charge_call(self, user: str, seconds: float = 0.0) -> None:
         """Charge an address for a page's call, or with 0 s check whether it may make one; see `client.protocol`."""
         if seconds:
             self._runs.rate_limiter.charge(user, seconds, SECONDS)
         else:
             self._runs.rate_limiter.check(user, SECONDS)
 
-    def comparing(
+    def stream_comparison(
         self,
         prompts: str | Sequence[Any],
         lanes: Sequence[Any],
@@ -252,7 +252,7 @@ class BaseBackend(ABC):
         """Compare lanes, one run at a time on the device; see `workbench.bench.compare.measure`."""
         from workbench.bench.compare import measure  # imported late: few visits need statistics
 
-        self.let_in(user)
+        self.admit_request(user)
         decode_all(settings.get("images") or ())  # reports invalid images before the first step
         return measure(self, prompts, lanes, stopped=stopped, user=user, **settings)
 

@@ -98,7 +98,7 @@ class Run:
         self.request: Any = None
         self.trace_bytes = self.charged_tokens = 0
         self.is_timed, self.held_s = False, 0.0
-        self.explained: float | None = None
+        self.explain_progress: float | None = None
         self.pace, self.background = 0.0, False
         self._host = host
         self._progress: Progress | None = None

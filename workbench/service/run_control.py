@@ -171,14 +171,14 @@ class RunController:
 
         def report(done: float) -> None:
             check_connected()
-            run.explained = done
+            run.explain_progress = done
 
         report(0.0)
         try:
             with self._explain_lock.hold(run.user, check_connected), self._timing.exclude_timed_runs():
                 run.trace.attribution = explain(models, run.request, run.trace, configured.drafter, report)
         finally:
-            run.explained = None
+            run.explain_progress = None
         return run.trace.attribution
 
 

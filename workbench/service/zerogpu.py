@@ -55,7 +55,7 @@ class ZeroGpuBackend(BaseBackend):
         ModelError: no target could be loaded.
     """
 
-    offers = frozenset({"estimate"})
+    capabilities = frozenset({"estimate"})
     hub_only = True
     """Names are never looked up in folders: only loaded models can be used."""
 
@@ -96,7 +96,7 @@ class ZeroGpuBackend(BaseBackend):
         """Return a label with device and dtype, which are the same for all targets."""
         return f"ZeroGPU · {self._models.kind}"
 
-    def barred(self) -> dict[str, str]:
+    def unavailable_actions(self) -> dict[str, str]:
         """Return the run actions that are missing on ZeroGPU, with the reason."""
         return dict.fromkeys(("pause", "step", "change", "pace", "memory"), REASON)
 
@@ -123,7 +123,7 @@ class ZeroGpuBackend(BaseBackend):
         """Raise ModelError: models stay loaded on ZeroGPU."""
         raise ModelError("Models stay loaded on ZeroGPU.", "No action is needed: they cost no GPU time.")
 
-    def loaded(self) -> list[dict[str, Any]]:
+    def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory."""
         return self._models.sizes()
 
@@ -224,7 +224,7 @@ class ZeroGpuBackend(BaseBackend):
             failed = trace.footer.reason == "error"
             run.end(ERROR if failed else "finished", WorkbenchError(trace.footer.error) if failed else None)
 
-    def pairing(self, *args: Any, **named: Any) -> Any:
+    def stream_pairs(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: it would need minutes of GPU time."""
         raise MethodUnavailableError("A speed-up cannot be measured in pairs here: it takes minutes.", REASON)
 
@@ -232,7 +232,7 @@ class ZeroGpuBackend(BaseBackend):
         """Raise MethodUnavailableError: heads cannot be trained or chosen on ZeroGPU."""
         raise MethodUnavailableError("Heads cannot be trained or chosen here.", REASON)
 
-    def recommending(self, *args: Any, **named: Any) -> Any:
+    def stream_recommendation(self, *args: Any, **named: Any) -> Any:
         """Raise MethodUnavailableError: it would need minutes of GPU time."""
         raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
 
@@ -259,17 +259,17 @@ class ZeroGpuBackend(BaseBackend):
         """Raise MethodUnavailableError: the drafter's state is in another process."""
         raise MethodUnavailableError("The drafter's state cannot be accessed: it is in another process.", REASON)
 
-    def place(self, run: Run) -> tuple[int, int] | None:
+    def queue_position(self, run: Run) -> tuple[int, int] | None:
         """Return None: the queue is ZeroGPU's own, and its length is unknown."""
         return None
 
     def wake(self) -> None:
         """Do nothing: there is no engine thread."""
 
-    def started(self, run: Run) -> None:
+    def record_start(self, run: Run) -> None:
         """Do nothing."""
 
-    def ended(self, run: Run) -> None:
+    def record_end(self, run: Run) -> None:
         """Complete the footer of an ended run, and return unused tokens."""
         trace = run.trace
         if trace is not None and not trace.footer.reason:

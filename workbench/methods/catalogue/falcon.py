@@ -96,7 +96,7 @@ METHOD = Method(
         ),
         Claim(
             "tokens drafted / passes of the drafter, chains of six", "blocks of two tokens, one pass each", 2.0, 2.0,
-            "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_a_pass(**CHAIN),
+            "Gao et al. 2024, arXiv:2412.12639, §3", lambda lab: lab.drafted_per_pass(**CHAIN),
             key="one-pass", by_construction="one pass of the head writes a block of two tokens",
         ),
     ),

@@ -80,7 +80,7 @@ METHOD = Method(
             1.5,
             2.0,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, abstract",
-            lambda lab: lab.estranged().speed(),
+            lambda lab: lab.with_other_vocabulary_drafter().speed(),
             timed=True,
             explanation=("2026-11-26 17:12 UTC", DEAR),
             explanation_by_column={"smollm2": ("2026-11-26 17:13 UTC", STORIES)},
@@ -91,7 +91,9 @@ METHOD = Method(
             None,
             None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3 (direction)",
-            lambda lab: lab.estranged().tau_over("omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0),
+            lambda lab: lab.with_other_vocabulary_drafter().tau_over(
+                "omnidraft", {"depth": 4}, {"depth": 4, "merge": False}, 0.0
+            ),
             key="merging",
             explanation=("2026-11-26 14:32 UTC", LARGER),
             explanation_by_column={"smollm2": ("2026-11-26 14:34 UTC", FREQUENT)},
@@ -103,7 +105,7 @@ METHOD = Method(
             None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (direction)",
             lambda lab: (
-                lab.estranged()
+                lab.with_other_vocabulary_drafter()
                 .on("records")
                 .tau_over(
                     "omnidraft",
@@ -120,7 +122,7 @@ METHOD = Method(
             None,
             None,
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.3 (direction)",
-            lambda lab: lab.estranged().accepted_a_pass_over(
+            lambda lab: lab.with_other_vocabulary_drafter().accepted_per_pass_over(
                 {"policy": "fixed", "depth": 4, "stop": 0.4, "warm": True}, {"policy": "fixed", "depth": 4}
             ),
             key="stops",

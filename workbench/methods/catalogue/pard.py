@@ -106,7 +106,7 @@ METHOD = Method(
             12.0,
             12.0,
             "An et al. 2025, arXiv:2504.18583, §3.1; 12 by default in the released code",
-            lambda lab: lab.drafted_a_pass(depth=12),
+            lambda lab: lab.drafted_per_pass(depth=12),
             key="one-pass",
             by_construction="the head writes all 12 tokens in one pass; texts that end earlier need fewer",
         ),

@@ -66,7 +66,7 @@ METHOD = Method(
             "τ / τ of token recycling, temperature 1, drafts of 16 nodes, 8 trajectories of each problem",
             "reasoning models of 7B and 14B, one trajectory; throughput over other methods", 1.14, 1.28,
             "Song et al. 2025, arXiv:2506.04708, abstract (14 to 28 % more throughput than other methods)",
-            lambda lab: lab.trajectories(8).tau_over(
+            lambda lab: lab.with_trajectories(8).tau_over(
                 "token-recycling", {"depth": 5, "nodes": 16, "warm": True}, {"depth": 5, "nodes": 16, "warm": True}, 1.0
             ),
         ),
@@ -74,7 +74,7 @@ METHOD = Method(
             "τ / τ of trees of the likeliest tokens from the same table, temperature 1, 8 trajectories",
             "reasoning models of 7B and 14B", None, None,
             "Song et al. 2025, arXiv:2506.04708, §3 (direction: stochastic drafts are accepted more often)",
-            lambda lab: lab.trajectories(8).tau_over(
+            lambda lab: lab.with_trajectories(8).tau_over(
                 "stand", {"depth": 5, "warm": True}, {"depth": 5, "grower": "template", "warm": True}, 1.0
             ),
             key="stochastic",

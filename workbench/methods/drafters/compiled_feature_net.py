@@ -86,7 +86,8 @@ class CompiledFeatureNet:
             getattr(kind, name) is getattr(defining, name) for name in INHERITED_METHODS
         )
         is_standard &= all(
-            getattr(kind, name) is getattr(DecoderLayer, name) for name in ("mix", "turned", "mixed", "fed")
+            getattr(kind, name) is getattr(DecoderLayer, name)
+            for name in ("attend", "project_qkv", "add_attention", "apply_mlp")
         )
         biases = {"qkv.bias", "fuse.bias"} & {name for name, _ in net.named_parameters()}
         has_standard_norms = net.norms in (NORMS, NORMS[2:]) and not biases

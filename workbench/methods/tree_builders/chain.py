@@ -67,7 +67,7 @@ class Chain(TreeBuilder):
             sampled,
             growth.source,
             logits=False,
-            keep=row.verifier.reads_laws,
+            keep=row.verifier.reads_draft_probs,
         )
 
 
@@ -149,7 +149,7 @@ def draft_chain(
     ]
     tokens: list[list[Tensor]] = [[] for _ in sequences]
     distributions: list[list[Tensor]] = [[] for _ in sequences]
-    needs_q = [row.verifier.reads_laws for row in sequences]
+    needs_q = [row.verifier.reads_draft_probs for row in sequences]
     states = _States(sequences)
     active = list(range(len(sequences)))
     feed = list(first)

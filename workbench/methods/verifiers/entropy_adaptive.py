@@ -161,7 +161,7 @@ class EntropyAdaptive(Verifier):
             if pen.small:  # it generates at least d tokens: compute their entropies together
                 take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
             is_small.append(pen.small)
-            pens.append(pen.wrote(draft_entropies[node] if pen.small else state.target[node], self))
+            pens.append(pen.after_token(draft_entropies[node] if pen.small else state.target[node], self))
         state.then = pens
         writes = torch.tensor(is_small, device=v.p.device)
         writes &= allowed_mask(v)

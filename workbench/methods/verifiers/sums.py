@@ -50,7 +50,7 @@ def price_of_keeping(
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.threshold_rule_error(tree, p, least, node)
     inputs = select_rows(p, node).numpy(), q.numpy(), q_index.numpy(), least[node].numpy()
-    return _each(len(node), lambda out, taken: overlaps.keeping(*inputs, out, taken))
+    return _each(len(node), lambda out, taken: overlaps.threshold_rule_errors(*inputs, out, taken))
 
 
 def make_ready(device: torch.device) -> None:

@@ -194,7 +194,7 @@ def prepare_training(
     readings = Readings(options.readings, teacher.lm_head.device, options.everywhere)
     held = readings.split_indices(held_out=True)[: options.held]
     module, size = get_training_module(options.method), options.vocabulary
-    if hasattr(module, "keeps"):
+    if hasattr(module, "draft_vocabulary_size"):
         size = module.keeps(options, teacher)
     finished, start_vocab = None, None
     if options.begin is not None:
@@ -210,7 +210,7 @@ def check_loss(options: ChatHeadOptions) -> None:
     Raises:
         ParameterError: this kind has one fixed loss.
     """
-    fixed_loss = getattr(get_training_module(options.method), "ONE_LOSS", "")
+    fixed_loss = getattr(get_training_module(options.method), "FIXED_LOSS", "")
     if fixed_loss and options.loss:
         raise ParameterError(
             f"{options.method} learns by one loss, {fixed_loss}: not by {options.loss}.", "Leave it out."

@@ -134,7 +134,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     out = options.out or options.run or bundled_folder()
     work = options.work / Path(short_name(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
-    if hasattr(module := get_training_module(kind), "exit_of"):
+    if hasattr(module := get_training_module(kind), "default_exit_layer"):
         exit_layer = module.exit_of(shape.num_hidden_layers)
     defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
     check_loss(dataclasses.replace(defaults, loss=options.loss))
@@ -226,4 +226,4 @@ def _heads(width: int, target_heads: int) -> int:
 def _choose_capture_layers(kind: str, options: ChatHeadOptions, layers: int) -> tuple[int, ...]:
     """Return the layers whose hidden states a kind of head reads besides the features."""
     module = get_training_module(kind)
-    return module.taps_of(options, layers) if hasattr(module, "taps_of") else ()
+    return module.choose_capture_layers(options, layers) if hasattr(module, "choose_capture_layers") else ()
