@@ -470,7 +470,7 @@ for seed in range(200):
 
     tree = DraftTree(
         torch.tensor(xs), torch.arange(-1, K - 1), torch.zeros(K), Sampling.SAMPLED, depth=K,
-        q=torch.tensor(qs), q_of=torch.tensor([*range(K), -1]),
+        q=torch.tensor(qs), child_q_rows=torch.tensor([*range(K), -1]),
     )  # fmt: skip
     ruling = recursive_rejection(tree, torch.tensor(ps), torch.tensor(u_stop))
     verdict = walk(tree.parents.tolist(), ruling.accept.tolist(), ruling.stop.tolist(), u.tolist())

@@ -279,10 +279,10 @@ class Lenient(Verifier):
         """Return accept [N], stop [N+1] from the target's distributions v.p [N+1, V] after root and nodes."""
         tree, p, u_stop = v.tree, v.p, v.u_stop
         if not len(tree):
-            return AcceptanceDecision(accept=p.new_zeros(0), stop=pick(p, u_stop))
+            return AcceptanceDecision(accept=p.new_zeros(0), bonus=pick(p, u_stop))
         before, q, x = p[tree.parents + 1], tree.q[tree.q_of[:-1]].to(p.dtype), tree.tokens[:, None]
         accept = (before.gather(1, x) / (self.lenience * q.gather(1, x))).clamp(max=1)[:, 0]
-        return AcceptanceDecision(accept=accept, stop=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_stop))
+        return AcceptanceDecision(accept=accept, bonus=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_stop))
 
 
 # %% [markdown]
@@ -305,7 +305,7 @@ def draw_tokens(verifier, n, seed):
     tokens = pick(laws_q, u_draft[:n])
     tree = DraftTree(
         tokens, torch.arange(-1, n - 1), laws_q.gather(1, tokens[:, None])[:, 0].log(), Sampling.SAMPLED, n,
-        q=laws_q, q_of=torch.cat([torch.arange(n), torch.tensor([-1])]),
+        q=laws_q, child_q_rows=torch.cat([torch.arange(n), torch.tensor([-1])]),
     )  # fmt: skip
     v = Verification(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_stop)
     ruling = verifier.rule(v)
@@ -391,7 +391,7 @@ def engine_counts(configured, runs):
 
 
 lenient = Method(
-    "lenient-draft-model", title="Draft model, lenient", promise=Promise.APPROXIMATE, teaches="",
+    "lenient-draft-model", title="Draft model, lenient", promise=Promise.APPROXIMATE, summary="",
     source=Source("Fast inference from transformers via speculative decoding", "Leviathan et al.", 2023, ""),
     drafter=DraftModel(), verifier=Lenient(), policies=(Fixed(),),
 )  # fmt: skip

@@ -97,7 +97,7 @@ class Echo(Drafter):
 
 
 register(
-    Method("my-echo", title="Echo", promise=Promise.EXACT, teaches="Any drafter is exact; few are good.",
+    Method("my-echo", title="Echo", promise=Promise.EXACT, summary="Any drafter is exact; few are good.",
            source=Source("Notebook 11", "me", 2026, ""), drafter=Echo(), verifier=Lossless(), policies=(Fixed(),)),
     replace=True,  # so that this cell can be run again
 )  # fmt: skip
@@ -207,7 +207,7 @@ class Successor(Drafter):
 
 register(Method(
     "my-successor", title="Successor", promise=Promise.EXACT,
-    teaches="A table of successors costs nothing to ask; what it knows depends on what it has read.",
+    summary="A table of successors costs nothing to ask; what it knows depends on what it has read.",
     idea="The commonest successor of the newest tokens is drafted, and then its successor, and so on.",
     source=Source("Notebook 11", "me", 2026, ""), drafter=Successor(), verifier=Lossless(), policies=(Fixed(),),
 ))
@@ -293,11 +293,11 @@ class Liar(Drafter):
         q = torch.full((1, size), 1 / size, dtype=torch.float64, device=device)
         token = torch.tensor(row.committed[-1:], device=device)
         root, q_of = torch.tensor([-1], device=device), torch.tensor([0, -1], device=device)
-        return DraftTree(token, root, q[0, token].log(), Sampling.SAMPLED, 1, q=q, q_of=q_of, source="my-liar")
+        return DraftTree(token, root, q[0, token].log(), Sampling.SAMPLED, 1, q=q, child_q_rows=q_of, source="my-liar")
 
 
 register(
-    Method("my-liar", title="Liar", promise=Promise.EXACT, teaches="The rule believes the law that it is told.",
+    Method("my-liar", title="Liar", promise=Promise.EXACT, summary="The rule believes the law that it is told.",
            source=Source("Notebook 11", "me", 2026, ""), drafter=Liar(), verifier=Lossless(), policies=(Fixed(),)),
     replace=True,
 )  # fmt: skip
@@ -423,7 +423,7 @@ MyTwo = None  # a subclass of own.Successor
 def two_guesses(drafter_class):
     """Check that the text is exact and that the root has a second child in some round."""
     register(
-        Method("my-checked", title="Checked", promise=Promise.EXACT, teaches="", drafter=drafter_class(),
+        Method("my-checked", title="Checked", promise=Promise.EXACT, summary="", drafter=drafter_class(),
                source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Fixed(),)),
         replace=True,
     )  # fmt: skip
@@ -455,7 +455,7 @@ class TwoSuccessors(own.Successor):
 
 
 register(
-    Method("my-two", title="Two successors", promise=Promise.EXACT, teaches="", drafter=TwoSuccessors(),
+    Method("my-two", title="Two successors", promise=Promise.EXACT, summary="", drafter=TwoSuccessors(),
            source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Fixed(),)),
     replace=True,
 )  # fmt: skip
@@ -516,7 +516,7 @@ def adapts(lengths):
 
     drafter = sys.modules[type(registry.get("my-successor").drafter).__module__].Successor()
     register(
-        Method("my-checked", title="Checked", promise=Promise.EXACT, teaches="", drafter=drafter,
+        Method("my-checked", title="Checked", promise=Promise.EXACT, summary="", drafter=drafter,
                source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Heuristic(), Fixed())),
         replace=True,
     )  # fmt: skip
@@ -530,7 +530,7 @@ adapts(my_lengths)
 from workbench.methods.policies.heuristic import Heuristic
 
 register(
-    Method("my-adaptive", title="Successor, adaptive", promise=Promise.EXACT, teaches="", drafter=own.Successor(),
+    Method("my-adaptive", title="Successor, adaptive", promise=Promise.EXACT, summary="", drafter=own.Successor(),
            source=Source("Notebook 11", "me", 2026, ""), verifier=Lossless(), policies=(Heuristic(), Fixed())),
     replace=True,
 )  # fmt: skip

@@ -37,4 +37,4 @@ class WrongFirstFew(FirstFew):
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
-        return ruling if v.u_bonus is None else replace(ruling, stop=recursive_rejection(v.tree, v.p, v.u_bonus).bonus)
+        return ruling if v.u_bonus is None else replace(ruling, bonus=recursive_rejection(v.tree, v.p, v.u_bonus).bonus)

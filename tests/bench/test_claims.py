@@ -210,7 +210,9 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
 
 def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
     (claim,) = claims.claims_of("prompt-lookup")
-    both = dataclasses.replace(claim, why=("today", "here"), explanation_by_column={"smollm2": ("2026", "there")})
+    both = dataclasses.replace(
+        claim, explanation=("today", "here"), explanation_by_column={"smollm2": ("2026", "there")}
+    )
 
     def why(column: str, value: float, date: str) -> str:
         return claimsboard.claim_entry(both, measured(value), column, {"date": date, "machine": {}})["why"]

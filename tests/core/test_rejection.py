@@ -473,7 +473,7 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
                 DraftTree.from_parents(tokens, parents),
                 sampling=how,
                 q=torch.stack([q[0], *q[[1 + x for x in first]]]),
-                q_of=q_of,
+                child_q_rows=q_of,
             )
             distributions = torch.stack([p[0], *p[[1 + x for x in tokens]]])
             u = torch.zeros(5, dtype=torch.float64)

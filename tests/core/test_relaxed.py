@@ -41,7 +41,9 @@ def run_verifier(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = No
 def sampled_draft(token: int, q: Tensor) -> DraftTree:
     """One token, drawn from q."""
     tree = DraftTree.chain([token])
-    return replace(tree, sampling=Sampling.SAMPLED, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
+    return replace(
+        tree, sampling=Sampling.SAMPLED, q=q[None], child_q_rows=torch.tensor([0, -1]), logq=q[token].log()[None]
+    )
 
 
 def residual_weights(
@@ -212,14 +214,14 @@ def trees(seed: int) -> list[DraftTree]:
     q_of = torch.tensor([0, 1, -1, -1])
     chosen = DraftTree.from_parents(tokens, parents)
     chance = torch.stack([q[0, 0], q[0, 1], q[1, 2]]).log()
-    like = [replace(chosen, sampling=how, q=q, q_of=q_of, logq=chance)
+    like = [replace(chosen, sampling=how, q=q, child_q_rows=q_of, logq=chance)
             for how in (Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT)]  # fmt: skip
     own = replace(
         chosen,
         sampling=Sampling.MIXED,
         q=q,
-        probs_of=torch.tensor([-1, 0, 1]),
-        without=torch.tensor([False, True, False]),
+        node_q_rows=torch.tensor([-1, 0, 1]),
+        without_replacement=torch.tensor([False, True, False]),
     )
     return [chosen, *like, own]
 
@@ -252,7 +254,10 @@ def test_greedy_round_equals_the_targets_choice() -> None:
 def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn() -> None:
     """Its place has no row of laws; the last row of all is not its own."""
     tree = replace(
-        DraftTree.chain([0, 1]), q=torch.tensor([[0.9, 0.1]]), q_of=torch.tensor([0, -1, -1]), sampling=Sampling.MIXED
+        DraftTree.chain([0, 1]),
+        q=torch.tensor([[0.9, 0.1]]),
+        child_q_rows=torch.tensor([0, -1, -1]),
+        sampling=Sampling.MIXED,
     )
     found = threshold_rule_error(tree, torch.tensor([[0.5, 0.5], [0.75, 0.25], [0.5, 0.5]]), torch.zeros(3))
     assert found is not None

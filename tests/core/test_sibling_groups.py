@@ -53,7 +53,7 @@ def mixed_tree(q: Tensor) -> DraftTree:
     """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
     tree = DraftTree.from_parents([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     probs_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
-    return replace(tree, sampling=Sampling.MIXED, q=q[:2], probs_of=probs_of, without=without)
+    return replace(tree, sampling=Sampling.MIXED, q=q[:2], node_q_rows=probs_of, without_replacement=without)
 
 
 CASES = [*cases(verifiers())[0], Case(Nearest(), Sampling.SAMPLED)]
@@ -118,7 +118,7 @@ def sampled_tree(kind: Sampling, q: Tensor) -> DraftTree:
     """Three, one and two children; independent ones may be alike."""
     again = 5 if kind is Sampling.SAMPLED else 7
     tree = DraftTree.from_parents([5, 9, again, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
-    return replace(tree, sampling=kind, q=q[:3], q_of=torch.tensor([0, -1, 1, -1, 2, -1, -1]))
+    return replace(tree, sampling=kind, q=q[:3], child_q_rows=torch.tensor([0, -1, 1, -1, 2, -1, -1]))
 
 
 DISTRIBUTION_KINDS = ["unlike", "filtered", "equal"]
@@ -222,7 +222,7 @@ def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pyte
     logits[3:, 5:900] = -torch.inf
     p, q = logits.softmax(1), ahead.softmax(1)
     by, of = torch.tensor([[0.0], [0.3], [1.0], [2.5], [9.0]]), torch.tensor([4, 2, 0, 1, 3])
-    tree = replace(DraftTree.chain([7, 8, 9, 10, 11]), q=q, q_of=torch.cat([of, torch.tensor([-1])]))
+    tree = replace(DraftTree.chain([7, 8, 9, 10, 11]), q=q, child_q_rows=torch.cat([of, torch.tensor([-1])]))
     least = torch.tensor([0.0, 1e-4, 0.9, 1e-3, 1e-2, 0.5])
 
     def figures(p: Tensor, q: Tensor, logits: Tensor) -> list[Tensor]:

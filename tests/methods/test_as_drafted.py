@@ -58,7 +58,7 @@ def verification(token: int, sampling: SamplingParams, p: torch.Tensor = P) -> V
         DraftTree.chain([token]),
         sampling=Sampling.CHAIN,
         q=Q[None],
-        q_of=torch.tensor([0, -1]),
+        child_q_rows=torch.tensor([0, -1]),
         logq=Q[token].log()[None],
     )
     u = None if sampling.greedy else torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -48,8 +48,8 @@ Kept = Callable[[int, int], int]
 def bare_row() -> Sequence:
     """A row of no request, with what policies read."""
     row: Any = Sequence.__new__(Sequence)
-    row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
-    row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, grower=None)
+    row.trace, row.report, row.state, row.models = SimpleNamespace(decoder_params=[]), RoundReport(), DraftState(), None
+    row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, tree_builder=None)
     return row
 
 

@@ -80,10 +80,10 @@ def sibling_level(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTre
     """Siblings below the root."""
     n = len(tokens)
     tree = DraftTree.from_parents(tokens, [-1] * n)
-    tree = replace(tree, sampling=how, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
+    tree = replace(tree, sampling=how, q=q[None], child_q_rows=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if how is HEAD:
         probs_of = torch.tensor([-1] * (n - 1) + [0])
-        tree = replace(tree, probs_of=probs_of, without=probs_of >= 0)
+        tree = replace(tree, node_q_rows=probs_of, without_replacement=probs_of >= 0)
     return tree
 
 
@@ -315,7 +315,7 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
                 q_of = torch.full((len(tree) + 1,), -1)
                 q_of[inner] = torch.arange(len(inner))
                 distributions = torch.stack([w.q[texts_of(tree)[i]] for i in inner])
-                tree = replace(tree, q=distributions, q_of=q_of, probs_of=None, without=None)
+                tree = replace(tree, q=distributions, child_q_rows=q_of, node_q_rows=None, without_replacement=None)
             yield tree, chance
 
     assert distance(output_distribution(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3

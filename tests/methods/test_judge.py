@@ -60,7 +60,9 @@ def run_judge(
 
 def sampled_draft(token: int) -> DraftTree:
     tree = DraftTree.chain([token])
-    return replace(tree, sampling=Sampling.CHAIN, q=Q[None], q_of=torch.tensor([0, -1]), logq=Q[token].log()[None])
+    return replace(
+        tree, sampling=Sampling.CHAIN, q=Q[None], child_q_rows=torch.tensor([0, -1]), logq=Q[token].log()[None]
+    )
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(wors
     saved = state_actions.save(row)
     while not engine.is_idle:
         engine.step()
-    fresh, taught = (Engine(worse).generate(dataclasses.replace(request, memory=data)) for data in (None, saved))
+    fresh, taught = (Engine(worse).generate(dataclasses.replace(request, drafter_state=data)) for data in (None, saved))
     assert fresh.rounds[0].signals["training steps"] == 0
     assert taught.rounds[0].signals["training steps"] == shown["entries"]
     assert taught.token_ids == fresh.token_ids
@@ -215,7 +215,7 @@ def test_each_drafter_has_its_own_online_training(worse: Models, renumbered: Mod
         engine.step()
     first = row.state.drafter.study.trainable
     assert first.n_steps
-    other = dataclasses.replace(worse, stranger=renumbered.other_vocabulary_drafter)
+    other = dataclasses.replace(worse, other_vocabulary_drafter=renumbered.other_vocabulary_drafter)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()

@@ -32,7 +32,9 @@ WARM = SamplingParams(temperature=1.0)
 
 def sampled_draft(token: int, q: Tensor = Q) -> DraftTree:
     tree = DraftTree.chain([token])
-    return replace(tree, sampling=Sampling.CHAIN, q=q[None], q_of=torch.tensor([0, -1]), logq=q[token].log()[None])
+    return replace(
+        tree, sampling=Sampling.CHAIN, q=q[None], child_q_rows=torch.tensor([0, -1]), logq=q[token].log()[None]
+    )
 
 
 def second_pass_results(tree: DraftTree, second: Tensor) -> ProbeOutput:
@@ -82,7 +84,7 @@ class Reflecting(Reflective):
 
     def rule(self, v: Verification) -> Any:
         second = torch.stack([self.second[text].log() for text in texts_of(v.tree)])
-        return super().rule(replace(v, probed=second_pass_results(v.tree, second)))
+        return super().rule(replace(v, probe_output=second_pass_results(v.tree, second)))
 
 
 def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +229,7 @@ def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -
     assert ruling.bonus.tolist() == [2, 0, 3]
     assert ruling.distribution_error is not None
     assert ruling.distribution_error.tolist() == [1, 0], "tested places where the target's own token is another one"
-    assert Reflective(0.0).rule(replace(v, probed=None)).accept.tolist() == [0, 0]
+    assert Reflective(0.0).rule(replace(v, probe_output=None)).accept.tolist() == [0, 0]
     assert not Reflective.keeps_greedy
 
 

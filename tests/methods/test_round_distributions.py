@@ -309,7 +309,7 @@ class KeepsLikeliest(SampledTree):
         assert tree.child_q_rows is not None
         return dataclasses.replace(
             tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
-            q_of=tree.child_q_rows[: len(keep) + 1],
+            child_q_rows=tree.child_q_rows[: len(keep) + 1],
         )  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def sampled(w: DistributionTables, tokens: Sequence[int], parents: Sequence[int]
     q_of[inner] = torch.arange(len(inner))
     texts = texts_of(tree)
     logq = torch.stack([w.q[texts[parent + 1]][token].log() for token, parent in zip(tokens, parents, strict=True)])
-    return replace(tree, q=torch.stack([w.q[texts[i]] for i in inner]), q_of=q_of, logq=logq)
+    return replace(tree, q=torch.stack([w.q[texts[i]] for i in inner]), child_q_rows=q_of, logq=logq)
 
 
 def chains(w: DistributionTables) -> Drafts:
@@ -221,8 +221,8 @@ def head_and_sample(w: DistributionTables, said: Sampling) -> Drafts:
         tree = DraftTree.from_parents(tokens, [2 * (i // 2) - 1 for i in range(len(tokens))])
         yield replace(
             tree, sampling=said, q=torch.stack([w.q[text[:n]] for n in range(len(text) + 1)]),
-            probs_of=torch.tensor(distributions, dtype=torch.long),
-            without=torch.tensor([probs >= 0 for probs in distributions]),
+            node_q_rows=torch.tensor(distributions, dtype=torch.long),
+            without_replacement=torch.tensor([probs >= 0 for probs in distributions]),
         ), chance  # fmt: skip
 
 
@@ -521,7 +521,7 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
         for tree, chance in drafts(w):
             texts = texts_of(tree)
             tree = sampled(w, [text[-1] for text in texts[1:]], tree.parents.tolist(), said)
-            yield (replace(tree, q=None, q_of=None) if said is Sampling.DETERMINISTIC else tree), chance
+            yield (replace(tree, q=None, child_q_rows=None) if said is Sampling.DETERMINISTIC else tree), chance
 
     apart = distance(output_distribution(w, told(), Lossless(), monkeypatch), w.joint()[()])
     assert apart < EXACTLY if said is Sampling.DETERMINISTIC else apart > 1e-3

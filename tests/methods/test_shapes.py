@@ -62,7 +62,7 @@ def make_growth(
     found.sequence = SimpleNamespace(  # type: ignore[assignment]
         sampling=sampling,
         committed=[0],
-        draw=RandomStream(seed),
+        random_stream=RandomStream(seed),
         state=DraftState(),
         report=RoundReport(),
         verifier=Lossless(),
@@ -239,7 +239,7 @@ class KeepsTheLikelier(ConstantBranching):
         assert tree.child_q_rows is not None
         return replace(
             tree, tokens=tree.tokens[keep], parents=tree.parents[keep], logq=tree.logq[keep],
-            q_of=torch.cat([tree.child_q_rows[:1], tree.child_q_rows[keep + 1]]),
+            child_q_rows=torch.cat([tree.child_q_rows[:1], tree.child_q_rows[keep + 1]]),
         )  # fmt: skip
 
 

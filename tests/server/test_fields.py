@@ -139,7 +139,7 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
     line = [Read(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"] * 8)]
     n_prompt = 9 if echo else 0
     asked = RequestOptions(logprobs=0, prompt_logprobs=0 if echo else None)
-    request = SimpleNamespace(extras=asked, scores=[], prompt_logprobs=line[:n_prompt])
+    request = SimpleNamespace(options=asked, logprobs=[], prompt_logprobs=line[:n_prompt])
     run: Any = SimpleNamespace(
         request=request, trace=SimpleNamespace(header=SimpleNamespace(prompt="x", prompt_text=["x"]))
     )

@@ -25,7 +25,7 @@ SIDE = 64
 
 def pictured(register: RunRegister) -> Run:
     """A run with a picture, as a backend starts it: its request calls back into it."""
-    host = SimpleNamespace(ended=lambda run: None, wake=lambda: None)
+    host = SimpleNamespace(record_end=lambda run: None, wake=lambda: None)
     run = Run(host, "user", "draft-model")  # type: ignore[arg-type]
     picture = Image.new("RGB", (SIDE, SIDE))
     images = {"pixel_values": torch.zeros(3, SIDE, SIDE)}

@@ -58,7 +58,7 @@ class FaultyRounds(DecoderParams):
 def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) -> None:
     models: Models = model_helpers.make_models("llama", noise=0.05, device=device)
     plain = registry.get("autoregressive")
-    faulty = dataclasses.replace(plain, name="faulty", rounds=FaultyRounds(in_step))
+    faulty = dataclasses.replace(plain, name="faulty", decoder_params=FaultyRounds(in_step))
     engine = Engine(models)
     rows = [engine.submit(Request(PROMPT, m, max_new_tokens=N, stop_at_eos=False)) for m in (faulty, plain)]
     for _ in range(200):
@@ -90,7 +90,7 @@ def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> Non
     row = engine.submit(Request(PROMPT, plain, max_new_tokens=N, stop_at_eos=False))
     engine.step()
     held = row.configured_method, row.models, row.sampling, row.state
-    row.change(method=dataclasses.replace(plain, name="closed", rounds=ClosedRounds()))
+    row.change(method=dataclasses.replace(plain, name="closed", decoder_params=ClosedRounds()))
     engine.step()
     assert all(now is before for now, before in zip(
         (row.configured_method, row.models, row.sampling, row.state), held, strict=True

@@ -521,7 +521,7 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
 ) -> None:
     layer, _ = load_net(finished[0])
     assert isinstance(layer, FeatureNet)
-    course = replace(make_training_setup(options, tmp_path, heads=4, ffn=32), finished=layer)
+    course = replace(make_training_setup(options, tmp_path, heads=4, ffn=32), start_layer=layer)
     net = eagle_3.build_net(course.options, course, (1, 3))
     size = fusing.measure_scales(course, (1, 3))
     fusing.normalise_inputs(net.fuse, size)
@@ -546,7 +546,7 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
 
 def test_a_layer_of_another_form_is_nothing_for_eagle_3_to_go_on_from(options: ReadingsOptions, tmp_path: Path) -> None:
     layer = FeatureNet(288, 4, 32, norms=("after",), fuse_bias=True)
-    course = replace(make_training_setup(options, tmp_path), finished=layer)
+    course = replace(make_training_setup(options, tmp_path), start_layer=layer)
     with pytest.raises(ParameterError, match=r"fuse_bias, norms of its own"):
         eagle_3.train(course)
 

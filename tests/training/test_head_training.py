@@ -113,7 +113,7 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
         written = torch.cat([row[course.readings.text(n)[1] + 1 :] for row, n in zip(ids, course.held, strict=True)])
         most = written[written >= 50].mode().values
     kept = torch.sort(torch.cat([most[None], (most + torch.arange(1, 40) * 7) % 4096])).values
-    course = replace(course, kept=kept)
+    course = replace(course, draft_vocabulary=kept)
     given: list[Any] = []
 
     def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:

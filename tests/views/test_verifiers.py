@@ -106,7 +106,7 @@ def test_the_bounds_and_the_schemes_in_closed_form_are_pythons(name: str) -> Non
 def chain(tokens: list[int], q: Tensor) -> DraftTree:
     n = len(tokens)
     tree, q_of = DraftTree.from_parents(tokens, list(range(-1, n - 1))), torch.tensor([0] * n + [-1])
-    return replace(tree, sampling=Sampling.CHAIN, q=q[None], q_of=q_of, logq=q[tokens].log())
+    return replace(tree, sampling=Sampling.CHAIN, q=q[None], child_q_rows=q_of, logq=q[tokens].log())
 
 
 @needs_node

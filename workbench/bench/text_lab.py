@@ -186,18 +186,18 @@ class TextLab:
 
     def on_copied_answers(self) -> TextLab:
         """Return a copy that measures on the prompts that ask for copies and that the target answers by copying."""
-        return dataclasses.replace(self, groups=("copy",), copied=True)
+        return dataclasses.replace(self, groups=("copy",), only_copied=True)
 
     def with_other_vocabulary_drafter(self) -> TextLab:
         """Return a copy with the draft model of another family, which has a different vocabulary."""
         drafters = [
             drafter for target in TARGETS if target != self.scale.target and (drafter := bundled_drafter(target))
         ]
-        return dataclasses.replace(self, stranger=drafters[0])
+        return dataclasses.replace(self, other_vocabulary_drafter=drafters[0])
 
     def with_weight_noise(self, weight_noise: float) -> TextLab:
         """Return a copy with changed target weights, for which its heads were not trained."""
-        return dataclasses.replace(self, shift=weight_noise)
+        return dataclasses.replace(self, weight_noise=weight_noise)
 
     @property
     def models(self) -> Models:

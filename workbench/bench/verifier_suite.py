@@ -112,11 +112,13 @@ def sample_draft(kind: Sampling, q: Tensor, n: int = NODES, seed: int = 0, sibli
     q_of[torch.tensor(parents[::width]) + 1] = torch.arange(n_positions)
     logq = probs[positions, tree.tokens].log()
     tree = replace(tree, tokens=tree.tokens.to(device), parents=tree.parents.to(device), logq=logq.to(device))
-    tree = replace(tree, sampling=kind, q=q[:n_positions], q_of=q_of.to(device))
+    tree = replace(tree, sampling=kind, q=q[:n_positions], child_q_rows=q_of.to(device))
     if kind is Sampling.HEAD_AND_ONE:
         is_sampled = torch.arange(len(tree)) % width == width - 1
         probs_of = torch.where(is_sampled, positions, -1)
-        tree = replace(tree, q_of=None, probs_of=probs_of.to(device), without=is_sampled.to(device))
+        tree = replace(
+            tree, child_q_rows=None, node_q_rows=probs_of.to(device), without_replacement=is_sampled.to(device)
+        )
     return tree
 
 

@@ -167,8 +167,8 @@ class Workbench(Client):
     def metrics_text(self) -> str:
         return self._backend.metrics_text()
 
-    def preload(self, also: Sequence[str] = ()) -> None:
-        self._backend.preload(also)
+    def preload(self, extra_targets: Sequence[str] = ()) -> None:
+        self._backend.preload(extra_targets)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
         self._backend.load(target, drafter)

@@ -69,7 +69,7 @@ class AcceptanceDecision:
     @property
     def without_error(self) -> AcceptanceDecision:
         """Copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
-        return replace(self, paid=torch.zeros_like(self.accept))
+        return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ __all__ = ["Engine", "Models", "Request", "Runner", "Sequence", "load_models"]
 _HOMES = {
     "engine.scheduler": ("Engine",),
     "models.loading": ("Models", "load_models"),
-    "engine.request": ("Request", "Row"),
+    "engine.request": ("Request", "Sequence"),
     "models.runner": ("Runner",),
 }
 

@@ -68,11 +68,11 @@ class Settings:
 
     def with_(self, change: SettingsChange) -> Settings:
         """Return the settings after one requested change; if a part of it is impossible, it is refused as a whole."""
-        settings = dataclasses.replace(self, changes=[*self.changes], swaps=[*self.image_changes])
+        settings = dataclasses.replace(self, changes=[*self.changes], image_changes=[*self.image_changes])
         try:
             settings._apply(change.method, change.params, change.sampling, change.models, change.image_change)
         except WorkbenchError as error:
-            return dataclasses.replace(self, refused=[*self.refusals, error])
+            return dataclasses.replace(self, refusals=[*self.refusals, error])
         return settings
 
     def _apply(

@@ -128,7 +128,7 @@ def offers(
         names = (policy.name, "" if grower is None else grower.name)
         combo = {name: value for name, value in zip(CELL_CHOICES, names, strict=True) if name in choices}
         values = {**default.values, **verifier_choice, **combo}
-        configured = replace(default, verifier=rule, policy=policy, grower=grower, values=values)
+        configured = replace(default, verifier=rule, policy=policy, tree_builder=grower, values=values)
         is_default = has_default_parts(configured)
         reason = deviation.explain_configured(configured)
         key = configured.promise, reason, is_default

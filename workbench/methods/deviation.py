@@ -139,9 +139,9 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
     n = len(tokens)
     tree = replace(DraftTree.from_parents(tokens, [-1] * n), sampling=kind)
     if kind is not Sampling.DETERMINISTIC:
-        tree = replace(tree, q=q[None], q_of=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
+        tree = replace(tree, q=q[None], child_q_rows=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
     if kind is Sampling.HEAD_AND_ONE:
-        tree = replace(tree, probs_of=torch.tensor([-1, 0]), without=torch.tensor([False, True]))
+        tree = replace(tree, node_q_rows=torch.tensor([-1, 0]), without_replacement=torch.tensor([False, True]))
     return tree
 
 

@@ -157,7 +157,9 @@ class Models:
         Raises:
             ModelError: the draft model cannot be loaded.
         """
-        shared_copy = dataclasses.replace(self, drafter=None, drafter_name=None, drafter_processor=None, stranger=None)
+        shared_copy = dataclasses.replace(
+            self, drafter=None, drafter_name=None, drafter_processor=None, other_vocabulary_drafter=None
+        )
         shared_copy.drafter_problem, shared_copy.drafter_error = "No draft model was chosen.", None
         if name:
             attach_drafter(shared_copy, name, dtype)

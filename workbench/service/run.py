@@ -390,7 +390,9 @@ class Run:
         Decoded, eight of the largest take 128 MiB. The trace and the log-probabilities stay.
         """
         if self.request is not None:
-            self.request = dataclasses.replace(self.request, pictures=(), images=None, swaps=[], on_round=None)
+            self.request = dataclasses.replace(
+                self.request, pil_images=(), image_inputs=None, image_changes=[], on_round=None
+            )
 
     def notify(self) -> None:
         """Wake the threads that wait for news of the run."""

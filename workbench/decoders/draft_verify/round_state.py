@@ -66,7 +66,9 @@ class RoundState:
         row = self.sequence
         planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
-        row.state.plan = replace(planned, depth=depth, grower=planned.grower or row.configured_method.tree_builder)
+        row.state.plan = replace(
+            planned, depth=depth, tree_builder=planned.grower or row.configured_method.tree_builder
+        )
 
     def draft_again(self) -> None:
         """Draft for this sequence alone from a new state: after a failed batch the old one may be inconsistent."""

@@ -85,7 +85,9 @@ class VerificationInput:
 
     def below(self) -> VerificationInput:
         """Return the part of the block that the layers before `enters` process."""
-        return replace(self, asked={part: p for part, p in self.probes_by_part.items() if p.layer_input is None})
+        return replace(
+            self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
+        )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
         """Return the residual streams of the whole block at that layer. `stream`: those of `below`."""

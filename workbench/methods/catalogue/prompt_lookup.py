@@ -47,7 +47,8 @@ METHOD = Method(
         Claim(
             "speed-up over plain decoding on texts grounded in their input",
             "summaries and questions about documents, Mistral 7B and others", 2.0, 4.0,
-            "Saxena 2023, README of prompt-lookup-decoding (recalled)", lambda lab: lab.on_copied_answers().speed(), timed=True,
+            "Saxena 2023, README of prompt-lookup-decoding (recalled)",
+            lambda lab: lab.on_copied_answers().speed(), timed=True,
             explanation=("2026-11-23 03:38 UTC", TINY_COPIER.format("6.1 to 7.5")),
         ),
     ),

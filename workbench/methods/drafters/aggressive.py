@@ -84,26 +84,26 @@ class Aggressive(Drafter):
         """Return the memory's name, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
-    def init_state(self, row: Sequence, models: Models) -> Alignment:
+    def init_state(self, sequence: Sequence, models: Models) -> Alignment:
         """Align with the text so far."""
         state = Alignment(Text())
-        state.source.extend(row.committed[self.begin : row.prompt_length])
-        self._follow(row, state, row.prompt_length)
+        state.source.extend(sequence.committed[self.begin : sequence.prompt_length])
+        self._follow(sequence, state, sequence.prompt_length)
         return state
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Propose the source tokens from the pointer on."""
-        assert row.models is not None
-        state: Alignment = row.state.drafter
-        row.report.signals["place in the input"] = state.at
-        row.report.signals["aligned"] = float(not state.is_lost)
-        row.report.signals["times aligned again"] = state.realigned
+        assert sequence.models is not None
+        state: Alignment = sequence.state.drafter
+        sequence.report.signals["place in the input"] = state.at
+        sequence.report.signals["aligned"] = float(not state.is_lost)
+        sequence.report.signals["times aligned again"] = state.realigned
         tokens: list[int] = [] if state.is_lost else to_list(state.source.tokens[state.at : state.at + plan.depth])
-        return DraftTree.chain(tokens, source="aggressive", device=row.models.target.device)
+        return DraftTree.chain(tokens, source="aggressive", device=sequence.models.target.device)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Advance with the new tokens."""
-        self._follow(row, row.state.drafter, len(row.committed) - len(outcome.emitted))
+        self._follow(sequence, sequence.state.drafter, len(sequence.committed) - len(feedback.emitted))
 
     def _follow(self, sequence: Sequence, state: Alignment, first: int) -> None:
         for end in range(first + 1, len(sequence.committed) + 1):

@@ -342,46 +342,48 @@ class BlockDiffusion(DistributionDrafter):
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return select_layers(_net(models).taps)
 
-    def init_state(self, row: Sequence, models: Models) -> BlockState:
+    def init_state(self, sequence: Sequence, models: Models) -> BlockState:
         """Read the hidden states of all committed positions but the last, after images."""
-        net, target, slot = _net(models), models.target, row.cache_slot
-        end = len(row.committed) - 1
+        net, target, slot = _net(models), models.target, sequence.cache_slot
+        end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
-        capacity = len(row.committed) + row.remaining + SCRATCH
+        capacity = len(sequence.committed) + sequence.remaining + SCRATCH
         entries = [DraftKVCache(net.heads, layer.head_size, capacity, like) for layer in net.decoder_layers]
         state = BlockState(net, models, head_of(BlockNet, models), entries, first)
         if first < end:
             with torch.inference_mode():
                 state.add_hidden_states(
-                    concat_hidden_states(states_of(row, models, select_layers(net.taps), first).layer_states, net.taps)
+                    concat_hidden_states(
+                        states_of(sequence, models, select_layers(net.taps), first).layer_states, net.taps
+                    )
                 )
                 state.catch_up()
         return state
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return one level per mask."""
-        return row.state.drafter.net.block - 1
+        return sequence.state.drafter.net.block - 1
 
-    def begin(self, row: Sequence) -> HeadsGrowth:
+    def begin(self, sequence: Sequence) -> HeadsGrowth:
         """Predict a block after the newest token."""
-        state: BlockState = row.state.drafter
-        token = to_device(row.committed[-1:], row.models.target.device)
+        state: BlockState = sequence.state.drafter
+        token = to_device(sequence.committed[-1:], sequence.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
-        return HeadsGrowth(row, logits, *state.head.top_tokens(logits, RANKS))
+        return HeadsGrowth(sequence, logits, *state.head.top_tokens(logits, RANKS))
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Read the hidden states of the root and of the accepted nodes."""
-        state: BlockState = row.state.drafter
-        accepted = outcome.path_indices
-        state.add_hidden_states(concat_hidden_states(outcome.layer_states, state.net.taps)[accepted])
+        state: BlockState = sequence.state.drafter
+        accepted = feedback.path_indices
+        state.add_hidden_states(concat_hidden_states(feedback.layer_states, state.net.taps)[accepted])
 
     def explain(
         self,
         models: Models,
         request: Request,
         tokens: abc.Sequence[int],
-        told: Callable[[float], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Return None: this drafter reads no images."""
 

@@ -125,10 +125,10 @@ class ChimeraState(PrefixState):
     """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
 
     def head_inputs(
-        self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
+        self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, ChimeraHeads)
-        self.kv_caches[0].append(self.net.layer.project_kv(self.net.enter(features), places))
+        self.kv_caches[0].append(self.net.layer.project_kv(self.net.enter(features), positions))
         return features
 
 
@@ -154,7 +154,7 @@ class ChimeraGrowth(PartialTree):
         tails = self._tails.expand(tokens.shape[0], -1) if below is None else self._tails[below]
         return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
-    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the approximated states: verification computes the target's states of accepted tokens."""
         self.state.kv_caches[0].drop_speculative()
 
@@ -191,5 +191,5 @@ class Chimera(HydraPlusPlus):
     state: ClassVar[type[PrefixState]] = ChimeraState
     display_name: ClassVar[str] = "Chimera"
 
-    def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
-        return ChimeraGrowth(row, hidden)
+    def growth(self, sequence: Sequence, hidden: Float[Tensor, " D"]) -> ChimeraGrowth:
+        return ChimeraGrowth(sequence, hidden)

@@ -195,13 +195,13 @@ class CloverState(PrefixState):
     """Hydra++'s state, with an augmenting block that also reads the token after each position."""
 
     def head_inputs(
-        self, row: Sequence, features: Float[Tensor, "1 n D"], places: Int[Tensor, " n"]
+        self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n D"]:
         assert isinstance(self.net, CloverHeads)
         begin = self.kv_caches[0].n_used
-        ids = to_device(row.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
+        ids = to_device(sequence.committed[begin + 1 : begin + 1 + features.shape[1]], features.device)
         return self.net.head_inputs(
-            features, self.net.project(row.models.target.embed(ids)).unsqueeze(0), places, self.kv_caches
+            features, self.net.project(sequence.models.target.embed(ids)).unsqueeze(0), positions, self.kv_caches
         )
 
 
@@ -251,5 +251,5 @@ class Clover(HydraPlusPlus):
     state: ClassVar[type[PrefixState]] = CloverState
     display_name: ClassVar[str] = "Clover"
 
-    def growth(self, row: Sequence, hidden: Float[Tensor, " D"]) -> CloverGrowth:
-        return CloverGrowth(row, hidden)
+    def growth(self, sequence: Sequence, hidden: Float[Tensor, " D"]) -> CloverGrowth:
+        return CloverGrowth(sequence, hidden)

@@ -27,9 +27,9 @@ class DraftModel(TreeFromModel):
     needs: ClassVar[tuple[str, ...]] = ("drafter",)
     source: ClassVar[str] = "draft-model"
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains in lock-step, and trees one after the other."""
-        chains = [row for row in rows if row.state.plan.grower is None or isinstance(row.state.plan.grower, Chain)]
+        chains = [row for row in sequences if row.state.plan.grower is None or isinstance(row.state.plan.grower, Chain)]
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
@@ -39,7 +39,7 @@ class DraftModel(TreeFromModel):
             feed = [uncached_tokens(row, models, slot) for row, slot in zip(chains, slots, strict=True)]
             chain_drafts = draft_chain(chains, models.drafter, slots, feed, self.source)
             trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
-        return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in rows]
+        return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in sequences]
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted tokens, of a tree or of a chain."""

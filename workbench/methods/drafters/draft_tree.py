@@ -70,15 +70,15 @@ class ModelGrowth(PartialTree):
         paths = self.paths()
         return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
-    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """Store the scratch indices of the drafted nodes."""
         if self._is_superposed:
             self.state.scratch_of = {}
             return
-        index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if kept is None else [kept])]
+        index_tensors = [*([torch.cat(self.expanded)] if self.expanded else []), *([] if nodes is None else [nodes])]
         indices = to_host(index_tensors)
         place = {node: i for i, node in enumerate(indices[0])} if self.expanded else {}
-        final = range(self.n) if kept is None else indices[-1]
+        final = range(self.n) if nodes is None else indices[-1]
         self.state.scratch_of = {i: place[node] for i, node in enumerate(final) if node in place}
 
 
@@ -115,36 +115,36 @@ class TreeFromModel(DistributionDrafter):
     superposes: ClassVar[bool] = True
     source: ClassVar[str]
 
-    def init_state(self, row: Sequence, models: Models) -> DraftModelState:
+    def init_state(self, sequence: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with all committed tokens but the last."""
-        return DraftModelState(open_prefilled_slot(row, models))
+        return DraftModelState(open_prefilled_slot(sequence, models))
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return max_draft_depth(row, row.state.drafter.slot)
+        return max_draft_depth(sequence, sequence.state.drafter.slot)
 
-    def begin(self, row: Sequence) -> ModelGrowth:
+    def begin(self, sequence: Sequence) -> ModelGrowth:
         """Read the committed tokens that are not cached yet, and start a tree."""
-        return ModelGrowth(row, self.source)
+        return ModelGrowth(sequence, self.source)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted nodes, up to the first node that was not read."""
-        assert row.models is not None
-        assert row.models.drafter is not None
-        state: DraftModelState = row.state.drafter
+        assert sequence.models is not None
+        assert sequence.models.drafter is not None
+        state: DraftModelState = sequence.state.drafter
         accepted: list[int] = []
-        for node in outcome.result.path[: len(outcome.emitted)]:
+        for node in feedback.result.path[: len(feedback.emitted)]:
             if node not in state.scratch_of:
                 break
             accepted.append(state.scratch_of[node])
         if state.slot.scratch and all(a < b for a, b in itertools.pairwise(accepted)):
-            row.models.drafter.commit(state.slot, accepted)
+            sequence.models.drafter.commit(state.slot, accepted)
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Free the cache slot."""
-        if models.drafter is not None and row.state.drafter is not None:
-            models.drafter.close(row.state.drafter.slot)
+        if models.drafter is not None and sequence.state.drafter is not None:
+            models.drafter.close(sequence.state.drafter.slot)
 
 
 @dataclass(frozen=True)

@@ -54,12 +54,12 @@ class Duo(ReducedTargetDrafter):
     big: int = param(0, ge=0, le=64, doc="number of layers that keep their full MLP: those that would lose most")
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
-    def init_state(self, row: Sequence, models: Models) -> SmallMLPs:
+    def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:
         """Read the end of the text once more, and choose the target's columns by their activations."""
-        target, slot = models.target, row.cache_slot
+        target, slot = models.target, sequence.cache_slot
         begin = slot.image_prefill_length
-        start = max(min(begin, len(row.committed) - 1), len(row.committed) - self.read)
-        activities = activity(target, slot, start, row.committed[start:])
+        start = max(min(begin, len(sequence.committed) - 1), len(sequence.committed) - self.read)
+        activities = activity(target, slot, start, sequence.committed[start:])
         columns = {layer: most_active(a, self.share) for layer, a in activities.items()}
         shares = {
             layer: float(activities[layer][selected].sum() / activities[layer].sum())
@@ -73,11 +73,13 @@ class Duo(ReducedTargetDrafter):
         copies[key] = shared_copy
         return SmallMLPs(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
-    def reduced_target(self, row: Sequence) -> ReducedTarget:
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
         """Return the target with small MLPs; record the retained share of activations per layer."""
-        state: SmallMLPs = row.state.drafter
-        row.report.signals.update(make_table_signals("activity that stays", {"feed-forward": state.retained_shares}))
-        return ReducedTarget(row.models.target, shared_copy=state.shared_copy)
+        state: SmallMLPs = sequence.state.drafter
+        sequence.report.signals.update(
+            make_table_signals("activity that stays", {"feed-forward": state.retained_shares})
+        )
+        return ReducedTarget(sequence.models.target, shared_copy=state.shared_copy)
 
 
 def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:

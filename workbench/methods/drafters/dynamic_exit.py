@@ -118,32 +118,32 @@ class DynamicExit(EarlyExitDrafter):
         """Return the indices of the exit layers, whose hidden states are captured."""
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
-    def init_state(self, row: Sequence, models: Models) -> ExitStatistics:
+    def init_state(self, sequence: Sequence, models: Models) -> ExitStatistics:
         """Return empty statistics."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
         return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
-    def exit_record(self, row: Sequence) -> ExitStates:
+    def exit_record(self, sequence: Sequence) -> ExitStates:
         """Return the exit states in the ledger."""
-        return row.state.drafter.exit
+        return sequence.state.drafter.exit
 
-    def exit_of(self, row: Sequence) -> int:
+    def exit_of(self, sequence: Sequence) -> int:
         """Return the best exit for the planned draft length."""
-        ledger: ExitStatistics = row.state.drafter
-        exit_ = ledger.layers[ledger.best(row.state.plan.depth)]
-        row.report.signals["exit layer"] = exit_
+        ledger: ExitStatistics = sequence.state.drafter
+        exit_ = ledger.layers[ledger.best(sequence.state.plan.depth)]
+        sequence.report.signals["exit layer"] = exit_
         return exit_
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Compute each exit's shadow tokens at the accepted positions, and count how many are right."""
-        ledger: ExitStatistics = row.state.drafter
-        places = outcome.path_indices
-        streams = torch.cat([outcome.layer_states[layer - 1][places] for layer in ledger.layers])
-        p = exit_logits(row.models.target, row.cache_slot, streams).float().softmax(1)
+        ledger: ExitStatistics = sequence.state.drafter
+        places = feedback.path_indices
+        streams = torch.cat([feedback.layer_states[layer - 1][places] for layer in ledger.layers])
+        p = exit_logits(sequence.models.target, sequence.cache_slot, streams).float().softmax(1)
         top_probs, shadow_tokens = p.max(1)
-        next_tokens = to_device(outcome.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
+        next_tokens = to_device(feedback.emitted[: len(places)], p.device, torch.long).repeat(len(ledger.layers))
         right, top_probs = to_host([(shadow_tokens == next_tokens).float(), top_probs])
         shape = len(ledger.layers), len(places)
         ledger.count(np.reshape(right, shape) > 0, np.reshape(top_probs, shape), self.remembering)

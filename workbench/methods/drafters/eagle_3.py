@@ -92,9 +92,9 @@ class Eagle3Net(FeatureNet):
         """Fuse the target's concatenated hidden states into one state."""
         return self._times("fuse", features)
 
-    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Concatenate the normalised next embedding and the state; the residual stream continues from the state."""
-        return torch.cat([self.norm_embed(following), features], -1)
+        return torch.cat([self.norm_embed(next_embeds), features], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
         """Return the state as residual stream, and the attention input: [embedding ; normalised state]."""

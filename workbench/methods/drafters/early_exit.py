@@ -90,14 +90,14 @@ class EarlyExitDrafter(Drafter):
             sequences[0].models.target, exit_layer, capture_layers, {row.cache_slot: [] for row in sequences}
         )
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, batched for sequences with the same exit layer."""
         trees: dict[int, DraftTree] = {}
-        exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in rows}
+        exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in sequences}
         for exit_layer in sorted(set(exits.values())):
-            group = [row for row in rows if exits[id(row)] == exit_layer]
+            group = [row for row in sequences if exits[id(row)] == exit_layer]
             trees.update(zip(map(id, group), self._propose(group, exit_layer), strict=True))
-        return [trees[id(row)] for row in rows]
+        return [trees[id(row)] for row in sequences]
 
     def _propose(self, rows: abc.Sequence[Sequence], exit_layer: int) -> list[DraftTree]:
         target = rows[0].models.target
@@ -124,11 +124,11 @@ class EarlyExitDrafter(Drafter):
             draft.states = {layer: torch.cat([states[layer] for states in captures]) for layer in capture_layers}
         return trees
 
-    def exit_states(self, row: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-        draft = self.exit_record(row)
+    def exit_states(self, sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
+        draft = self.exit_record(sequence)
         states = draft.states.get(draft.layer - 1)
         has_states = draft.tree is tree and states is not None and len(states) == len(tree) + 1
-        if not has_states or not row.models.target.may_begin_at(draft.layer):
+        if not has_states or not sequence.models.target.may_begin_at(draft.layer):
             return None
         assert states is not None
         return EarlyExitStates(draft.layer, states, draft.states)
@@ -144,7 +144,7 @@ class EarlyExit(EarlyExitDrafter):
     source: ClassVar[str] = "early-exit"
     exit_layer: int = param(2, ge=1, le=64, doc="number of the target's first layers used as drafter")
 
-    def init_state(self, row: Sequence, models: Models) -> ExitStates:
+    def init_state(self, sequence: Sequence, models: Models) -> ExitStates:
         """Check that the target is deep enough, and return empty exit states."""
         n_layers = models.target.n_layers
         if self.exit_layer > n_layers:
@@ -153,6 +153,6 @@ class EarlyExit(EarlyExitDrafter):
             )
         return ExitStates()
 
-    def exit_of(self, row: Sequence) -> int:
+    def exit_of(self, sequence: Sequence) -> int:
         """Return the parameter `exit_layer`."""
         return self.exit_layer

@@ -18,7 +18,7 @@ class EmptyDrafter(Drafter):
         """Return the deterministic kind; the empty tree has no siblings."""
         return frozenset({Sampling.DETERMINISTIC})
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return the empty tree."""
-        assert row.models is not None
-        return DraftTree.empty(device=row.models.target.device)
+        assert sequence.models is not None
+        return DraftTree.empty(device=sequence.models.target.device)

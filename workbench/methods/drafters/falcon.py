@@ -85,9 +85,9 @@ class FalconNet(FeatureNet):
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 
-    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
+    def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
         """Concatenate embeddings and features, E = 2 D: `reads` fuses them, once blocks are formed."""
-        return torch.cat([self.norm_embed(following), self.norm_feature(features)], -1)
+        return torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
         """Return the residual stream, each fused pair plus the LSTM's output in its block, and its normalised form."""
@@ -123,9 +123,9 @@ class FalconNet(FeatureNet):
     def forward(
         self,
         x: Float[Tensor, "B n E"],
-        places: Int[Tensor, " n"],
+        positions: Int[Tensor, " n"],
         mask: Bool[Tensor, "*b n used"] | None = None,
-        entries: DraftKVCache | None = None,
+        kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
         """Return the layer's state at each pair, its prediction of the feature `block` positions ahead.
 
@@ -139,14 +139,14 @@ class FalconNet(FeatureNet):
             block_mask = self.block_mask(x.shape[1], x.device)
             mask = (
                 block_mask
-                if entries is None
-                else torch.cat([block_mask.new_ones(len(block_mask), entries.n_used), block_mask], 1)
+                if kv_cache is None
+                else torch.cat([block_mask.new_ones(len(block_mask), kv_cache.n_used), block_mask], 1)
             )
-        return super().forward(x, places, mask, entries)
+        return super().forward(x, positions, mask, kv_cache)
 
-    def attention(self, x: Float[Tensor, "B n E"], places: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
+    def attention(self, x: Float[Tensor, "B n E"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
         """Return each pair's attention weights, averaged over heads."""
-        queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], places)
+        queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(~self.block_mask(x.shape[1], x.device), -torch.inf).softmax(-1).mean(1)
 
@@ -167,11 +167,11 @@ class FalconState(FeatureState):
     recent: Tensor | None = None
 
     def run_committed(
-        self, x: Float[Tensor, "1 n E"], places: Int[Tensor, " n"], since: Mark | None = None
+        self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
         """Read committed pairs and make their entries stable; return the last block's predictions."""
         assert isinstance(self.net, FalconNet)
-        states = self._run(x, places, since=since)[0, -self.net.block :]
+        states = self._run(x, positions, since=since)[0, -self.net.block :]
         self.kv_cache.commit()
         self.recent = x[:, max(0, x.shape[1] - self.net.block + 1) :]
         return states

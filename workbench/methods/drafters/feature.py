@@ -218,7 +218,7 @@ class FeatureGrowth(PartialTree):
         self._states = self.state.speculate(features, tokens, places, self.attention_mask)
         return self._distributions()
 
-    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """Drop the speculative entries."""
         self.state.kv_cache.drop_speculative()
 
@@ -251,10 +251,12 @@ class FeatureDrafter(DistributionDrafter):
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def init_state(self, row: Sequence, models: Models) -> FeatureState:
+    def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
         """Prefill the drafter with the target's features of the committed text and images."""
         net, head = load_net(self.net, models, self.recipe), head_of(self.net, models)
-        return self.new_state(row, models, read_features(row, models), net, head, compiled_net_of(net, head, models))
+        return self.new_state(
+            sequence, models, read_features(sequence, models), net, head, compiled_net_of(net, head, models)
+        )
 
     def new_state(
         self,
@@ -282,27 +284,29 @@ class FeatureDrafter(DistributionDrafter):
             )
         return state
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Read the accepted pairs and start a tree; None after a prompt of one token, which has no pairs."""
-        guess = row.state.drafter.newest()
-        return None if guess is None else FeatureGrowth(row, self.net.kind, guess)
+        guess = sequence.state.drafter.newest()
+        return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the target's features of the root and of the accepted nodes."""
-        state: FeatureState = row.state.drafter
-        assert outcome.hidden is not None
-        state.features.append(outcome.hidden[outcome.path_indices])
-        state.tokens += outcome.emitted
+        state: FeatureState = sequence.state.drafter
+        assert feedback.hidden is not None
+        state.features.append(feedback.hidden[feedback.path_indices])
+        state.tokens += feedback.emitted
 
     def explain(
         self,
         models: Models,
         request: Request,
         tokens: abc.Sequence[int],
-        told: Callable[[float], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return attribution maps over the target's patches: see `explain_feature_drafter`."""
-        return explain_feature_drafter(load_net(self.net, models), self.image_options, models, request, tokens, told)
+        return explain_feature_drafter(
+            load_net(self.net, models), self.image_options, models, request, tokens, on_progress
+        )
 
 
 def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:

@@ -52,20 +52,20 @@ class FlashNet(FeatureNet):
             nn.init.zeros_(self.later.bias)
 
     def compress_image(
-        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+        self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
         """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
-        start, end = seen.spans[picture]
-        features, queries = seen.features[:, start:end], self.queries[:how]
+        start, end = prompt.spans[image]
+        features, queries = prompt.features[:, start:end], self.queries[:options]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
         return CompressedImage(
             weights @ features, even_positions(len(queries), features), "latent", weights=weights[0].detach()
         )
 
-    def sample_options(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> int:
+    def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> int:
         """Return the number of queries for a batch: all, a half, a quarter, and so on."""
         n_queries = len(self.queries)
-        return n_queries >> int(chance(1) * n_queries.bit_length())
+        return n_queries >> int(rand(1) * n_queries.bit_length())
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
         """Return f̂(t + 1) … f̂(t + k) from state s(t); k is `ahead`."""

@@ -63,9 +63,9 @@ class FSPADNet(FeatureNet):
         if self.voice is not None:
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
-    def make_pairs(self, following: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+    def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Return each feature gated by the token that follows it."""
-        gate = nn.functional.silu(self._times("select", self.norm_embed(following)))
+        gate = nn.functional.silu(self._times("select", self.norm_embed(next_embeds)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:

@@ -77,7 +77,7 @@ class HiddenTransfer(ProbeDrafter):
     needs: ClassVar[tuple[str, ...]] = (Transfers.kind, "trees")
     display_name: ClassVar[str] = "pseudo states"
 
-    def init_state(self, row: Sequence, models: Models) -> ProbeState:
+    def init_state(self, sequence: Sequence, models: Models) -> ProbeState:
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
@@ -87,7 +87,7 @@ class HiddenTransfer(ProbeDrafter):
         if net.transfer_layer > target.n_layers:
             message = f"These transfer matrices read layer {net.transfer_layer}; the target has {target.n_layers}."
             raise ModelError(message, TRAIN_ADVICE)
-        if not may_enter(row, models, net.transfer_layer):
+        if not may_enter(sequence, models, net.transfer_layer):
             raise ModelError(
                 f"Layers of {models.target_name or 'this target'} pass on more than one hidden state: after "
                 f"layer {net.transfer_layer} no pseudo state can be inserted.",
@@ -95,12 +95,12 @@ class HiddenTransfer(ProbeDrafter):
             )
         return ProbeState(net)
 
-    def add_probe_inputs(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
+    def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the pseudo states as probes; the trace shows each with the token at its source position."""
-        net: Transfers = row.state.drafter.net
-        tokens = torch.cat([to_device(row.committed[-1:], tree.tokens.device), tree.tokens])[at.anchor]
+        net: Transfers = sequence.state.drafter.net
+        tokens = torch.cat([to_device(sequence.committed[-1:], tree.tokens.device), tree.tokens])[layout.anchor]
 
         def made(states: Float[Tensor, "n D"]) -> Float[Tensor, "P D"]:
-            return net(states.to(row.models.target.dtype))[at.anchor, at.step]
+            return net(states.to(sequence.models.target.dtype))[layout.anchor, layout.step]
 
-        return replace(bare, tokens=tokens, entering=LayerInput(net.transfer_layer, made))
+        return replace(probes, tokens=tokens, layer_input=LayerInput(net.transfer_layer, made))

@@ -192,7 +192,7 @@ class Hydra(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = (HydraHeads.kind, "trees")
     reads_target: ClassVar[bool] = True
 
-    def init_state(self, row: Sequence, models: Models) -> HydraState:
+    def init_state(self, sequence: Sequence, models: Models) -> HydraState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -202,11 +202,11 @@ class Hydra(DistributionDrafter):
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)
         return HydraState(net, head_of(HydraHeads, models))
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return one level per head."""
-        return row.state.drafter.net.blocks
+        return sequence.state.drafter.net.blocks
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""
-        hidden = row.cache_slot.last_hidden
-        return None if hidden is None else HydraGrowth(row, hidden)
+        hidden = sequence.cache_slot.last_hidden
+        return None if hidden is None else HydraGrowth(sequence, hidden)

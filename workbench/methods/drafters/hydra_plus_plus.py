@@ -203,8 +203,8 @@ class HydraPlusPlus(Hydra):
         """Return a tree without nodes. `hidden`: the heads' input at the newest feature."""
         return HydraGrowth(sequence, hidden)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the target's features of the root and of the accepted nodes."""
-        accepted = outcome.path_indices
-        assert outcome.hidden is not None
-        row.state.drafter.features.append(outcome.hidden[accepted])
+        accepted = feedback.path_indices
+        assert feedback.hidden is not None
+        sequence.state.drafter.features.append(feedback.hidden[accepted])

@@ -77,25 +77,27 @@ class Jacobi(Drafter):
         """Return the memory's name; the guesses depend on no parameter."""
         return "jacobi"
 
-    def init_state(self, row: Sequence, models: Models) -> Iterate:
+    def init_state(self, sequence: Sequence, models: Models) -> Iterate:
         """Return an empty block."""
         return Iterate()
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Propose the guesses, filled up to the plan's length."""
-        assert row.models is not None
-        state: Iterate = row.state.drafter
+        assert sequence.models is not None
+        state: Iterate = sequence.state.drafter
         state.drafted = plan.limit_nodes(plan.depth)
-        new = sample_from_text(row, max(0, state.drafted - len(state.tokens)))
+        new = sample_from_text(sequence, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
-        unchanged, device = state.stood[: state.drafted], row.models.target.device
-        row.report.signals |= {"guesses that stood": sum(map(bool, unchanged)), "guesses drawn anew": len(new)}
+        unchanged, device = state.stood[: state.drafted], sequence.models.target.device
+        sequence.report.signals |= {"guesses that stood": sum(map(bool, unchanged)), "guesses drawn anew": len(new)}
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
-        return replace(tree, grown=TreeExplanation((ITERATED,), before=to_device(unchanged, device, torch.float32)))
+        return replace(
+            tree, explanation=TreeExplanation((ITERATED,), before=to_device(unchanged, device, torch.float32))
+        )
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Apply the next iteration; after another drafter's round, only drop guesses whose positions are committed."""
-        state: Iterate = row.state.drafter
-        predictions = [top[0] for top in outcome.top_tokens] if state.drafted == len(outcome.tokens) else []
-        state.step(predictions, len(outcome.emitted))
+        state: Iterate = sequence.state.drafter
+        predictions = [top[0] for top in feedback.top_tokens] if state.drafted == len(feedback.tokens) else []
+        state.step(predictions, len(feedback.emitted))
         state.drafted = 0

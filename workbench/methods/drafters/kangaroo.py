@@ -152,47 +152,48 @@ class Kangaroo(Drafter):
         """Select the prompt's exit states, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
-    def init_state(self, row: Sequence, models: Models) -> KangarooState:
+    def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
         """Read the exit states of all committed positions but the last, after images."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
-        target, slot = models.target, row.cache_slot
+        target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length
-        end = len(row.committed) - 1
+        end = len(sequence.committed) - 1
         like = torch.empty(0, dtype=target.dtype, device=target.device)
-        entries = DraftKVCache(net.heads, net.head_size, len(row.committed) + row.remaining + SCRATCH, like)
+        entries = DraftKVCache(net.heads, net.head_size, len(sequence.committed) + sequence.remaining + SCRATCH, like)
         state = KangarooState(net, head, entries, min(first, end), min(first, end))
         with torch.inference_mode():
             if state.first < end:
                 last = net.exit_layer - 1
-                exits = states_of(row, models, self.captures(models), state.first).layer_states[last]
+                exits = states_of(sequence, models, self.captures(models), state.first).layer_states[last]
                 for at in range(0, len(exits), CHUNK):
                     state.guess(exits[at : at + CHUNK])
         state.truncate(end)
         return state
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains together; states that the adapter has not read yet are fed first."""
-        models = rows[0].models
-        slots = [row.cache_slot for row in rows]
-        states = [cast(KangarooState, row.state.drafter) for row in rows]
+        models = sequences[0].models
+        slots = [row.cache_slot for row in sequences]
+        states = [cast(KangarooState, row.state.drafter) for row in sequences]
         for slot, state in zip(slots, states, strict=True):
             models.target.rewind(slot, state.position)
         first = [
-            to_device(row.committed[s.position :], models.target.device) for row, s in zip(rows, states, strict=True)
+            to_device(row.committed[s.position :], models.target.device)
+            for row, s in zip(sequences, states, strict=True)
         ]
         early = TruncatedTargetWithAdapter(models.target, models.meter, dict(zip(slots, states, strict=True)))
         try:
-            return draft_chain(rows, early, slots, first, "kangaroo")
+            return draft_chain(sequences, early, slots, first, "kangaroo")
         finally:
-            for row, slot in zip(rows, slots, strict=True):  # the KV cache entries of other layers are unchanged
+            for row, slot in zip(sequences, slots, strict=True):  # the KV cache entries of other layers are unchanged
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
-        row.state.drafter.keep(len(row.committed) - 1)
-        if len(outcome.result.path) < len(outcome.tokens):
-            root = len(row.committed) - len(outcome.emitted) - 1
-            row.state.drafter.keep(root + 1 + len(outcome.result.path))
+        sequence.state.drafter.keep(len(sequence.committed) - 1)
+        if len(feedback.result.path) < len(feedback.tokens):
+            root = len(sequence.committed) - len(feedback.emitted) - 1
+            sequence.state.drafter.keep(root + 1 + len(feedback.result.path))
 
 
 def load_adapter(models: Models) -> ExitAdapter:

@@ -49,10 +49,10 @@ class ReducedTargetDrafter(Drafter):
         """Return the part of the target that drafts in this round, and record its signals."""
         raise NotImplementedError
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, batched for sequences with the same part."""
         groups = dict[ReducedTarget, list[Sequence]]()
-        for row in rows:
+        for row in sequences:
             groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
         trees: dict[int, DraftTree] = {}
         for part, group in groups.items():
@@ -61,7 +61,7 @@ class ReducedTargetDrafter(Drafter):
                 slot.scratch = 0
             first = [to_device(row.committed[-1:], part.device) for row in group]
             trees.update(zip(map(id, group), draft_chain(group, part, slots, first, self.source), strict=True))
-        return [trees[id(row)] for row in rows]
+        return [trees[id(row)] for row in sequences]
 
 
 class LayerSkippingDrafter(ReducedTargetDrafter):
@@ -71,10 +71,10 @@ class LayerSkippingDrafter(ReducedTargetDrafter):
         """Return the half layers that are skipped in this round."""
         raise NotImplementedError
 
-    def reduced_target(self, row: Sequence) -> ReducedTarget:
+    def reduced_target(self, sequence: Sequence) -> ReducedTarget:
         """Return the target without the skipped half layers, and record which layers draft."""
-        target, without = row.models.target, self.skipped_half_layers(row)
-        row.report.signals.update(layer_signals(without, target.n_layers))
+        target, without = sequence.models.target, self.skipped_half_layers(sequence)
+        sequence.report.signals.update(layer_signals(without, target.n_layers))
         return ReducedTarget(target, without)
 
 

@@ -84,25 +84,25 @@ class LexicalUnit(DistributionDrafter):
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
-    def init_state(self, row: Sequence, models: Models) -> Unit:
+    def init_state(self, sequence: Sequence, models: Models) -> Unit:
         """Run placeholders after all committed tokens but the last; their predictions are the first draft."""
-        candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), row.committed[0]]
+        candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
-        state, start = Unit(blank), len(row.committed) - 1
+        state, start = Unit(blank), len(sequence.committed) - 1
         blanks = [blank] * min(self.places, models.target.context - start)
-        state.logits = recompute_logits(models.target, row.cache_slot, start, blanks)
+        state.logits = recompute_logits(models.target, sequence.cache_slot, start, blanks)
         return state
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return one level per placeholder."""
         return self.places
 
-    def begin(self, row: Sequence) -> UnitGrowth | None:
+    def begin(self, sequence: Sequence) -> UnitGrowth | None:
         """Start a chain over the predictions; None if there are none."""
-        state: Unit = row.state.drafter
-        return None if state.logits is None else UnitGrowth(row, state.logits)
+        state: Unit = sequence.state.drafter
+        return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
-    def probes(self, row: Sequence, tree: DraftTree) -> Probes:
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes:
         """Return the placeholders, `places` for each position where the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
@@ -116,15 +116,15 @@ class LexicalUnit(DistributionDrafter):
         chained = torch.arange(n - 1, n - 1 + len(places), device=device)  # index of the previous placeholder
         first = torch.arange(len(places), device=device) % m == 0
         parents = torch.where(first, ends.repeat_interleave(m), chained)
-        tokens = torch.full_like(parents, row.state.drafter.blank)
+        tokens = torch.full_like(parents, sequence.state.drafter.blank)
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the predictions after the position where the round ended; None after another drafter's round."""
-        state: Unit = row.state.drafter
+        state: Unit = sequence.state.drafter
         state.logits = None
-        if outcome.probe_output is not None:
-            end = outcome.result.path[-1] + 1 if outcome.result.path else 0
-            state.logits = outcome.probe_output.logits[end * self.places : (end + 1) * self.places]
+        if feedback.probe_output is not None:
+            end = feedback.result.path[-1] + 1 if feedback.result.path else 0
+            state.logits = feedback.probe_output.logits[end * self.places : (end + 1) * self.places]
             confidence = to_list(state.logits.float().softmax(1).amax(1))
-            row.report.signals.update(make_table_signals("how sure of what comes", {"placeholder": confidence}))
+            sequence.report.signals.update(make_table_signals("how sure of what comes", {"placeholder": confidence}))

@@ -181,29 +181,29 @@ class Lookahead(Drafter):
         """Return the memory's name, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
-    def init_state(self, row: Sequence, models: Models) -> LookaheadState:
+    def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:
         """Return an empty pool and a first row of random tokens of the text.
 
         Each further row makes the window one column narrower.
         """
         state = LookaheadState(Pool(self.guesses))
         if self.window:
-            state.rows = [[-1, *sample_from_text(row, self.window + self.ngram - 3)]]
+            state.rows = [[-1, *sample_from_text(sequence, self.window + self.ngram - 3)]]
         if self.from_text:
-            state.pool.read(row.committed, self.ngram)
+            state.pool.read(sequence.committed, self.ngram)
         return state
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the tails after the newest token; tails with a common prefix share a branch."""
-        assert row.models is not None
-        state: LookaheadState = row.state.drafter
-        tails = state.pool.tails_after(row.committed[-1])
-        row.report.signals |= {
+        assert sequence.models is not None
+        state: LookaheadState = sequence.state.drafter
+        tails = state.pool.tails_after(sequence.committed[-1])
+        sequence.report.signals |= {
             "n-grams in the pool": state.pool.n,
             "n-grams found": len(tails),
             "pool hits": state.n_accepted,
         }
-        row.report.signals["matched tokens"] = float(bool(tails))
+        sequence.report.signals["matched tokens"] = float(bool(tails))
         max_nodes = min(plan.limit_nodes(MOST_NODES), ROOM - state.size)
         place, parents, tokens, ages = dict[tuple[int, ...], int](), list[int](), list[int](), list[float]()
         for tail, round_ in tails:
@@ -213,13 +213,13 @@ class Lookahead(Drafter):
                     place[path] = len(tokens)
                     tokens.append(path[-1])
                     ages.append(state.now - round_)
-        state.drafted, device = len(tokens), row.models.target.device
+        state.drafted, device = len(tokens), sequence.models.target.device
         tree = DraftTree.from_parents(tokens, parents, source="lookahead", device=device)
-        return replace(tree, grown=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
+        return replace(tree, explanation=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
-    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
         """Return the window's guesses as probes; the last committed token is not one of them."""
-        state: LookaheadState = row.state.drafter
+        state: LookaheadState = sequence.state.drafter
         if not state.size:
             return None
         places, parents, sees = window_layout(len(state.rows), len(state.rows[0]), tree.tokens.device)
@@ -230,24 +230,24 @@ class Lookahead(Drafter):
         state.probing = Probes(tokens, probe_parents, places, mask, farthest, "lookahead")
         return state.probing
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
-        state: LookaheadState = row.state.drafter
+        state: LookaheadState = sequence.state.drafter
         state.now += 1
-        state.n_accepted += len(outcome.result.path) if state.drafted else 0
+        state.n_accepted += len(feedback.result.path) if state.drafted else 0
         state.drafted = 0
         if self.from_text:
-            state.pool.read(row.committed, self.ngram, len(row.committed) - len(outcome.emitted))
+            state.pool.read(sequence.committed, self.ngram, len(sequence.committed) - len(feedback.emitted))
         probed = (
-            outcome.probe_output
-            if outcome.probe_output is not None and outcome.probe_output.probes is state.probing
+            feedback.probe_output
+            if feedback.probe_output is not None and feedback.probe_output.probes is state.probing
             else None
         )
         state.probing = None
         if not state.rows or (probed is None and state.size):
             return  # another drafter's round, or no room for the window
-        state.rows[0][0] = outcome.root
-        width, new_row = len(state.rows[0]), outcome.top_tokens[0][:1]
+        state.rows[0][0] = feedback.root
+        width, new_row = len(state.rows[0]), feedback.top_tokens[0][:1]
         if probed is not None:
             new_row = [*new_row, *to_host([probed.logits[-width:].argmax(1)])[0]][-width:]
         if len(state.rows) + 1 < self.ngram:
@@ -256,9 +256,9 @@ class Lookahead(Drafter):
             for first, *tail in zip(*state.rows, new_row, strict=True):
                 state.pool.add(first, tuple(tail), state.now)
             state.rows = [*state.rows[1:], new_row]
-        if self.follow and (skip := len(outcome.emitted) - 1):
+        if self.follow and (skip := len(feedback.emitted) - 1):
             state.rows = [
-                [*guesses[skip:], *sample_from_text(row, min(skip, len(guesses)), level)]
+                [*guesses[skip:], *sample_from_text(sequence, min(skip, len(guesses)), level)]
                 for level, guesses in enumerate(state.rows)
             ]
 

@@ -212,7 +212,7 @@ class M2R2(EarlyExitDrafter):
     needs: ClassVar[tuple[str, ...]] = (Accelerators.kind, "trees")
     source: ClassVar[str] = "m2r2"
 
-    def init_state(self, row: Sequence, models: Models) -> M2R2State:
+    def init_state(self, sequence: Sequence, models: Models) -> M2R2State:
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
@@ -221,20 +221,22 @@ class M2R2(EarlyExitDrafter):
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)
 
-    def exit_of(self, row: Sequence) -> int:
+    def exit_of(self, sequence: Sequence) -> int:
         """Return the exit layer that the adapters were trained for."""
-        return row.state.drafter.layer
+        return sequence.state.drafter.layer
 
-    def exit_record(self, row: Sequence) -> ExitStates:
+    def exit_record(self, sequence: Sequence) -> ExitStates:
         """Return the exit states of the slow stream."""
-        return row.state.drafter.exit
+        return sequence.state.drafter.exit
 
     def truncated_target(
-        self, rows: abc.Sequence[Sequence], exit_layer: int, wanted: Collection[int]
+        self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> FastTruncatedTarget:
         """Return the truncated target with both streams."""
-        slow = super().truncated_target(rows, exit_layer, wanted)
-        return FastTruncatedTarget(slow.target, exit_layer, wanted, slow.states, rows[0].state.drafter.shared_copy)
+        slow = super().truncated_target(sequences, exit_layer, capture_layers)
+        return FastTruncatedTarget(
+            slow.target, exit_layer, capture_layers, slow.states, sequences[0].state.drafter.shared_copy
+        )
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:

@@ -211,7 +211,7 @@ class Medusa(DistributionDrafter):
     needs: ClassVar[tuple[str, ...]] = ("medusa", "trees")
     reads_target: ClassVar[bool] = True
 
-    def init_state(self, row: Sequence, models: Models) -> MedusaState:
+    def init_state(self, sequence: Sequence, models: Models) -> MedusaState:
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
@@ -221,17 +221,17 @@ class Medusa(DistributionDrafter):
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return one level per head."""
-        return len(row.state.drafter.net.heads)
+        return len(sequence.state.drafter.net.heads)
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run the heads once for all sequences, then build each sequence's tree."""
-        assert rows[0].models is not None
-        target, meter = rows[0].models.target, rows[0].models.meter
-        hidden = {id(row): row.cache_slot.last_hidden for row in rows}
-        ready = [row for row in rows if hidden[id(row)] is not None]
-        trees = {id(row): DraftTree.empty("medusa", target.device) for row in rows}
+        assert sequences[0].models is not None
+        target, meter = sequences[0].models.target, sequences[0].models.meter
+        hidden = {id(row): row.cache_slot.last_hidden for row in sequences}
+        ready = [row for row in sequences if hidden[id(row)] is not None]
+        trees = {id(row): DraftTree.empty("medusa", target.device) for row in sequences}
         if ready:
             start = target.clock.mark()
             logits = ready[0].state.drafter.guess(torch.stack([h for h in hidden.values() if h is not None]))
@@ -241,4 +241,4 @@ class Medusa(DistributionDrafter):
                 grower, state = row.state.plan.grower or Template(), hidden[id(row)]
                 assert state is not None
                 trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
-        return [trees[id(row)] for row in rows]
+        return [trees[id(row)] for row in sequences]

@@ -22,21 +22,21 @@ class MSDNet(FeatureNet):
 
     kind = "msd"
 
-    def next_embeddings(self, seen: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
+    def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
         """Return the embedding of the next text token after each position, skipping images."""
-        n = seen.embeds.shape[1]
+        n = prompt.embeds.shape[1]
         next_one = list(range(1, n))
-        for start, end in reversed(seen.spans):
+        for start, end in reversed(prompt.spans):
             if start:  # adjacent images: use the text after the last of them
                 next_one[start - 1] = next_one[end - 1] if end < n else end - 1
-        return seen.embeds[:, torch.tensor(next_one, dtype=torch.long, device=seen.embeds.device)]
+        return prompt.embeds[:, torch.tensor(next_one, dtype=torch.long, device=prompt.embeds.device)]
 
     def compress_image(
-        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+        self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
         """Return the image as the vision embeddings that the projector returns."""
-        start, end = seen.spans[picture]
-        inputs = seen.embeds[:, start : min(end, pairs.shape[1])]
+        start, end = prompt.spans[image]
+        inputs = prompt.embeds[:, start : min(end, pairs.shape[1])]
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
 

@@ -124,30 +124,30 @@ class NGram(Drafter):
         """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
-    def init_state(self, row: Sequence, models: Models) -> NGramIndex:
+    def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:
         """Index all committed tokens."""
         index = NGramIndex(self.ngram)
-        index.extend(row.committed)
+        index.extend(sequence.committed)
         return index
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Propose the continuation of the longest suffix that occurred before."""
-        assert row.models is not None
-        index: NGramIndex = row.state.drafter
+        assert sequence.models is not None
+        index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):
             continuation = index.continuation(n, plan.depth, self.occurrence == "latest")
-            if continuation and self.occurrence == TRANSFORMERS and row.request.stop_at_eos:
+            if continuation and self.occurrence == TRANSFORMERS and sequence.request.stop_at_eos:
                 continuation = continuation[
-                    : next((i for i, token in enumerate(continuation) if token in row.models.eos), None)
+                    : next((i for i, token in enumerate(continuation) if token in sequence.models.eos), None)
                 ]
                 if not continuation:  # a shorter suffix is not tried
                     break
             if continuation:
                 if plan.can_stop_early:
-                    continuation = self._cut_at_stop(row, continuation)
-                row.report.signals["matched tokens"] = n
-                return DraftTree.chain(continuation, source="prompt-lookup", device=row.models.target.device)
-        return DraftTree.empty(source="prompt-lookup", device=row.models.target.device)
+                    continuation = self._cut_at_stop(sequence, continuation)
+                sequence.report.signals["matched tokens"] = n
+                return DraftTree.chain(continuation, source="prompt-lookup", device=sequence.models.target.device)
+        return DraftTree.empty(source="prompt-lookup", device=sequence.models.target.device)
 
     def _cut_at_stop(self, sequence: Sequence, continuation: list[int]) -> list[int]:
         """Return the tokens up to the policy's stop; each copied token counts as having probability 1."""
@@ -159,6 +159,6 @@ class NGram(Drafter):
                 return continuation[:level]
         return continuation
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Index the new tokens."""
-        row.state.drafter.extend(outcome.emitted)
+        sequence.state.drafter.extend(feedback.emitted)

@@ -167,23 +167,23 @@ class OmniDraft(Drafter):
         """Return the memory's name, without the training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
-    def init_state(self, row: Sequence, models: Models) -> OmniDraftState:
+    def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
         """Read the committed text except its last token. The drafter reads no images."""
         writer, words = models.other_vocabulary_drafter, None
         if writer is None:
             assert models.drafter is not None
             writer = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
-        if models.other_vocabulary_drafter is not None or row.image_inputs is not None:
+        if models.other_vocabulary_drafter is not None or sequence.image_inputs is not None:
             words = VocabularyMap.get_or_build(models, writer)
         state = OmniDraftState(writer, words, [], training=self.new_training_state(models, writer))
         if state.training.trainable is not None:
             state.inspectable = TrainedState(state.training.trainable, self.warm)
-        state.ids = state.tokenise_committed(row)
+        state.ids = state.tokenise_committed(sequence)
         if len(state.ids) > writer.runner.context:
             return state
-        state.slot = writer.runner.open(id(row))
+        state.slot = writer.runner.open(id(sequence))
         try:
-            state.catch_up(row)
+            state.catch_up(sequence)
         except BaseException:  # on any error: only this function can free the slot
             writer.runner.close(state.slot)
             raise
@@ -205,29 +205,34 @@ class OmniDraft(Drafter):
             study.trainable if self.rate else None, study.stop if self.stop else None, runner=draft_model.runner
         )
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return the draft model's free positions; a drafter token seldom spells less than a target token."""
-        state: OmniDraftState = row.state.drafter
-        return 0 if state.slot is None else state.draft_model.runner.context - len(state.tokenise_committed(row)) + 1
+        state: OmniDraftState = sequence.state.drafter
+        return (
+            0 if state.slot is None else state.draft_model.runner.context - len(state.tokenise_committed(sequence)) + 1
+        )
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft a chain of at most `plan.depth` of the target's tokens."""
-        if row.state.drafter.writer.runner is not row.models.draft_model:  # the draft model was changed
-            self.release(row, row.models)
-            row.state.drafter = self.init_state(row, row.models)
-        state: OmniDraftState = row.state.drafter
-        draft_ids = self.continue_text(row, state, plan.depth)
+        if sequence.state.drafter.writer.runner is not sequence.models.draft_model:  # the draft model was changed
+            self.release(sequence, sequence.models)
+            sequence.state.drafter = self.init_state(sequence, sequence.models)
+        state: OmniDraftState = sequence.state.drafter
+        draft_ids = self.continue_text(sequence, state, plan.depth)
         tokens = (
             draft_ids
             if state.vocabulary_map is None or not draft_ids
             else state.vocabulary_map.translate(draft_ids, self.merge, state.text)
         )
-        row.report.signals["tokens written"], row.report.signals["tokens translated"] = len(draft_ids), len(tokens)
+        sequence.report.signals["tokens written"], sequence.report.signals["tokens translated"] = (
+            len(draft_ids),
+            len(tokens),
+        )
         if (trainable := state.training.trainable) is not None:
-            row.report.signals["training steps"] = trainable.n_steps
+            sequence.report.signals["training steps"] = trainable.n_steps
             if trainable.n_steps:
-                row.report.signals["loss of the last training step, nats"] = trainable.loss
-        return DraftTree.chain(tokens[: plan.depth], source=self.source, device=row.models.target.device)
+                sequence.report.signals["loss of the last training step, nats"] = trainable.loss
+        return DraftTree.chain(tokens[: plan.depth], source=self.source, device=sequence.models.target.device)
 
     def continue_text(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
         """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
@@ -264,29 +269,29 @@ class OmniDraft(Drafter):
                 break
         return draft_ids
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Train the stopping head on the verification result, collect positions, and run a training step when due."""
-        state: OmniDraftState = row.state.drafter
+        state: OmniDraftState = sequence.state.drafter
         study, words = state.training, state.vocabulary_map
-        if words is None or row.image_inputs is not None or not isinstance(row.drafter, OmniDraft):
+        if words is None or sequence.image_inputs is not None or not isinstance(sequence.drafter, OmniDraft):
             return
-        n_accepted = min(len(outcome.result.path), len(outcome.emitted))
-        if study.draft_states and outcome.tokens:
-            text = _decode(row, len(row.committed) - len(outcome.emitted) + n_accepted).rstrip(BROKEN)
+        n_accepted = min(len(feedback.result.path), len(feedback.emitted))
+        if study.draft_states and feedback.tokens:
+            text = _decode(sequence, len(sequence.committed) - len(feedback.emitted) + n_accepted).rstrip(BROKEN)
             study.train_stopping_head(
-                len(text) - study.before, n_accepted < len(outcome.tokens) and n_accepted < len(outcome.emitted)
+                len(text) - study.before, n_accepted < len(feedback.tokens) and n_accepted < len(feedback.emitted)
             )
-        if not self.rate or not study.is_due or outcome.hidden is None:
+        if not self.rate or not study.is_due or feedback.hidden is None:
             return
-        first = len(row.committed) - len(outcome.emitted)
-        positions = [(first + i, outcome.hidden[at]) for i, at in enumerate(outcome.path_indices)]
+        first = len(sequence.committed) - len(feedback.emitted)
+        positions = [(first + i, feedback.hidden[at]) for i, at in enumerate(feedback.path_indices)]
         study.waiting = [*study.waiting, *positions][-MAX_POSITIONS:]
         study.rounds += bool(positions)
         if study.rounds >= self.every:
-            ids = state.tokenise_committed(row)
+            ids = state.tokenise_committed(sequence)
             ends = borders(state.text, ids, state.draft_model.tokenizer, words.drafter_texts)
             direct, spelt = training_positions(
-                list(self.training_positions(row, study, words)), ends, ids, words.shared
+                list(self.training_positions(sequence, study, words)), ends, ids, words.shared
             )
             study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
 
@@ -300,9 +305,9 @@ class OmniDraft(Drafter):
             begin, end = (len(_decode(sequence, n).rstrip(BROKEN)) for n in (index, index + 1))
             yield begin, end, probs, sequence.committed[index]
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Free the cache slot."""
-        state: OmniDraftState | None = row.state.drafter
+        state: OmniDraftState | None = sequence.state.drafter
         if state is not None and state.slot is not None:
             state.draft_model.runner.close(state.slot)
 

@@ -81,7 +81,7 @@ class Online(Drafter):
         """Return the memory's name, which does not contain the training schedule."""
         return "online", self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> OnlineTraining:
+    def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:
         """Return a fresh copy of the draft model's layers; with `warm` the copy trained by earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
@@ -90,15 +90,15 @@ class Online(Drafter):
             trainable = TrainableLayers(models.drafter)
             if self.warm:
                 models.shared[key] = trainable
-        return OnlineTraining(trainable, open_prefilled_slot(row, models), self.warm)
+        return OnlineTraining(trainable, open_prefilled_slot(sequence, models), self.warm)
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return the number of levels that the draft model has positions for."""
-        return max_draft_depth(row, row.state.drafter.slot)
+        return max_draft_depth(sequence, sequence.state.drafter.slot)
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains, one sequence after the other: each has its own trained copy."""
-        return [tree for row in rows for tree in row.drafter.draft(row)]
+        return [tree for row in sequences for tree in row.drafter.draft(row)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:
         """Draft a chain."""
@@ -113,17 +113,17 @@ class Online(Drafter):
         trained_model = ReducedTarget(state.trainable.runner, shared_copy=state.trainable.shared_copy)
         return draft_chain([sequence], trained_model, [state.slot], [feed], self.source)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep cache entries of accepted tokens, collect positions to train on, and run a training step when due."""
-        state: OnlineTraining = row.state.drafter
-        keep_accepted_chain(row, state.slot, outcome)
-        if row.image_inputs is not None or not isinstance(row.drafter, Online):
+        state: OnlineTraining = sequence.state.drafter
+        keep_accepted_chain(sequence, state.slot, feedback)
+        if sequence.image_inputs is not None or not isinstance(sequence.drafter, Online):
             return
-        positions = list(self.training_positions(row, outcome))
+        positions = list(self.training_positions(sequence, feedback))
         state.pending = [*state.pending, *positions][-MAX_POSITIONS:]
         state.rounds += bool(positions)
         if state.rounds >= self.every and self.rate and state.trainable.n_steps < MAX_STEPS:
-            self.train_on(row, state)
+            self.train_on(sequence, state)
 
     def training_positions(
         self, sequence: Sequence, feedback: RoundFeedback
@@ -152,7 +152,7 @@ class Online(Drafter):
             sequence.committed[begin:-1], begin, [i - 1 - begin for i, _ in recent], distributions, self.rate
         )
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Free the cache slot."""
-        if row.state.drafter is not None:
-            row.state.drafter.trainable.runner.close(row.state.drafter.slot)
+        if sequence.state.drafter is not None:
+            sequence.state.drafter.trainable.runner.close(sequence.state.drafter.slot)

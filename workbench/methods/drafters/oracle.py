@@ -29,13 +29,15 @@ class Oracle(Drafter):
 
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains from the mixture."""
-        target = rows[0].models.target
-        for row in rows:
+        target = sequences[0].models.target
+        for row in sequences:
             row.cache_slot.scratch = 0
-        first = [to_device(row.committed[-1:], target.device) for row in rows]
-        return draft_chain(rows, target, [row.cache_slot for row in rows], first, "oracle", draft_probs=mixture)
+        first = [to_device(row.committed[-1:], target.device) for row in sequences]
+        return draft_chain(
+            sequences, target, [row.cache_slot for row in sequences], first, "oracle", draft_probs=mixture
+        )
 
 
 def mixture(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:

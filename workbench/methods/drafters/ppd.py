@@ -66,7 +66,7 @@ class PPD(ProbeDrafter):
     needs: ClassVar[tuple[str, ...]] = (PromptTokens.kind, "trees")
     display_name: ClassVar[str] = "prompt tokens"
 
-    def init_state(self, row: Sequence, models: Models) -> PromptState:
+    def init_state(self, sequence: Sequence, models: Models) -> PromptState:
         """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
@@ -81,10 +81,12 @@ class PPD(ProbeDrafter):
             )
             return PromptState(net, similar_tokens=similarity.argmax(-1))
 
-    def add_probe_inputs(self, row: Sequence, tree: DraftTree, at: ProbeLayout, bare: Probes) -> Probes:
+    def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
         """Return the probes with prompt embeddings as inputs."""
-        state: PromptState = row.state.drafter
+        state: PromptState = sequence.state.drafter
         assert state.similar_tokens is not None
         return replace(
-            bare, tokens=state.similar_tokens[at.input_index], states=state.net.embeds.flatten(0, 1)[at.input_index]
+            probes,
+            tokens=state.similar_tokens[layout.input_index],
+            states=state.net.embeds.flatten(0, 1)[layout.input_index],
         )

@@ -109,17 +109,17 @@ class ProbeDrafter(DistributionDrafter):
         """Return the probes with their inputs. `probes`: their positions and attention mask; its tokens are −1."""
         raise NotImplementedError
 
-    def max_levels(self, row: Sequence) -> int:
+    def max_levels(self, sequence: Sequence) -> int:
         """Return the number of draft levels: one per probe after a position, at least 1."""
-        return max(1, row.state.drafter.net.levels)
+        return max(1, sequence.state.drafter.net.levels)
 
-    def begin(self, row: Sequence) -> HeadsGrowth | None:
+    def begin(self, sequence: Sequence) -> HeadsGrowth | None:
         """Start a tree over the guesses; None if there are no guesses for the current text."""
-        guesses = row.state.drafter.known(row)
+        guesses = sequence.state.drafter.known(sequence)
         if guesses is None:
             return None
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
-        return HeadsGrowth(row, guesses, best.values, best.indices)
+        return HeadsGrowth(sequence, guesses, best.values, best.indices)
 
     def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a tree with one level per guess."""
@@ -127,12 +127,12 @@ class ProbeDrafter(DistributionDrafter):
         row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
-    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
         """Return the probes after the nodes of the draft; None if the plan has none."""
-        state: ProbeState = row.state.drafter
-        useful = min(state.net.levels, row.remaining - 2) if row.state.plan.depth else 0
-        state.probing, state.probe_counts = None, probes_per_node(row, tree, useful)
-        row.report.signals[self.display_name] = sum(state.probe_counts)
+        state: ProbeState = sequence.state.drafter
+        useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
+        state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
+        sequence.report.signals[self.display_name] = sum(state.probe_counts)
         if not any(state.probe_counts):
             return None
         at = probe_layout(state.probe_counts, state.net.ensemble, tree.tokens.device)
@@ -144,22 +144,22 @@ class ProbeDrafter(DistributionDrafter):
             torch.full_like(at.anchor, -1), parents, places, torch.cat([sees, at.mask], 1),
             tree.depth + state.net.levels, state.net.kind,
         )  # fmt: skip
-        state.probing = self.add_probe_inputs(row, tree, at, bare)
+        state.probing = self.add_probe_inputs(sequence, tree, at, bare)
         return state.probing
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the logits at the probes after the last accepted node."""
-        state: ProbeState = row.state.drafter
-        state.guesses, probed = None, outcome.probe_output
+        state: ProbeState = sequence.state.drafter
+        state.guesses, probed = None, feedback.probe_output
         if probed is None or probed.probes is not state.probing:
             return  # the cache had no room for them
-        last = outcome.result.path[-1] + 1 if outcome.result.path else 0
+        last = feedback.result.path[-1] + 1 if feedback.result.path else 0
         begin, n = sum(state.probe_counts[:last]), state.probe_counts[last]
         if n:
             v = state.net.ensemble
             state.guesses, state.end = (
                 state.net.probe_logits(probed.logits[begin * v : (begin + n) * v]),
-                len(row.committed),
+                len(sequence.committed),
             )
 
 

@@ -177,5 +177,5 @@ def merge_explanations(
     if grown is not None and isinstance(grown.before, Tensor) and isinstance(grown.after, Tensor):
         rule_index = to_device([0] * len(tree) + [1] * len(added), device, torch.long)
         before, after = torch.cat([grown.before.float(), counts]), torch.cat([grown.after.float(), shares])
-        whole = replace(whole, grown=TreeExplanation((grown.rules[0], RETRIEVED), rule_index, before, after))
+        whole = replace(whole, explanation=TreeExplanation((grown.rules[0], RETRIEVED), rule_index, before, after))
     return whole

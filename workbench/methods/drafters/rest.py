@@ -203,21 +203,21 @@ class Rest(Drafter):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def init_state(self, row: Sequence, models: Models) -> DatastoreState:
+    def init_state(self, sequence: Sequence, models: Models) -> DatastoreState:
         """Return the datastore."""
         return DatastoreState(store_of(models, self.store == "own"))
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the most frequent continuations of the longest match."""
-        assert row.models is not None
-        store, target, device = row.state.drafter.store, row.models.target, row.models.target.device
-        context, nodes = row.committed[-self.longest :], plan.limit_nodes(self.nodes)
+        assert sequence.models is not None
+        store, target, device = sequence.state.drafter.store, sequence.models.target, sequence.models.target.device
+        context, nodes = sequence.committed[-self.longest :], plan.limit_nodes(self.nodes)
         retrieved = retrieve(store, context, self.longest, self.shortest, nodes, plan.depth, target.vocab_size)
-        retrieved.record_signals(row, store)
+        retrieved.record_signals(sequence, store)
         if not retrieved.tokens:
             return DraftTree.empty("rest", device)
         tree = DraftTree.from_parents(
             retrieved.tokens, retrieved.parents, source="rest", device=device, score=retrieved.shares
         )
         counts = to_device(retrieved.counts, device, torch.long)
-        return replace(tree, grown=TreeExplanation((RETRIEVED,), before=counts, after=tree.score))
+        return replace(tree, explanation=TreeExplanation((RETRIEVED,), before=counts, after=tree.score))

@@ -204,11 +204,11 @@ class S2DGrowth(PartialTree):
             self.sequence.report.signals[STOPPED] = len(self.tokens)
         return not self.state.is_unsure and super().should_continue(distributions)
 
-    def close(self, kept: Int[Tensor, " kept"] | None = None) -> None:
+    def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
         """Store the indices of drafted nodes, and record which exit drafted each."""
         empty = self.tokens[0][:0]
         index_tensors = [torch.cat([empty, *self.expanded]), torch.cat(self.exits), torch.cat(self.parents)]
-        read, exits, parents, *selection = to_host([*index_tensors, *([] if kept is None else [kept])])
+        read, exits, parents, *selection = to_host([*index_tensors, *([] if nodes is None else [nodes])])
         final: abc.Sequence[int] = selection[0] if selection else range(self.n)
         scratch: dict[int, int] = {node: i for i, node in enumerate(read)}
         exit_of: dict[int, int] = dict(zip([-1, *read], exits, strict=True))
@@ -247,11 +247,11 @@ class S2D(DistributionDrafter):
     )
     least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
-    def init_state(self, row: Sequence, models: Models) -> S2DState:
+    def init_state(self, sequence: Sequence, models: Models) -> S2DState:
         """Return an empty state; tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
-        capacity = len(row.committed) + row.remaining + SCRATCH
+        capacity = len(sequence.committed) + sequence.remaining + SCRATCH
         blocks = [
             Block(
                 layers,
@@ -261,26 +261,26 @@ class S2D(DistributionDrafter):
             for layers in net.blocks
         ]
         thresholds = [self.sure, *[self.sure_later] * (len(blocks) - 2)][: len(blocks) - 1]
-        first = min(row.cache_slot.image_prefill_length, len(row.committed) - 1)
+        first = min(sequence.cache_slot.image_prefill_length, len(sequence.committed) - 1)
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
-    def begin(self, row: Sequence) -> S2DGrowth | None:
+    def begin(self, sequence: Sequence) -> S2DGrowth | None:
         """Read the committed tokens and start a tree; None if even the last exit's confidence is low."""
-        state: S2DState = row.state.drafter
-        state.truncate(min(state.n_text, len(row.committed) - 1 - state.first))
-        unread = row.committed[state.first + state.n_text :]
+        state: S2DState = sequence.state.drafter
+        state.truncate(min(state.n_text, len(sequence.committed) - 1 - state.first))
+        unread = sequence.committed[state.first + state.n_text :]
         state.queue_tokens(to_device(unread, state.blocks[0].waiting.device))
-        growth = S2DGrowth(row)
+        growth = S2DGrowth(sequence)
         if state.is_unsure:
-            row.report.signals[STOPPED] = 0
+            sequence.report.signals[STOPPED] = 0
             return None
         return growth
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep the cache entries of accepted nodes that directly follow their parents; other nodes are read again."""
-        state: S2DState = row.state.drafter
+        state: S2DState = sequence.state.drafter
         n = 0
-        for node in outcome.result.path[: len(outcome.emitted)]:
+        for node in feedback.result.path[: len(feedback.emitted)]:
             if state.scratch_of.get(node) != n:
                 break
             n += 1

@@ -59,20 +59,20 @@ class SpecVLMNet(FeatureNet):
         self.gate = nn.Linear(width, len(MENU))
 
     def compress_image(
-        self, seen: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], picture: int, how: Any = None
+        self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
         """Return the image's pairs, compressed."""
-        how = how or Compression()
-        full_view = super().compress_image(seen, pairs, picture)
-        if how.compressor == "all":
+        options = options or Compression()
+        full_view = super().compress_image(prompt, pairs, image)
+        if options.compressor == "all":
             return full_view
-        if how.compressor != "gate":
-            return self.compress(full_view.inputs, seen.grids[picture], how.compressor, how)
-        logits = self.gate(self.norm_feature(seen.mean_question_feature()))  # [B, menu]
-        if how.noise is not None:
-            return self._drawn(full_view.inputs, seen.grids[picture], logits, how)
+        if options.compressor != "gate":
+            return self.compress(full_view.inputs, prompt.grids[image], options.compressor, options)
+        logits = self.gate(self.norm_feature(prompt.mean_question_feature()))  # [B, menu]
+        if options.noise is not None:
+            return self._drawn(full_view.inputs, prompt.grids[image], logits, options)
         gate = logits.softmax(-1)[0]
-        view = self.compress(full_view.inputs, seen.grids[picture], MENU[int(gate.argmax())], how)
+        view = self.compress(full_view.inputs, prompt.grids[image], MENU[int(gate.argmax())], options)
         view.gate = dict(zip(MENU, gate.tolist(), strict=True))
         return view
 
@@ -90,11 +90,11 @@ class SpecVLMNet(FeatureNet):
             return self.conv(x, rows, cols, options.ratio)
         return self.resample(x) if name == "resample" else compressors.drop_all(x)
 
-    def sample_options(self, n_prompts: int, chance: Callable[..., Tensor], step: int) -> Compression:
+    def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Compression:
         """Return a compression with a sampled ratio, a seed for pruning, and noise for the gate."""
-        ratio = RATIOS[int(chance(1) * len(RATIOS))]
-        uniform = chance(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
-        is_uniform = chance(n_prompts, 1) < EVEN
+        ratio = RATIOS[int(rand(1) * len(RATIOS))]
+        uniform = rand(n_prompts, len(MENU)).clamp(1e-6, 1 - 1e-6)
+        is_uniform = rand(n_prompts, 1) < EVEN
         return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, options: Compression) -> CompressedImage:

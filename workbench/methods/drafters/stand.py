@@ -217,37 +217,37 @@ class Stand(DistributionDrafter):
         """Return the memory's name, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> Table:
+    def init_state(self, sequence: Sequence, models: Models) -> Table:
         """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
-        problem = (self.longest, self.everywhere, *row.committed[: row.prompt_length])
+        problem = (self.longest, self.everywhere, *sequence.committed[: sequence.prompt_length])
         table = tables.pop(problem, None)
         tables[problem] = Table(self.longest, shared=True) if table is None else table
         while len(tables) > PROBLEMS:
             del tables[next(iter(tables))]
         return tables[problem]
 
-    def begin(self, row: Sequence) -> TableGrowth | None:
+    def begin(self, sequence: Sequence) -> TableGrowth | None:
         """Start a tree; None if no known context ends with the newest token."""
-        table: Table = row.state.drafter
-        n, entry = table.lookup(row.committed)
-        row.report.signals |= {"contexts known": len(table), "matched tokens": n}
+        table: Table = sequence.state.drafter
+        n, entry = table.lookup(sequence.committed)
+        sequence.report.signals |= {"contexts known": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
-        row.report.signals["distributions averaged"] = entry.n
-        return TableGrowth(row, table)
+        sequence.report.signals["distributions averaged"] = entry.n
+        return TableGrowth(sequence, table)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the distributions after the last committed token and after accepted drafts, or after all drafts."""
-        table: Table = row.state.drafter
-        first = len(row.committed) - len(outcome.emitted)
-        before = row.committed[max(0, first - self.longest) : first]
-        accepted = {0, *(node + 1 for node in outcome.result.path)}
+        table: Table = sequence.state.drafter
+        first = len(sequence.committed) - len(feedback.emitted)
+        before = sequence.committed[max(0, first - self.longest) : first]
+        accepted = {0, *(node + 1 for node in feedback.result.path)}
         texts = [before]
-        for parent, token in zip(outcome.parents, outcome.tokens, strict=True):
+        for parent, token in zip(feedback.parents, feedback.tokens, strict=True):
             texts.append([*texts[parent + 1], token])
         for place, text in enumerate(texts):
             if self.everywhere or place in accepted:
-                table.learn(text, outcome.top_tokens[place], outcome.top_probs[place])
+                table.learn(text, feedback.top_tokens[place], feedback.top_probs[place])

@@ -216,25 +216,25 @@ class Suffix(Drafter):
         """Return the memory's name, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> SuffixState:
+    def init_state(self, sequence: Sequence, models: Models) -> SuffixState:
         """Index all committed tokens."""
         text = Text()
-        text.extend(row.committed)
+        text.extend(sequence.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
         text.cut(STORED)
-        return SuffixState(text, len(row.committed), store, self.warm)
+        return SuffixState(text, len(sequence.committed), store, self.warm)
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Propose the best draft from the request's own text, or from the store if that has more expected tokens."""
-        assert row.models is not None
-        state: SuffixState = row.state.drafter
-        guess, device = self.draft(state.text, row.committed, plan), row.models.target.device
+        assert sequence.models is not None
+        state: SuffixState = sequence.state.drafter
+        guess, device = self.draft(state.text, sequence.committed, plan), sequence.models.target.device
         if state.store is not None:
-            other = self.draft(state.store, row.committed, plan)
-            row.report.signals["from earlier runs"] = float(other.score > guess.score)
+            other = self.draft(state.store, sequence.committed, plan)
+            sequence.report.signals["from earlier runs"] = float(other.score > guess.score)
             guess = max(guess, other, key=lambda g: g.score)  # ties go to the request's own text
-        row.report.signals["matched tokens"] = guess.matched
-        row.report.signals["expected tokens"] = guess.score
+        sequence.report.signals["matched tokens"] = guess.matched
+        sequence.report.signals["expected tokens"] = guess.score
         return DraftTree.from_parents(guess.tokens, guess.parents, source="suffix", device=device, score=guess.probs)
 
     def draft(self, text: Text, context: abc.Sequence[int], plan: Plan) -> Guess:
@@ -274,14 +274,14 @@ class Suffix(Drafter):
                 push(next_places, len(guess.tokens) - 1, level + 1, -chance)
         return guess
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Index the new tokens."""
-        row.state.drafter.watch(outcome.emitted)
+        sequence.state.drafter.watch(feedback.emitted)
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Add the generated text to the store for later runs."""
-        state: SuffixState | None = row.state.drafter
-        if state is not None and state.store is not None and len(row.committed) > state.since:
-            state.store.extend([*row.committed[state.since :], END])
+        state: SuffixState | None = sequence.state.drafter
+        if state is not None and state.store is not None and len(sequence.committed) > state.since:
+            state.store.extend([*sequence.committed[state.since :], END])
             if state.store.n > STORED:
                 state.store.forget(STORED * 3 // 4)

@@ -81,15 +81,15 @@ class Swift(LayerSkippingDrafter):
     )
     enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
-    def init_state(self, row: Sequence, models: Models) -> Search:
+    def init_state(self, sequence: Sequence, models: Models) -> Search:
         """Return an initial state that skips evenly spread layers, as many as the ratio demands."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
 
-    def skipped_half_layers(self, row: Sequence) -> HalfLayers:
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
         """Return the best set of skipped half layers so far."""
-        state: Search = row.state.drafter
+        state: Search = sequence.state.drafter
         return state.best
 
     def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:

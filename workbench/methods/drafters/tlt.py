@@ -185,9 +185,9 @@ class TLT(Eagle):
         head = self.online_head(models)
         return sum(head.train_step(self.texts, self.reads, self.rate) for _ in range(n_steps))
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Remove the sequence from its batch."""
-        state: TLTState | None = row.state.drafter
+        state: TLTState | None = sequence.state.drafter
         if state is not None and state.batch is not None:
             state.batch.leave()
             state.batch = None

@@ -130,20 +130,20 @@ class TokenRecycling(Drafter):
         """Return the memory's name, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> Successors:
+    def init_state(self, sequence: Sequence, models: Models) -> Successors:
         """Return a fresh table, or the shared one; with `prompt`, add the successors at committed positions."""
         size = models.target.vocab_size
         table = Successors(size)
         if self.warm:
             table = models.shared.setdefault("token-recycling", Successors(size, shared=True))
-        if self.prompt and len(row.committed) > 1:
-            read_prompt(table, row, models)
+        if self.prompt and len(sequence.committed) > 1:
+            read_prompt(table, sequence, models)
         return table
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Follow the template's ranks through the table."""
-        assert row.models is not None
-        table = row.state.drafter.table
+        assert sequence.models is not None
+        table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
         tokens: list[int] = []
         parents: list[int] = []
@@ -151,17 +151,17 @@ class TokenRecycling(Drafter):
             if path[:-1] not in index or path[-1] >= RANKS:
                 continue
             parent = index[path[:-1]]
-            token = int(table[tokens[parent] if parent >= 0 else row.committed[-1], path[-1]])
+            token = int(table[tokens[parent] if parent >= 0 else sequence.committed[-1], path[-1]])
             if token >= 0:
                 index[path] = len(tokens)
                 tokens.append(token)
                 parents.append(parent)
-        row.report.signals["matched tokens"] = float(bool(tokens))
-        return DraftTree.from_parents(tokens, parents, source="token-recycling", device=row.models.target.device)
+        sequence.report.signals["matched tokens"] = float(bool(tokens))
+        return DraftTree.from_parents(tokens, parents, source="token-recycling", device=sequence.models.target.device)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the target's most likely successors of verified tokens; nodes nearer the root take precedence."""
-        state: Successors = row.state.drafter
-        verified = [outcome.root, *outcome.tokens]
-        for token, top in zip(reversed(verified), reversed(outcome.top_tokens), strict=True):
+        state: Successors = sequence.state.drafter
+        verified = [feedback.root, *feedback.tokens]
+        for token, top in zip(reversed(verified), reversed(feedback.top_tokens), strict=True):
             state.write(token, top)

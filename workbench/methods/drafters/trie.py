@@ -240,25 +240,25 @@ class LookaheadTrie(Drafter):
         """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> TrieState:
+    def init_state(self, sequence: Sequence, models: Models) -> TrieState:
         """Insert all committed tokens."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
-        state = TrieState(trie, next(_numbers), row.prompt_length, self.warm)
-        prompt = row.committed[: row.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
+        state = TrieState(trie, next(_numbers), sequence.prompt_length, self.warm)
+        prompt = sequence.committed[: sequence.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
         for i in range(len(prompt)):
             trie.insert(prompt[i : i + self.branch_length + 1], state.request)
-        self._insert_output(row, state)
+        self._insert_output(sequence, state)
         return state
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the largest subtree below a suffix of the text, trying long suffixes first."""
-        assert row.models is not None
-        state: TrieState = row.state.drafter
+        assert sequence.models is not None
+        state: TrieState = sequence.state.drafter
         best: tuple[list[int], list[int]] = ([], [])
         matched = 0
         depth = min(plan.depth, self.branch_length)
-        for n in range(min(self.query_length, len(row.committed)), 0, -1):
-            node = state.trie.find(row.committed[-n:])
+        for n in range(min(self.query_length, len(sequence.committed)), 0, -1):
+            node = state.trie.find(sequence.committed[-n:])
             if node is None:
                 continue
             subtree = state.trie.best(node, state.request, self.output_weight, self.nodes, depth)
@@ -266,12 +266,12 @@ class LookaheadTrie(Drafter):
                 best, matched = subtree, n
             if len(best[0]) >= depth:
                 break
-        row.report.signals["matched tokens"] = matched
-        return DraftTree.from_parents(*best, source="lookahead-trie", device=row.models.target.device)
+        sequence.report.signals["matched tokens"] = matched
+        return DraftTree.from_parents(*best, source="lookahead-trie", device=sequence.models.target.device)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Insert the output branches that are now complete."""
-        self._insert_output(row, row.state.drafter)
+        self._insert_output(sequence, sequence.state.drafter)
 
     def _insert_output(self, sequence: Sequence, state: TrieState) -> None:
         text = sequence.committed
@@ -280,7 +280,7 @@ class LookaheadTrie(Drafter):
             state.inserted += 1
         state.trie.keep_bound()
 
-    def release(self, row: Sequence, models: Models) -> None:
+    def release(self, sequence: Sequence, models: Models) -> None:
         """Drop the prompt counts of the request."""
-        if self.warm and row.state.drafter is not None:
-            row.state.drafter.trie.forget(row.state.drafter.request)
+        if self.warm and sequence.state.drafter is not None:
+            sequence.state.drafter.trie.forget(sequence.state.drafter.request)

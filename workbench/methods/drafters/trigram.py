@@ -76,10 +76,10 @@ class AdaptiveTrigram(Drafter):
         """Return the memory's name, which contains the parameters of the table but not those of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
-    def init_state(self, row: Sequence, models: Models) -> Trigrams:
+    def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
         """Return a table with the tri-grams of committed tokens; with `warm`, added to the table of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
-        self._read(table, row.committed, 0)
+        self._read(table, sequence.committed, 0)
         return table
 
     def _read(self, table: Trigrams, text: abc.Sequence[int], begin: int) -> None:
@@ -87,20 +87,20 @@ class AdaptiveTrigram(Drafter):
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft the result of the search after the newest two tokens."""
-        assert row.models is not None
-        table: Trigrams = row.state.drafter
-        pair = (row.committed[-2] if len(row.committed) > 1 else -1, row.committed[-1])
+        assert sequence.models is not None
+        table: Trigrams = sequence.state.drafter
+        pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
         successors = table.successors(pair)
-        row.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
-        row.report.signals["matched tokens"] = 2.0 if successors else 0.0
-        nodes, device = plan.limit_nodes(self.nodes), row.models.target.device
+        sequence.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
+        sequence.report.signals["matched tokens"] = 2.0 if successors else 0.0
+        nodes, device = plan.limit_nodes(self.nodes), sequence.models.target.device
         if not successors:
             return DraftTree.empty("adaptive-trigram", device)
         if self.search == "mcts":
             uniforms = to_list(
-                row.random_stream.uniform(len(row.committed), Purpose.GUESS, self.iterations * plan.depth)
+                sequence.random_stream.uniform(len(sequence.committed), Purpose.GUESS, self.iterations * plan.depth)
             )
             batches = [uniforms[i * plan.depth : (i + 1) * plan.depth] for i in range(self.iterations)]
             sequences = most_visited(search(table, pair, plan.depth, batches), nodes, plan.depth)
@@ -108,18 +108,18 @@ class AdaptiveTrigram(Drafter):
             sequences = best_first(table, pair, nodes, plan.depth)
         tree = DraftTree.from_parents(sequences.tokens, sequences.parents, source="adaptive-trigram", device=device)
         visits, weights = (to_device(values, device, torch.float32) for values in (sequences.visits, sequences.weights))
-        return replace(tree, grown=TreeExplanation((SEARCHED,), before=visits, after=weights))
+        return replace(tree, explanation=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Raise the weights of new tri-grams, and move the weights after verified nodes towards the target."""
-        table: Trigrams = row.state.drafter
-        first = len(row.committed) - len(outcome.emitted)
+        table: Trigrams = sequence.state.drafter
+        first = len(sequence.committed) - len(feedback.emitted)
         if self.rate:
-            before = [row.committed[first - 2] if first > 1 else -1, outcome.root, *outcome.tokens]
-            pairs = [(before[0], outcome.root)]
+            before = [sequence.committed[first - 2] if first > 1 else -1, feedback.root, *feedback.tokens]
+            pairs = [(before[0], feedback.root)]
             pairs += [
-                (before[parent + 2], token) for parent, token in zip(outcome.parents, outcome.tokens, strict=True)
+                (before[parent + 2], token) for parent, token in zip(feedback.parents, feedback.tokens, strict=True)
             ]
-            for pair, top, probs in zip(pairs, outcome.top_tokens, outcome.top_probs, strict=True):
+            for pair, top, probs in zip(pairs, feedback.top_tokens, feedback.top_probs, strict=True):
                 table.approach(pair, top, probs, self.rate)
-        self._read(table, row.committed, first)
+        self._read(table, sequence.committed, first)

@@ -24,7 +24,7 @@ class UnifiedSkip(LayerSkippingDrafter):
         1.25, ge=1.0, le=8.0, doc="s, target speed-up per pass; L / s of the L layers are used as drafter"
     )
 
-    def skipped_half_layers(self, row: Sequence) -> HalfLayers:
+    def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
         """Return the half layers to skip, so that round(L / s) layers run, at least two."""
-        n = row.models.target.n_layers
+        n = sequence.models.target.n_layers
         return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))

@@ -50,7 +50,7 @@ class VisionDraftModel(DraftModel):
         models: Models,
         request: Request,
         tokens: abc.Sequence[int],
-        told: Callable[[float], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
         """Return attribution maps over the draft model's own vision tokens."""
-        return explain_draft_model(models, request, tokens, told)
+        return explain_draft_model(models, request, tokens, on_progress)

@@ -80,15 +80,15 @@ class Bandit(Policy):
         """Return an empty history, in a list so that another drafter can start a new one."""
         return [RoundHistory()]
 
-    def plan(self, row: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the length with the highest upper confidence bound."""
-        if state[0].parts != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundHistory(parts)
         played = state[0]
-        if (lap := played.stats_reader.take_last_round(row)) is not None:
+        if (lap := played.stats_reader.take_last_round(sequence)) is not None:
             played.add(lap, self.remembered)
         k = self.choose(played.rates())
-        row.report.signals["planned depth"] = k
+        sequence.report.signals["planned depth"] = k
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:
@@ -104,6 +104,6 @@ class Bandit(Policy):
 
         return max(range(self.depth + 1), key=bound)
 
-    def observe(self, row: Sequence, state: list[RoundHistory], outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: list[RoundHistory], feedback: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
-        state[0].stats_reader.record_tokens(outcome)
+        state[0].stats_reader.record_tokens(feedback)

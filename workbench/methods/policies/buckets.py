@@ -101,12 +101,12 @@ class Buckets(Policy):
         """Return an empty history, in a list so that another drafter can start a new one."""
         return [Pulls()]
 
-    def plan(self, row: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan a length for the current number of sequences in the batch."""
-        if state[0].parts != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
-        if (lap := pulls.stats_reader.take_last_round(row)) is not None:
+        if (lap := pulls.stats_reader.take_last_round(sequence)) is not None:
             history = pulls.rounds.setdefault(pulls.batch_size, deque())
             history.append((lap.planned, lap.tokens, lap.seconds))
             while len(history) > self.remembered:
@@ -114,7 +114,7 @@ class Buckets(Policy):
         pulls.batch_size = rows
         nodes = budget(rows)
         k = self.choose(pulls.rewards(rows), pulls.rng) if nodes else 0
-        row.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
+        sequence.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:
@@ -125,6 +125,6 @@ class Buckets(Policy):
                 return k
         return rng.choice(candidates) if rng.random() < self.chance else max(candidates, key=lambda k: rewards[k])
 
-    def observe(self, row: Sequence, state: list[Pulls], outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: list[Pulls], feedback: RoundFeedback) -> None:
         """Record the number of tokens of the round. Its duration is known later, when the round has ended."""
-        state[0].stats_reader.record_tokens(outcome)
+        state[0].stats_reader.record_tokens(feedback)

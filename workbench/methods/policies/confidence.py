@@ -31,11 +31,11 @@ class Confidence(Policy):
     depth: int = param(4, **DEPTH)
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
-    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
         return Plan(self.depth, can_stop_early=self.threshold > 0)
 
-    def should_continue(self, row: Sequence, state: Any, step: Step) -> bool:
+    def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
         """Return whether the drafter's confidence reaches the threshold; in a tree, after any node of the level."""
-        row.report.signals[SIGNAL] = confidence = float(step.p.amax())
+        sequence.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

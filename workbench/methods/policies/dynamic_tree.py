@@ -31,6 +31,6 @@ class DynamicTree(Policy):
     path_threshold: float = param(0.1, ge=0.02, le=1.0, doc="minimum probability of a node's path from the root")
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
-    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with the tree builder `PathThreshold`."""
         return Plan(self.depth, tree_builder=PathThreshold(self.path_threshold, self.children))

@@ -60,11 +60,11 @@ class Entropy(Policy):
         1.0, ge=0.0, le=4.0, doc=("stop drafting when √H is above this; H: entropy of the draft distribution in nats")
     )
 
-    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K with early stopping."""
         return Plan(self.depth, can_stop_early=True)
 
-    def should_continue(self, row: Sequence, state: Any, step: Step) -> bool:
+    def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
         """Return whether √H of at least one distribution is within the bound."""
-        row.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
+        sequence.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
         return lowest <= self.root_entropy

@@ -33,6 +33,6 @@ class Fixed(Policy):
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 
-    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth K."""
         return Plan(self.depth)

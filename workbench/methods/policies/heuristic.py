@@ -28,12 +28,12 @@ class Heuristic(Policy):
         """Return the current length, in a list so that it can change."""
         return [self.depth]
 
-    def plan(self, row: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the current length."""
-        row.report.signals["planned depth"] = state[0]
+        sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
-    def observe(self, row: Sequence, state: list[int], outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: list[int], feedback: RoundFeedback) -> None:
         """Adapt to the last round. A round that the end of the text cuts short does not matter: no round follows."""
-        all_accepted = len(outcome.tokens) > 0 and len(outcome.result.path) == len(outcome.tokens)
+        all_accepted = len(feedback.tokens) > 0 and len(feedback.result.path) == len(feedback.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

@@ -17,6 +17,6 @@ class NoDraft(Policy):
 
     name: ClassVar[str] = "none"
 
-    def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan depth 0."""
         return Plan(0)

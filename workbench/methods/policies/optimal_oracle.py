@@ -46,18 +46,18 @@ class OptimalOracle(Policy):
         """Return the target's next tokens, up to K; empty at the start."""
         return []
 
-    def plan(self, row: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Compute the target's next tokens and plan depth K with early stopping."""
         state.clear()
-        if not row.sampling.greedy:
-            row.add_warning(SAMPLED)
+        if not sequence.sampling.greedy:
+            sequence.add_warning(SAMPLED)
             return Plan(self.depth)
-        n_ahead = min(self.depth, row.remaining - 1)
+        n_ahead = min(self.depth, sequence.remaining - 1)
         if n_ahead > 0:
-            state += look_ahead(row, n_ahead)
+            state += look_ahead(sequence, n_ahead)
         return Plan(self.depth, can_stop_early=True)
 
-    def should_continue(self, row: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, sequence: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
         """Return whether the drafter's likeliest next token is the target's."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()

@@ -157,16 +157,16 @@ class Planned(Policy):
         """Return initial estimates, in a list so that another drafter can start new ones."""
         return [RoundEstimates()]
 
-    def plan(self, row: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the best K from 0 to `depth`, or a length to try again."""
-        if state[0].parts != (parts := parts_of(row)):
+        if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
         belief = state[0]
-        if (lap := belief.stats_reader.take_last_round(row)) is not None:
+        if (lap := belief.stats_reader.take_last_round(sequence)) is not None:
             belief.add_times(lap)
         k = self.choose(belief)
-        row.report.signals["planned depth"] = k
-        row.report.signals["believed acceptance"] = belief.acceptance
+        sequence.report.signals["planned depth"] = k
+        sequence.report.signals["believed acceptance"] = belief.acceptance
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:
@@ -193,6 +193,6 @@ class Planned(Policy):
         may_lose_s = SHARE * estimates.spent_s + plain_s
         return 0 if is_soon or estimates.lost_s + regret > may_lose_s else longest
 
-    def observe(self, row: Sequence, state: list[RoundEstimates], outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: list[RoundEstimates], feedback: RoundFeedback) -> None:
         """Count the round's tests."""
-        state[0].count_tests(outcome, self.forgetting)
+        state[0].count_tests(feedback, self.forgetting)

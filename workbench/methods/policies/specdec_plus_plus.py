@@ -106,27 +106,27 @@ class SpecDecPlusPlus(Policy):
         """Return the probability that all drafts of the round are accepted, in a list so that it can change."""
         return [None]
 
-    def plan(self, row: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the longest draft, with early stopping."""
         state[0] = None
         return Plan(self.longest, can_stop_early=True)
 
-    def should_continue(self, row: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, sequence: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
         """Return whether all drafts so far are likely enough to be accepted.
 
         Raises:
             ModelError: the drafter provides no hidden states, or the head was made for another one.
         """
-        accept_prob = acceptance_probs(row.models, step.hidden).amax()
+        accept_prob = acceptance_probs(sequence.models, step.hidden).amax()
         state[0] = accept_prob if state[0] is None else state[0] * accept_prob
         if step.level < self.shortest:
             return torch.ones((), dtype=torch.bool, device=accept_prob.device)
         return 1 - state[0] <= self.risk
 
-    def observe(self, row: Sequence, state: list[Tensor | None], outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
         """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
-            row.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
+            sequence.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:

@@ -37,21 +37,23 @@ class TokensPerLayer(Policy):
         """Return the current threshold, in a list so that it can change."""
         return [0.0]
 
-    def plan(self, row: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
+    def plan(self, sequence: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
         """Plan the best pair of exit and length."""
-        ledger = row.state.drafter
+        ledger = sequence.state.drafter
         if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0
             return Plan(self.depth)
         rates = ledger.rates(self.depth)
         cells_by_exit = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
-        row.report.signals.update(make_table_signals("expected tokens a layer", cells_by_exit, range(self.depth + 1)))
+        sequence.report.signals.update(
+            make_table_signals("expected tokens a layer", cells_by_exit, range(self.depth + 1))
+        )
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))
-        row.report.signals["planned depth"] = depth
-        row.report.signals["threshold"] = state[0]
+        sequence.report.signals["planned depth"] = depth
+        sequence.report.signals["threshold"] = state[0]
         return Plan(depth, can_stop_early=state[0] > 0)
 
-    def should_continue(self, row: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
+    def should_continue(self, sequence: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
         """Return whether the exit's confidence reaches the threshold."""
         return step.p.amax() >= state[0]

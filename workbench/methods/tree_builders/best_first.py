@@ -79,7 +79,7 @@ class BestFirst(TreeBuilder):
         growth.close(selection)
         score = torch.cat(draft_logq).exp()
         tree = subtree(selection, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
-        return replace(tree, grown=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
+        return replace(tree, explanation=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:

@@ -45,27 +45,27 @@ class Chain(TreeBuilder):
     name: ClassVar[str] = "chain"
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draft as many tokens as the plan has levels."""
-        row, distributions = growth.sequence, growth.root
+        row, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
         sampled = not row.sampling.greedy
         u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, depth)) if sampled else None
-        u = None if u is None else u.to(growth.device, non_blocking=True)
+        u = None if u is None else u.to(tree.device, non_blocking=True)
         probs: list[Tensor] = []
         for level in range(depth):
             p = distributions.full_probs()
             token = likeliest(p) if u is None else pick(p, u[level : level + 1])
             probs.append(p)
-            growth.add(token, torch.zeros_like(token) if level else None)
-            if level + 1 == depth or not growth.should_continue(distributions := growth.expand()):
+            tree.add(token, torch.zeros_like(token) if level else None)
+            if level + 1 == depth or not tree.should_continue(distributions := tree.expand()):
                 break
-        growth.close()
+        tree.close()
         return _chain_tree(
-            torch.cat(growth.tokens),
+            torch.cat(tree.tokens),
             torch.cat(probs),
             sampled,
-            growth.source,
+            tree.source,
             logits=False,
             keep=row.verifier.reads_draft_probs,
         )

@@ -41,13 +41,13 @@ class ConstantBranching(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.FIXED_NUMBER
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.limit_nodes(MOST_NODES)
-        sampler = TreeSampler(growth, self.siblings)
+        sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
             top = sampler.gumbel(p, level).topk(min(k, p.shape[1]), dim=1)
-            below, rank = torch.isfinite(top.values).nonzero()[: most - growth.n].unbind(1)
+            below, rank = torch.isfinite(top.values).nonzero()[: most - tree.n].unbind(1)
             sampler.add(top.indices[below, rank], below)
         return sampler.finish(max(fan), TreeExplanation((BRANCHED,)))

@@ -87,13 +87,13 @@ class DataDriven(TreeBuilder):
         """Return empty counts."""
         return Counts()
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
-        rank_probs, paths = self.shape(growth, plan)
+        rank_probs, paths = self.shape(tree, plan)
         grown = TreeExplanation((DRIVEN,), before=rank_probs)
-        if growth.sequence.sampling.greedy:
-            return fill_paths(growth, paths, grown)
-        return draw(growth, paths, grown, len(ASSUMED_RANK_PROBS[0]))
+        if tree.sequence.sampling.greedy:
+            return fill_paths(tree, paths, grown)
+        return draw(tree, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
         """Return probabilities by level and rank, and the paths of ranks of the current tree."""
@@ -110,11 +110,11 @@ class DataDriven(TreeBuilder):
             state.current_tree = budget, state.rounds, rank_probs, tuple(best_paths(rank_probs, budget[1], budget[0]))
         return state.current_tree[2:]
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
-        state: Counts = row.state.tree_builder
+        state: Counts = sequence.state.tree_builder
         state.rounds += 1
-        children, path = children_of(outcome.parents), outcome.result.path
+        children, path = children_of(feedback.parents), feedback.result.path
         for level, (parent, accepted_node) in enumerate(zip((-1, *path), (*path, None), strict=True)):
             for counts in (state.accepted, state.tested):
                 if level == len(counts):

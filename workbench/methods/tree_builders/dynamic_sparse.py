@@ -122,11 +122,11 @@ class DynamicSparse(TreeBuilder):
         """Return the costs of forwards; the first run of these models on this machine measures them."""
         return Sizing(costs_of(models))
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Fill the tree of the current state with the likeliest tokens."""
-        row, most = growth.sequence, max(2, plan.limit_nodes(self.places))
+        row, most = tree.sequence, max(2, plan.limit_nodes(self.places))
         ranks = row.models.target.vocab_size
-        rank_probs = tuple(tuple(level[:ranks]) for level in growth.rank_probs or ASSUMED_RANK_PROBS)
+        rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
         levels = max(plan.depth, row.drafter.reach(row) or 0)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
@@ -137,7 +137,7 @@ class DynamicSparse(TreeBuilder):
             if state.now is None:
                 row.report.notes.append(planning_note(machine))
             state.now = draft
-        return fill_paths(growth, draft.paths, TreeExplanation((SPARSE,), before=rank_probs))
+        return fill_paths(tree, draft.paths, TreeExplanation((SPARSE,), before=rank_probs))
 
 
 def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...] | None:

@@ -76,11 +76,11 @@ class DySpec(TreeBuilder):
         for nodes in (16, 32, 64)
     )  # fmt: skip
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw level by level, and keep the best positions."""
         most = plan.limit_nodes(self.nodes)
-        sampler, distributions = TreeSampler(growth, self.siblings), growth.root
-        path = torch.ones(1, dtype=torch.float64, device=growth.device)  # product of q down to each node expanded last
+        sampler, distributions = TreeSampler(tree, self.siblings), tree.root
+        path = torch.ones(1, dtype=torch.float64, device=tree.device)  # product of q down to each node expanded last
         drafted = list[torch.Tensor]()  # product of q down to each node
         all_worths = path.new_zeros(0)  # worth of each position drawn so far
         for level in range(plan.depth):
@@ -102,14 +102,14 @@ class DySpec(TreeBuilder):
             if (
                 level + 1 == plan.depth
                 or not len(inner)
-                or not growth.should_continue(distributions := growth.expand(inner))
+                or not tree.should_continue(distributions := tree.expand(inner))
             ):
                 break
             path = path[inner]
         # The stable sort puts earlier siblings and parents first.
         best = all_worths.sort(descending=True, stable=True).indices[:most].sort().values
         selection: list[int] = to_list(best)
-        fan = Counter[int](to_list(torch.cat(growth.parents)[best]))
+        fan = Counter[int](to_list(torch.cat(tree.parents)[best]))
         return sampler.finish(
             max(fan.values()),
             TreeExplanation((WORTH,), before=all_worths[best], after=torch.cat(drafted)[best]),

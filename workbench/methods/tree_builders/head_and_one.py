@@ -53,13 +53,13 @@ class HeadAndOne(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.HEAD_AND_ONE
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
         most = plan.limit_nodes(MOST_NODES)
-        sampler = TreeSampler(growth, self.siblings)
+        sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
-            room = (most - growth.n - k * torch.arange(p.shape[0], device=p.device)).clamp(0, k)
+            room = (most - tree.n - k * torch.arange(p.shape[0], device=p.device)).clamp(0, k)
             tokens, is_child = children(p, room, k, sampler.uniforms(p.shape[0], level))
             below, rank = is_child.nonzero().unbind(1)
             sampler.add(tokens[below, rank], below, is_deterministic=rank < tokens.shape[1] - 1)

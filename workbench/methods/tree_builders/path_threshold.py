@@ -44,11 +44,11 @@ class PathThreshold(TreeBuilder):
     threshold: float = 0.1
     children: int = 4
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Add all nodes of a level at a time, until none reaches the threshold."""
         depth, most = plan.depth, plan.limit_nodes(MOST_NODES)
-        distributions = growth.root
-        path = torch.zeros(1, device=growth.device)  # log-probability of the path to each node expanded last
+        distributions = tree.root
+        path = torch.zeros(1, device=tree.device)  # log-probability of the path to each node expanded last
         draft_logq, paths, fanout = list[Tensor](), list[Tensor](), 1
         for level in range(depth):
             logq, tokens = distributions.best(self.children)
@@ -56,20 +56,20 @@ class PathThreshold(TreeBuilder):
             passes = reached >= math.log(self.threshold)
             passes[0, 0] |= level == 0
             indices = passes.nonzero()  # siblings stay in the order of their probability
-            room = most - growth.n
+            room = most - tree.n
             if len(indices) > room:
                 indices = indices[reached[passes].topk(room).indices.sort().values]
             if not len(indices):
                 break
             below, child = indices.unbind(1)
-            growth.add(tokens[below, child], below if level else None)
+            tree.add(tokens[below, child], below if level else None)
             path = reached[below, child]
             paths.append(path)
             draft_logq.append(logq[below, child])
             fanout = tokens.shape[1]
-            if level + 1 == depth or not growth.should_continue(distributions := growth.expand()):
+            if level + 1 == depth or not tree.should_continue(distributions := tree.expand()):
                 break
-        growth.close()
-        return growth.to_tree(
+        tree.close()
+        return tree.to_tree(
             fanout, torch.cat(draft_logq).exp(), TreeExplanation((LIKELY,), before=torch.cat(paths).exp())
         )

@@ -170,14 +170,14 @@ class Sequoia(TreeBuilder):
         costs = costs_of(models)
         return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
-        drawing = self.plan_tree(growth, plan)
+        drawing = self.plan_tree(tree, plan)
         grown = TreeExplanation(
-            (PLANNED,), before=[tuple((growth.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
+            (PLANNED,), before=[tuple((tree.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
         )
-        fill_tree = fill_paths if growth.sequence.sampling.greedy else draw
-        return fill_tree(growth, drawing.paths, grown)
+        fill_tree = fill_paths if tree.sequence.sampling.greedy else draw
+        return fill_tree(tree, drawing.paths, grown)
 
     def plan_tree(self, growth: PartialTree, plan: Plan) -> PlannedTree:
         """Return the tree for the current probabilities; plan it again only if they changed."""
@@ -201,13 +201,13 @@ class Sequoia(TreeBuilder):
         row.report.signals["expected ms"] = 1e3 * current.seconds
         return current
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Count, at each position that was reached and had drafts, which of them was accepted."""
-        state: SequoiaState = row.state.tree_builder
+        state: SequoiaState = sequence.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
                 counts[rank] *= FORGETTING  # type: ignore[assignment]
-        children, path = children_of(outcome.parents), outcome.result.path
+        children, path = children_of(feedback.parents), feedback.result.path
         for parent, accepted_node in zip((-1, *path), (*path, None), strict=True):
             for rank, node in enumerate(children[parent + 1]):
                 state.tested[rank] += 1

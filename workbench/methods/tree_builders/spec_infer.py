@@ -44,12 +44,12 @@ class SpecInfer(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.SAMPLED
     branching: str = param("3-2-1-1", **BRANCHING)
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw the tree level by level."""
-        most, sampling = plan.limit_nodes(MOST_NODES), growth.sequence.sampling
-        sampler = TreeSampler(growth, self.siblings)
+        most, sampling = plan.limit_nodes(MOST_NODES), tree.sequence.sampling
+        sampler = TreeSampler(tree, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)
         for level, k, p in sampler.levels(fan, most):
-            below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - growth.n]
+            below = torch.arange(p.shape[0], device=p.device).repeat_interleave(k)[: most - tree.n]
             sampler.add(pick(p[below], sampler.uniforms(below.shape[0], level)), below)
         return sampler.finish(max(fan), TreeExplanation((BRANCHED,)))

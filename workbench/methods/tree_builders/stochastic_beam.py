@@ -51,18 +51,18 @@ class StochasticBeam(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.WITHOUT_REPLACEMENT
     width: int = param(3, **WIDTH)
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
-        row, most = growth.sequence, plan.limit_nodes(MOST_NODES)
-        sampler = TreeSampler(growth, self.siblings)
+        row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
+        sampler = TreeSampler(tree, self.siblings)
         path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # of all levels
-        phi = torch.zeros(1, dtype=torch.float64, device=growth.device)
-        value = torch.zeros(1, dtype=torch.float64, device=growth.device)
+        phi = torch.zeros(1, dtype=torch.float64, device=tree.device)
+        value = torch.zeros(1, dtype=torch.float64, device=tree.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):
             u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
             child_phi, child_value = _perturb(p.double(), phi, value, u.to(p.device, non_blocking=True).view(p.shape))
             flat = child_value.reshape(-1)
-            k = min(width, most - growth.n, int(torch.isfinite(flat).sum()))
+            k = min(width, most - tree.n, int(torch.isfinite(flat).sum()))
             top = flat.topk(k)  # descending: siblings stay in order
             parent, token = top.indices // p.shape[1], top.indices % p.shape[1]
             phi, value = child_phi.reshape(-1)[top.indices], top.values

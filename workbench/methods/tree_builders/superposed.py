@@ -121,21 +121,21 @@ class Superposed(TreeBuilder):
         """Return empty counts."""
         return NGrams()
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Draft level by level: score candidates, keep the best, superpose them."""
         most = plan.limit_nodes(MOST_NODES)
-        counts = self._counts(growth.sequence.state.tree_builder, growth.sequence.committed)
+        counts = self._counts(tree.sequence.state.tree_builder, tree.sequence.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
-        scores = own_scores = torch.zeros(1, device=growth.device)
+        scores = own_scores = torch.zeros(1, device=tree.device)
         lambdas = list[tuple[Tensor, Tensor]]()  # λ of each level's drafts, without and with n-grams
-        distributions, draft_logq = growth.root, list[Tensor]()
+        distributions, draft_logq = tree.root, list[Tensor]()
         for level in range(plan.depth):
             logq, tokens = (part.expand(len(scores), -1) for part in distributions.best(CANDIDATES))
             gain = own_gain = (logq / TEMPERATURE).log_softmax(1)
             if counts is not None:
-                gain = self._smoothed(gain, tokens, counts, growth.sequence.committed, texts)
+                gain = self._smoothed(gain, tokens, counts, tree.sequence.committed, texts)
             new_scores = (scores.unsqueeze(1) + gain).reshape(-1)
-            k = min(self.width, most - growth.n, int(torch.isfinite(new_scores).sum()))
+            k = min(self.width, most - tree.n, int(torch.isfinite(new_scores).sum()))
             if not k:
                 break
             scores, best = new_scores.nan_to_num(-torch.inf).topk(k)
@@ -143,21 +143,21 @@ class Superposed(TreeBuilder):
             drafted = tokens.reshape(-1)[best]
             own_scores = (own_scores.unsqueeze(1) + own_gain).reshape(-1)[best]
             lambdas.append((own_scores.softmax(0), scores.softmax(0)))
-            growth.add(drafted, below if level else None)
+            tree.add(drafted, below if level else None)
             draft_logq.append(logq.reshape(-1)[best])
             if counts is not None:
                 pairs = zip(to_list(below), to_list(drafted), strict=True)
                 texts = [[*texts[draft], token] for draft, token in pairs]
-            if level + 1 == plan.depth or growth.n >= most:
+            if level + 1 == plan.depth or tree.n >= most:
                 break
-            if not growth.should_continue(distributions := growth.superpose(lambdas[-1][1])):
+            if not tree.should_continue(distributions := tree.superpose(lambdas[-1][1])):
                 break
-        growth.close()
+        tree.close()
         if not draft_logq:  # the drafter failed
-            return DraftTree.empty(growth.source, growth.device)
+            return DraftTree.empty(tree.source, tree.device)
         lambda_before, lambda_after = zip(*lambdas, strict=True)
         grown = TreeExplanation((SUPERPOSED,), before=torch.cat(lambda_before), after=torch.cat(lambda_after))
-        return growth.to_tree(self.width, torch.cat(draft_logq).exp(), grown)
+        return tree.to_tree(self.width, torch.cat(draft_logq).exp(), grown)
 
     def _counts(self, state: Any, committed: Sequence[int]) -> NGrams | None:
         if not self.ngrams:

@@ -100,16 +100,14 @@ class Template(TreeBuilder):
         nodes = [(*above, rank) for above, n in children.items() for rank in range(n) if len(above) < depth]
         return sorted(nodes, key=lambda path: (len(path), path))[: plan.limit_nodes(MOST_NODES)]
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Choose the shape of the tree, then fill it with tokens."""
         grown = (
-            TreeExplanation((BEST,), before=growth.rank_probs or ASSUMED_RANK_PROBS)
+            TreeExplanation((BEST,), before=tree.rank_probs or ASSUMED_RANK_PROBS)
             if self.shape == "best"
             else TreeExplanation((FIXED,))
         )
-        return fill_paths(
-            growth, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, growth.rank_probs))), grown
-        )
+        return fill_paths(tree, known_paths(self, plan.depth, plan.nodes, tuple(map(tuple, tree.rank_probs))), grown)
 
 
 def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation) -> DraftTree:

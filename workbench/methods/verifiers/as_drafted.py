@@ -88,7 +88,7 @@ class AsDrafted(Verifier):
         doc="β, accept draft tokens unverified if their draft probability is above this; 1 is exact",
     )
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 

@@ -60,7 +60,7 @@ class Block(Exact):
         ),
     )  # fmt: skip
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 

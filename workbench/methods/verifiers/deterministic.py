@@ -32,5 +32,7 @@ class Deterministic(Exact):
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
         """Verify as if every draft were deterministic."""
-        deterministic = replace(tree, sampling=Sampling.DETERMINISTIC, q=None, q_of=None, probs_of=None, without=None)
+        deterministic = replace(
+            tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
+        )
         return recursive_rejection(deterministic, p, u_stop, late)

@@ -138,7 +138,7 @@ class EntropyAdaptive(Verifier):
         5, ge=1, le=64, doc="d, minimum number of tokens between two switches of the generating model"
     )
 
-    def init_state(self, row: Sequence, models: Models) -> EntropyState:
+    def init_state(self, sequence: Sequence, models: Models) -> EntropyState:
         """Return the initial state: the target generates first; the model may switch after its first token."""
         make_ready(models.target.device)
         return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
@@ -176,16 +176,16 @@ class EntropyAdaptive(Verifier):
         )
         return accept_unverified(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Update the state with the accepted tokens and with the target's last token of the round."""
-        state: EntropyState = row.state.verifier
-        path = outcome.result.path
+        state: EntropyState = sequence.state.verifier
+        path = feedback.result.path
         position = path[-1] + 1 if path else 0
         pen = state.node_states[position]
         n_small = sum(state.node_states[node].is_draft_model for node in path)
         state.current = pen if pen.is_draft_model else pen.after_token(state.target_entropies[position], self)
-        row.report.signals["tokens of the small model's own"] = n_small
-        row.report.signals["mean entropy (bits)"] = state.current.mean
+        sequence.report.signals["tokens of the small model's own"] = n_small
+        sequence.report.signals["mean entropy (bits)"] = state.current.mean
 
 
 def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:

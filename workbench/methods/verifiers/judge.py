@@ -143,7 +143,7 @@ class Judge(Verifier):
         is_same = info.config.get("draft_model") == models.drafter_name
         return is_same and info.config["net"].get("draft_width") == models.drafter.hidden_size
 
-    def init_state(self, row: Sequence, models: Models) -> JudgeHead:
+    def init_state(self, sequence: Sequence, models: Models) -> JudgeHead:
         """Return the judge head, which all sequences share."""
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 

@@ -57,7 +57,7 @@ class KSeq(EmissionVerifier):
         ),
     )  # fmt: skip
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the search for ρ now, which takes seconds, rather than in a round; return no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):

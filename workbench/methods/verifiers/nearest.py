@@ -131,7 +131,7 @@ class Nearest(Verifier):
         0.0, ge=0.0, le=10.0, doc="λ of LANTERN++: add at most λ times the draft token's own probability; use δ = 0"
     )
 
-    def init_state(self, row: Sequence, models: Models) -> Neighbours:
+    def init_state(self, sequence: Sequence, models: Models) -> Neighbours:
         """Return the neighbours by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]

@@ -85,7 +85,7 @@ class OptimalTwo(EmissionVerifier):
     free: int = param(32, ge=1, le=256, doc="number of tokens with individual weights; more are closer to the optimum")
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the search for weights now, which takes seconds, rather than in a round; return no state."""
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)

@@ -88,19 +88,19 @@ class Reflective(Verifier):
     reflection: float = param(0.3, ge=0.0, le=1.0, doc="α, weight of the target's second look at the draft; 0 is exact")
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
-    def init_state(self, row: Sequence, models: Models) -> Int[Tensor, " R"]:
+    def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:
         """Return the token ids of the question, which all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
-    def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
+    def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
         """Return probes for the question and the second reading; None if α is 0 or the draft is empty."""
         if len(tree) == 0 or self.reflection == 0.0:
             return None
-        last_tokens = to_device(row.committed[-self.again :], tree.tokens.device, torch.long)
-        return second_reading(tree, torch.cat([row.state.verifier, last_tokens]))
+        last_tokens = to_device(sequence.committed[-self.again :], tree.tokens.device, torch.long)
+        return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""

@@ -60,7 +60,7 @@ def make_ready(device: torch.device) -> None:
         ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
         excess(probs, probs, ones[:, None])
         unverified_excess(probs, probs, probs, 0.0)
-        price_of_keeping(replace(DraftTree.chain([0]), q=probs, q_of=at), probs, ones, at)
+        price_of_keeping(replace(DraftTree.chain([0]), q=probs, child_q_rows=at), probs, ones, at)
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:

@@ -67,7 +67,7 @@ class TypicalAcceptance(Verifier):
         0.3, ge=0.0, le=1.0, doc="δ, factor on exp(−entropy): the acceptance threshold at high entropy"
     )
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         """Compile the sums over wide distributions now rather than in a round; return no state."""
         make_ready(models.target.device)
 
@@ -103,7 +103,7 @@ class TypicalAcceptance(Verifier):
         self,
         parents: abc.Sequence[int],
         accept: abc.Sequence[float],
-        stop: abc.Sequence[int],
+        bonus: abc.Sequence[int],
         uniform: abc.Sequence[float] | None,
         score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
@@ -123,7 +123,7 @@ class TypicalAcceptance(Verifier):
         path = best[2]
         position = path[-1] + 1 if path else 0
         results = tuple((node, node in path) for node in tested_nodes)
-        return VerificationResult(path, int(stop[position]), bool(children_of(parents)[position]), results, {})
+        return VerificationResult(path, int(bonus[position]), bool(children_of(parents)[position]), results, {})
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
         """Return False: acceptance is a threshold, and nothing is drawn."""

@@ -2,8 +2,8 @@
 
 The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"), with a function
 `train`; kinds without one are trained like EAGLE's layer. So the recipe of a new head is its file. The module may also
-have: `choose_capture_layers` (layers whose hidden states it reads), `draft_vocabulary_size` (size of its vocabulary), `default_exit_layer` (its exit layer),
-`STARTS_FROM_EAGLE`, if it can start from a finished layer of EAGLE's, and `FIXED_LOSS`, if its loss is fixed.
+have: `choose_capture_layers` (layers whose hidden states it reads), `draft_vocabulary_size`, `default_exit_layer`,
+`STARTS_FROM_EAGLE` (whether it can start from a finished layer of EAGLE's) and `FIXED_LOSS` (if its loss is fixed).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def prepare_training(
     held = readings.split_indices(held_out=True)[: options.held]
     module, size = get_training_module(options.method), options.vocabulary
     if hasattr(module, "draft_vocabulary_size"):
-        size = module.keeps(options, teacher)
+        size = module.draft_vocabulary_size(options, teacher)
     finished, start_vocab = None, None
     if options.begin is not None:
         finished, start_vocab = _load_start_layer(options.begin, teacher)

@@ -135,7 +135,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     work = options.work / Path(short_name(options.target)).name
     exit_layer, transfer_layer = (max(1, shape.num_hidden_layers // share) for share in (6, 3))
     if hasattr(module := get_training_module(kind), "default_exit_layer"):
-        exit_layer = module.exit_of(shape.num_hidden_layers)
+        exit_layer = module.default_exit_layer(shape.num_hidden_layers)
     defaults, head = ChatHeadOptions(method=kind), registry.heads()[kind]
     check_loss(dataclasses.replace(defaults, loss=options.loss))
     head_options = dataclasses.replace(
