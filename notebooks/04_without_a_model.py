@@ -597,7 +597,7 @@ few = ("prompt-lookup", "suffix", "lookahead-trie", "rest")  # leave `methods` o
 able = [method["name"] for method in wb.methods() if method["available"] and method["name"] in few]
 seconds = 6 if FAST else 60
 found = None
-if able and "recommending" in wb.offers:
+if able and "recommending" in wb.capabilities:
     for step in wb.recommending(my_prompts, seconds=seconds, methods=able, max_new_tokens=length):
         found = step.found
 if found:

@@ -277,7 +277,7 @@ class Lenient(Verifier):
 
     def rule(self, v):
         """Return accept [N], stop [N+1] from the target's distributions v.p [N+1, V] after root and nodes."""
-        tree, p, u_stop = v.tree, v.p, v.u_stop
+        tree, p, u_stop = v.tree, v.p, v.u_bonus
         if not len(tree):
             return AcceptanceDecision(accept=p.new_zeros(0), bonus=pick(p, u_stop))
         before, q, x = p[tree.parents + 1], tree.q[tree.q_of[:-1]].to(p.dtype), tree.tokens[:, None]

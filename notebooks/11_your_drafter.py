@@ -446,7 +446,7 @@ class TwoSuccessors(own.Successor):
 
     def propose_row(self, row, plan):
         """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
-        chain = own.Successor.propose_row(self, row, plan).tokens.tolist()
+        chain = own.Successor.propose_one(self, row, plan).tokens.tolist()
         memory = row.state.drafter
         known = next((memory.after[c] for n in (2, 1) if (c := tuple(memory.text[-n:])) in memory.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]

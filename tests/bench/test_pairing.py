@@ -53,12 +53,12 @@ class Device:
     """A backend whose runs take what `seconds(method, number)` says."""
 
     def __init__(self, seconds: Callable[[str, int], float]) -> None:
-        self.seconds, self.started, self.alone = seconds, [], []
+        self.seconds, self.started, self.is_timed = seconds, [], []
         self.busy: list[bool] = []
         self.forgotten, self.reason = 0, "length"
 
     def start(self, prompt: Any, method: str, *, alone: bool, max_new_tokens: int, **asked: Any) -> FakeRun:
-        self.alone.append(alone)
+        self.is_timed.append(alone)
         self.started.append((method, asked["params"], max_new_tokens))
         n = sum(m == method for m, _, _ in self.started)
         made = FakeRun(self.seconds(method, n), max_new_tokens)
@@ -89,7 +89,7 @@ def test_runs_are_interleaved_alone_and_alike_but_for_the_method() -> None:
     assert [n for _, _, n in warm] == [24, 24]
     assert [method for method, _, _ in timed[:4]] == ["draft-model", "autoregressive", "autoregressive", "draft-model"]
     assert {str(params) for method, params, _ in timed if method == "autoregressive"} == {"{'temperature': 0.5}"}
-    assert all(device.alone)
+    assert all(device.is_timed)
     assert device.forgotten == len(device.started)
     assert last.ended == "the interval lies on one side of 1×"
     assert last.estimate is not None

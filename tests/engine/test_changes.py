@@ -216,7 +216,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     row = engine.submit(request)
     while not row.trace or len(row.trace.rounds) < 2:
         engine.step()
-    prime = type(row.drafter).prime
+    prime = type(row.drafter).init_state
 
     def fail(self: Any, row: Any, models: Any) -> Any:
         monkeypatch.setattr(type(row.drafter), "prime", prime)

@@ -84,7 +84,7 @@ def test_inactive_index_and_trie_follow_the_text(models: Models) -> None:
     assert index.text == row.committed
     steps(engine, row, "lookahead-trie", 1)
     assert row.state.drafter is trie
-    fresh = row.drafter.prime(row, models)
+    fresh = row.drafter.init_state(row, models)
     assert (trie.inserted, trie.trie.n_nodes) == (fresh.inserted, fresh.trie.n_nodes)
     steps(engine, row, "prompt-lookup", 1, ngram=2)
     assert row.state.drafter is not index, "another index is needed for other lengths"

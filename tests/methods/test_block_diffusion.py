@@ -232,7 +232,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
-        for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.prime(row, models)), strict=True):
+        for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.init_state(row, models)), strict=True):
             torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-10)
         assert row.state.drafter.place == len(row.committed) - 1
     assert row.error is None

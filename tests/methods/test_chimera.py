@@ -165,7 +165,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
         lengths.add(committed)
         with torch.inference_mode():
             row.state.drafter.read(row)
-            fresh = row.drafter.prime(row, models)
+            fresh = row.drafter.init_state(row, models)
         mine, theirs = row.state.drafter.entries[0], fresh.entries[0]
         assert mine.used == mine.stable == theirs.used == len(row.committed) - 1
         torch.testing.assert_close(

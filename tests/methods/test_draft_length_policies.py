@@ -74,7 +74,7 @@ class Run:
         """So many rounds more."""
         for i in range(len(self.depths), len(self.depths) + rounds):
             depth = self.policy.plan(self.row, self.state).depth
-            drafted = depth if depth and self.offers(i) else 0
+            drafted = depth if depth and self.capabilities(i) else 0
             kept = min(self.kept(i, drafted), drafted)
             seconds = self.cost(drafted) + (self.idle_s if depth and not drafted else 0.0)
             path = tuple(range(kept))

@@ -317,7 +317,7 @@ class PartialUpdates(TokenRecycling):
     shifted: ClassVar[bool] = False
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
-        if self.shifted:
+        if self.with_weight_noise:
             tokens, top = [*outcome.tokens, outcome.root], outcome.top_tokens
         else:
             path = [-1, *outcome.result.path]

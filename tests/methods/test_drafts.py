@@ -351,7 +351,7 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
     """
     embed, head = models.target.embed, models.target.lm_head
     with torch.inference_mode():
-        known, tokens = net.taken(read_by(net, models, committed)), list(committed[1:])
+        known, tokens = net.combine_hidden_states(read_by(net, models, committed)), list(committed[1:])
         for _ in range(len(path) // net.ahead + 1):
             pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]

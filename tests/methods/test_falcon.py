@@ -218,8 +218,8 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
         net, drafter, head = row.state.drafter.net, row.drafter, models.target.lm_head
         with torch.inference_mode():
             growth = drafter.begin(row)
-            assert row.state.plan.grower is not None
-            tree = row.state.plan.grower.grow(growth, row.state.plan)
+            assert row.state.plan.tree_builder is not None
+            tree = row.state.plan.tree_builder.grow(growth, row.state.plan)
             assert tree.score is not None
             text = list(pairs_of(row, net).split(read.sizes, 1))
             tokens, parents = tree.tokens.tolist(), tree.parents.tolist()

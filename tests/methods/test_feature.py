@@ -384,7 +384,7 @@ def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: st
         if row.state.drafter is None:
             break
         with torch.inference_mode():
-            fresh = row.drafter.prime(row, models)
+            fresh = row.drafter.init_state(row, models)
             known, anew = row.state.drafter.newest(), fresh.newest()
         assert row.state.drafter.entries.stable == fresh.entries.stable
         assert row.state.drafter.place == fresh.place == len(row.committed) - 1

@@ -42,7 +42,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
         lengths.add(committed)
         mine, place = committed_entries(row.state.drafter).clone(), row.state.drafter.place
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
-        fresh = row.drafter.prime(row, models)
+        fresh = row.drafter.init_state(row, models)
         torch.testing.assert_close(mine, committed_entries(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"

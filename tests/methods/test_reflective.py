@@ -72,7 +72,7 @@ def test_it_judges_by_the_mixture_of_logits(
         out[x] += Q[x] * accept
         out += Q[x] * (1 - accept) * rest / rest.sum()
         chance += float(Q[x] * accept)
-        assert float(ruling.paid.sum()) == pytest.approx(paid, abs=1e-6)
+        assert float(ruling.distribution_error.sum()) == pytest.approx(paid, abs=1e-6)
     assert out.tolist() == pytest.approx(believed, abs=1e-6)
     assert chance == pytest.approx(kept, abs=1e-6)
 
@@ -121,7 +121,7 @@ def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
     wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
     assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
     assert torch.equal(ruling.stop, wanted.bonus)
-    assert float(ruling.paid.abs().max()) == 0.0
+    assert float(ruling.distribution_error.abs().max()) == 0.0
 
 
 def test_penalties_weigh_on_both_readings_alike() -> None:

@@ -249,7 +249,7 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
             engine.step()
         state = row.state.drafter
         with torch.inference_mode():
-            state.follow(state.owned.trainable, again)
+            state.follow(state.inspectable.trainable, again)
             state.newest()
             net, ids = state.net, torch.tensor(row.committed, device=models.target.device)
             features = models.target.model.model(ids[None, :-1])[0][0]
@@ -342,7 +342,7 @@ def test_a_batch_ends_with_its_last_row() -> None:
 
 def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     run_batch(models, rows=2, warm=True)
-    assert (models.shared["tlt batch"].running, models.shared["tlt batch"].began) == (0, 0)
+    assert (models.shared["tlt batch"].running, models.shared["tlt batch"].peak) == (0, 0)
     monkeypatch.setattr(TLT, "begin", lambda self, row: 1 / 0)
     with pytest.raises(AssertionError):
         run_batch(models, rows=2, warm=True)
@@ -378,13 +378,13 @@ def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> N
     row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
-    first = row.state.drafter.owned.trainable
+    first = row.state.drafter.inspectable.trainable
     others = model_helpers.write_random_heads(tmp_path / "others", models, seed=1)
     another = dataclasses.replace(others["eagle"], name="another")
     row.change(models=dataclasses.replace(models, heads=models.heads | {"eagle": another}))
     engine.step()
-    assert row.state.drafter.owned.trainable is not first
-    assert row.state.drafter.owned.trainable.info is another
+    assert row.state.drafter.inspectable.trainable is not first
+    assert row.state.drafter.inspectable.trainable.info is another
     while not engine.is_idle:
         engine.step()
     assert not row.error
@@ -413,9 +413,9 @@ def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Pat
     while row.trace is None or len(row.trace.rounds) < 5:
         engine.step()
     saved = state_actions.save(row)
-    before = row.state.drafter.owned.trainable.moved()
+    before = row.state.drafter.inspectable.trainable.relative_changes()
     state_actions.load(row, saved)
-    after = row.state.drafter.owned.trainable.moved()
+    after = row.state.drafter.inspectable.trainable.relative_changes()
     assert all(after[name] == pytest.approx(2 * share, rel=1e-2) for name, share in before.items() if share > 1e-4)
     models.heads = models.heads | model_helpers.write_random_heads(tmp_path / "others", models, seed=1)
     models.shared.pop(("eagle", models.heads["eagle"].name), None)

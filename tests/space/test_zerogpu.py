@@ -93,7 +93,7 @@ def test_a_run_is_followed_like_any_other(client: Any) -> None:
 
 
 def test_what_cannot_work_says_why_before_and_when_it_is_asked_for(client: Any) -> None:
-    assert set(client.barred()) == {"pause", "step", "change", "pace", "memory"}
+    assert set(client.unavailable_actions()) == {"pause", "step", "change", "pace", "memory"}
     run = client.start("aabab", "draft-model", **OPTIONS)
     for act in (run.pause, run.step, run.resume, lambda: run.change(method="prompt-lookup")):
         with pytest.raises(MethodUnavailableError, match="whole generation"):
@@ -150,7 +150,7 @@ def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_on
     assert list(steps)[-1].comparison.complete
     assert remaining_quota(client, asks, "requests") == 48
     assert remaining_quota(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
-    client.let_in(asks)
+    client.admit_request(asks)
     client._runs.meter.admit_request(asks, n=47)
     with pytest.raises(CapacityError, match="50 requests per minute"):
         client.comparing("aabab", ["autoregressive"], user=asks)

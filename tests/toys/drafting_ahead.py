@@ -126,7 +126,7 @@ class Ahead(DraftVerify):
     @staticmethod
     def _can_guess(state: RoundState) -> bool:
         row, tree = state.sequence, state.tree
-        if tree is None or len(tree) == 0 or row.state.no_drafts or row.remaining <= len(tree) + 2:
+        if tree is None or len(tree) == 0 or row.state.no_draft_reason or row.remaining <= len(tree) + 2:
             return False
         left = row.drafter.reach(row)
         return left is None or left > len(tree) + row.state.plan.depth + 1

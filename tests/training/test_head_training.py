@@ -106,7 +106,7 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
 ) -> None:
     """Kept tokens have numbers of their own. Who always says what the target says most is right as often."""
     course = training_parts(kind, options, tmp_path, monkeypatch)[0]
-    said = torch.cat([course.said(row) for row in course.held])
+    said = torch.cat([course.target_tokens(row) for row in course.held])
     ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held]
     most = said[said >= 50].mode().values  # a token whose number among those kept is another
     if kind == "medusa":  # which is asked for what was written, two places on

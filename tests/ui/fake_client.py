@@ -155,11 +155,11 @@ class FakeRun:
                 self._end_scene()
                 return
             with self.lock:
-                while self.paused and not self.steps and not self.stopped and not self._left():
+                while self.paused and not self.steps and not self.stopped and not self._is_detached():
                     self.state, self.message = "paused", ""
                     self.lock.wait(0.05)
-                if self.stopped or self._left() or self.writer.left <= 0:
-                    reason = "cancelled" if self.stopped else "lease" if self._left() else "length"
+                if self.stopped or self._is_detached() or self.writer.left <= 0:
+                    reason = "cancelled" if self.stopped else "lease" if self._is_detached() else "length"
                     self.footer = Footer(reason, self.writer.text, self.writer.clock).to_wire()
                     self.state = "finished" if reason == "length" else "cancelled"
                     return

@@ -26,12 +26,12 @@ class SlowRun:
     id, state = "r", "finished"
 
     def __init__(self) -> None:
-        self.explained: float | None = None
+        self.explain_progress: float | None = None
         self.done, self.ended = threading.Event(), threading.Event()
         self.problem: Exception | None = None
 
     def explain(self) -> dict[str, Any]:
-        gone, self.explained = make_disconnect_check(), 0.25
+        gone, self.explain_progress = make_disconnect_check(), 0.25
         self.ended.clear()
         try:
             while not self.done.wait(0.02):
@@ -40,7 +40,7 @@ class SlowRun:
                 raise self.problem
             return FOUND
         finally:
-            self.explained = None
+            self.explain_progress = None
             self.ended.set()
 
 
@@ -70,9 +70,9 @@ def test_whoever_leaves_ends_the_explanation(app: Any, run: SlowRun) -> None:
                 assert "process_completed" not in line, line
                 if '["replace",["done"],0.25]' in line:  # a sign of life
                     break
-        assert run.explained is not None
+        assert run.explain_progress is not None
     assert run.ended.wait(30), "it was not done, and goes on for nobody"
-    assert run.explained is None
+    assert run.explain_progress is None
 
 
 def test_the_client_elsewhere_gets_what_was_found_or_what_is_wrong(app: Any, run: SlowRun) -> None:

@@ -81,7 +81,9 @@ class SimulatedSequence:
         sequence = self.sequence
         sequence.report.signals = {}
         planned = sequence.policy.plan(sequence, sequence.state.policy, [sequence])
-        sequence.state.plan = replace(planned, tree_builder=planned.grower or sequence.configured_method.tree_builder)
+        sequence.state.plan = replace(
+            planned, tree_builder=planned.tree_builder or sequence.configured_method.tree_builder
+        )
 
     def propose(self) -> DraftTree:
         """Return the draft tree."""

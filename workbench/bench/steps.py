@@ -138,4 +138,4 @@ class StepDecoder:
             lane, prompt = comparison.lanes[entry["lane"]], entry["prompt"]
             lane.traces[prompt] = Trace.from_wire(entry["trace"])
             if entry["repeat"] is not None:
-                lane.shown[prompt] = entry["repeat"]
+                lane.selected_repeat[prompt] = entry["repeat"]

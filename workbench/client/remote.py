@@ -97,7 +97,7 @@ class RemoteBackend(Connection):
         answer.raise_for_status()
         return answer.text
 
-    def preload(self, also: Sequence[str] = ()) -> None:
+    def preload(self, extra_targets: Sequence[str] = ()) -> None:
         """Do nothing: a running app has loaded its models."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -219,10 +219,16 @@ class Method:
                 raise UnknownNameError.of(f"parameter of {self.name}", name, specs)
         param_values = {name: spec.parse(values.get(name, spec.default)) for name, spec in specs.items()}
         chosen_parts = {
-            kind: _replace(next(p for p in parts if p.name == param_values.get(kind, parts[0].name)), param_values)
+            PART_FIELDS.get(kind, kind): _replace(
+                next(p for p in parts if p.name == param_values.get(kind, parts[0].name)), param_values
+            )
             for kind, parts, _ in self._parts
         }
         return ConfiguredMethod(self, **chosen_parts, values=param_values)
+
+
+PART_FIELDS = {"grower": "tree_builder", "rounds": "decoder_params"}
+"""Fields of `ConfiguredMethod` whose kind of part has another name in links, traces and on the command line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,9 +175,9 @@ def top_and_entropy(
             np.zeros(2, np.int64),
         )
         if n > MAX_SINGLE_THREADED:
-            run_in_parallel(lambda: distributions.look(*arguments))
+            run_in_parallel(lambda: distributions.top_and_entropy(*arguments))
         else:
-            distributions.look(*arguments)
+            distributions.top_and_entropy(*arguments)
         return torch.from_numpy(p_top), torch.from_numpy(top), torch.from_numpy(entropy)
     p_top, top = largest(p, TOP)
     return p_top, top, entropy_of(logits, p, top[:, :1], p_top[:, 0], sampling)

@@ -183,7 +183,7 @@ def run_sibling_tests(
         *(tensor.numpy() for tensor in out),
         np.zeros(2, np.int64),
     )
-    run_in_parallel(lambda: siblings.judge(*arguments))
+    run_in_parallel(lambda: siblings.verify_siblings(*arguments))
     accept, residual, q_left, lifted = figures.unbind(2)
     return TestResults(
         accept,

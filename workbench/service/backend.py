@@ -152,9 +152,9 @@ class Backend(BaseBackend):
             raise models.drafter_error or ModelError(models.drafter_problem)
         return models
 
-    def preload(self, also: Sequence[str] = ()) -> None:
+    def preload(self, extra_targets: Sequence[str] = ()) -> None:
         """Start loading the default models in the background, then the published targets in `also`."""
-        self._loading.threads.submit(self._background.run, self._names.resolve_pair(None, None), also)
+        self._loading.threads.submit(self._background.run, self._names.resolve_pair(None, None), extra_targets)
 
     def unload(self, target: str | None = None) -> None:
         """Unload a target and its draft models.

@@ -177,7 +177,7 @@ class EngineThread:
             waiting = loaded.queue.head()
             if waiting is None or not (waiting.run.ended or self._fits(loaded, waiting.models)):
                 return
-            if waiting.run.alone and not waiting.run.ended:
+            if waiting.run.is_timed and not waiting.run.ended:
                 if self._is_others_turn():
                     return
                 self._timed_waits = True
@@ -196,7 +196,7 @@ class EngineThread:
                 continue
             loaded.runs.append(waiting.run)
             waiting.run.started(row)
-            if waiting.run.alone:
+            if waiting.run.is_timed:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:

@@ -112,7 +112,7 @@ class ZeroGpuBackend(BaseBackend):
 
     # -- models --------------------------------------------------------------------------------------------------
 
-    def preload(self, also: Sequence[str] = ()) -> None:
+    def preload(self, extra_targets: Sequence[str] = ()) -> None:
         """Do nothing: all models are loaded at the start."""
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -202,7 +202,7 @@ class Endpoints(EndpointBase):
         handle = await self._do(lambda: self._client.run(run))
         messages = while_connected(
             lambda: {"attribution": handle.explain()},
-            lambda: {"run": handle.id, "state": handle.state, "done": handle.explained},
+            lambda: {"run": handle.id, "state": handle.state, "done": handle.explain_progress},
             self._do,
         )
         async with contextlib.aclosing(messages):

@@ -11,7 +11,7 @@ def try_two_guesses(right, wrong):
         """The first guess, twice."""
 
         def propose_row(self, row, plan):
-            first = own.Successor.propose_row(self, row, plan).tokens.tolist()[:1]
+            first = own.Successor.propose_one(self, row, plan).tokens.tolist()[:1]
             return DraftTree.of(2 * first, [-1] * len(2 * first), source="twice", device=row.models.target.device)
 
     class Nothing(own.Successor):

@@ -128,7 +128,7 @@ def accept(
     if (
         n
         and not sequence.sampling.greedy
-        and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.grower)
+        and tree.sampling not in siblings_of(sequence.drafter, sequence.state.plan.tree_builder)
     ):
         raise WorkbenchError(
             f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not "
@@ -196,15 +196,15 @@ def accept(
         top_q=top_q,
         score=empty if decision.score is None else decision.score,
         inputs=_stacked(reason.inputs.values(), like) if reason is not None else empty,
-        rule_index=empty if reason is None or reason.of is None else reason.of,
+        rule_index=empty if reason is None or reason.rule_index is None else reason.rule_index,
         child_q_rows=q_of,
-        distribution_error=empty if decision.paid is None else decision.paid,
+        distribution_error=empty if decision.distribution_error is None else decision.distribution_error,
         probes=empty if probes is None else torch.stack([probes.tokens, probes.parents, probes.depths]),
         columns=_stacked(columns, like),
         exact=verify_lossless(v).accept if needs_exact else empty,
         uniform=uniform,
         reason=reason,
-        is_upper_bound=decision.at_most,
+        is_upper_bound=decision.is_upper_bound,
         raw_logits=raw if sequence.request.options.logprobs is not None else None,
     )
 

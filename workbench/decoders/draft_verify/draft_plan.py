@@ -14,7 +14,7 @@ class TreeBuilderProtocol(Protocol):
 
     siblings: ClassVar[Sampling]
 
-    def build(self, growth: Any, plan: Plan) -> DraftTree:
+    def build(self, tree: Any, plan: Plan) -> DraftTree:
         """Build a tree within the plan."""
         ...
 

@@ -12,22 +12,22 @@ from workbench.models.loading import Models
 
 def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
     """Return the drafter's state for the committed tokens; None if they exceed its context (reason in `no_drafts`)."""
-    sequence.state.no_drafts = ""
+    sequence.state.no_draft_reason = ""
     try:
         return drafter.init_state(sequence, models)
     except ContextError:
-        sequence.state.no_drafts = _too_short(models)
+        sequence.state.no_draft_reason = _too_short(models)
         return None
 
 
 def levels_left(sequence: Sequence) -> int:
     """Return how many levels the sequence's drafter can still draft. Report once if its context is full."""
-    depth = None if sequence.state.no_drafts else sequence.drafter.reach(sequence)
+    depth = None if sequence.state.no_draft_reason else sequence.drafter.reach(sequence)
     if depth is not None and depth < 1:
-        sequence.state.no_drafts = _too_short(sequence.models)
-    if sequence.state.no_drafts:
-        if not sequence.has_warning(sequence.state.no_drafts):
-            sequence.add_warning(sequence.state.no_drafts)
+        sequence.state.no_draft_reason = _too_short(sequence.models)
+    if sequence.state.no_draft_reason:
+        if not sequence.has_warning(sequence.state.no_draft_reason):
+            sequence.add_warning(sequence.state.no_draft_reason)
         return 0
     return sequence.remaining if depth is None else depth
 

@@ -50,7 +50,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
     name = drafter.state_key()
     if name is None:
         return None
-    if name == sequence.drafter.memory() and not sequence.state.no_drafts:
+    if name == sequence.drafter.memory() and not sequence.state.no_draft_reason:
         observer = ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter)
     else:
         observer = sequence.state.inactive.get(name)
@@ -74,7 +74,7 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
         and reused is None
     ):
         _release(sequence, observer)
-    if name is None or name == new_name or sequence.state.no_drafts:
+    if name is None or name == new_name or sequence.state.no_draft_reason:
         release_drafter(sequence)
         return
     sequence.state.inactive[name] = ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter)

@@ -106,7 +106,7 @@ class Drafter(Part):
 
         The default calls `propose_row` for one sequence after the other.
         """
-        return [row.drafter.propose_row(row, row.state.plan) for row in sequences]
+        return [row.drafter.propose_one(row, row.state.plan) for row in sequences]
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Return a tree for one sequence, of at most `plan.depth` levels."""

@@ -67,7 +67,7 @@ class RoundState:
         planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
         row.state.plan = replace(
-            planned, depth=depth, tree_builder=planned.grower or row.configured_method.tree_builder
+            planned, depth=depth, tree_builder=planned.tree_builder or row.configured_method.tree_builder
         )
 
     def draft_again(self) -> None:
@@ -209,13 +209,13 @@ class RoundState:
         )
         if row.state.plan.depth > 0 and (owned := inspectable_state_of(row.state.drafter)) is not None:
             owned.count(verified_tree.sources, verified_tree.result.path)
-        if not row.state.no_drafts:
+        if not row.state.no_draft_reason:
             row.drafter.observe(row, outcome)
         send_feedback(row, outcome)
         row.verifier.observe(row, outcome)
         if (
             row.configured_method.tree_builder is not None
-            and row.state.plan.grower == row.configured_method.tree_builder
+            and row.state.plan.tree_builder == row.configured_method.tree_builder
         ):
             row.configured_method.tree_builder.observe(row, outcome)
         row.policy.observe(row, row.state.policy, outcome)

@@ -34,14 +34,14 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
         settings.image_changes or verifier != current.verifier or (verifier.needs and models is not sequence.models)
     )
     if is_judged_anew:
-        verifier_state = verifier.prime(sequence, models)
+        verifier_state = verifier.init_state(sequence, models)
     grower, grower_state = configured.tree_builder, sequence.state.tree_builder
     is_new_drafter = configured.drafter != current.drafter or models.draft_model is not sequence.models.draft_model
     is_new_drafter = is_new_drafter or any(
         models.heads.get(need) != sequence.models.heads.get(need) for need in configured.needs
     )
     if grower != current.tree_builder or is_new_drafter:
-        grower_state = None if grower is None else grower.prime(configured.drafter, models)
+        grower_state = None if grower is None else grower.init_state(configured.drafter, models)
     if settings.image_changes or is_new_drafter:
         _change_drafter(sequence, target, configured.drafter, models, settings.image_changes)
     sequence.state.tree_builder = grower_state
@@ -57,7 +57,11 @@ def _change_drafter(
     """Process the images that changed, prime the new drafter, release the old one."""
     slot = sequence.cache_slot
     length, pictured, images, pictures = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
-    vision, no_drafts, old_swaps = sequence.state.vision, sequence.state.no_drafts, [*sequence.request.image_changes]
+    vision, no_drafts, old_swaps = (
+        sequence.state.vision,
+        sequence.state.no_draft_reason,
+        [*sequence.request.image_changes],
+    )
     observer = None if swaps else find_reusable_state(sequence, drafter, models)
     try:
         with convert_panics():  # a Rust panic, too, must reach the restoration below
@@ -66,7 +70,12 @@ def _change_drafter(
             sequence.state.vision = {}
             state = init_drafter_state(sequence, drafter, models) if observer is None else observer.state
     except Exception:
-        sequence.pil_images, sequence.state.vision, sequence.state.no_drafts, sequence.request.image_changes[:] = (
+        (
+            sequence.pil_images,
+            sequence.state.vision,
+            sequence.state.no_draft_reason,
+            sequence.request.image_changes[:],
+        ) = (
             pictures,
             vision,
             no_drafts,
@@ -76,12 +85,12 @@ def _change_drafter(
             _prefill_again(sequence, target, images, pictures)
         slot.length, slot.scratch, slot.image_prefill = length, 0, pictured
         raise
-    new_no_drafts, sequence.state.no_drafts = (
-        sequence.state.no_drafts,
+    new_no_drafts, sequence.state.no_draft_reason = (
+        sequence.state.no_draft_reason,
         no_drafts,
     )  # the old drafter's value, while it is released
     replace_drafter(sequence, drafter, observer)
-    sequence.state.drafter, sequence.state.no_drafts = state, "" if observer is not None else new_no_drafts
+    sequence.state.drafter, sequence.state.no_draft_reason = state, "" if observer is not None else new_no_drafts
     sequence.report.image_changes = [*swaps] or sequence.report.image_changes
 
 

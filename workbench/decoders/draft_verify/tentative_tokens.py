@@ -75,7 +75,7 @@ def decide(
     n_before, n_final, n_back = len(sequence.committed) - len(tokens), len(tokens), 0
     if window and sequence.state.retractions < MAX_RETRACTIONS:
         decision = sequence.verifier.settle(sequence, [t.token for t in tokens[n_settled:]], ends)
-        n_back = min(decision.back, len(tokens) - n_settled)
+        n_back = min(decision.n_revoked, len(tokens) - n_settled)
         if n_back or not ends:
             n_remaining = len(tokens) - n_back
             n_final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
@@ -90,9 +90,9 @@ def decide(
     elif n_back:
         revoke_tokens(sequence, n_back)
         sequence.state.retractions += 1
-    unplaced = [t for t in tokens if not t.is_told]
+    unplaced = [t for t in tokens if not t.is_in_trace]
     for t in unplaced:
-        t.is_told = True
+        t.is_in_trace = True
     return TentativeResults(
         emitted, [TentativeTokenRecord(t.token.token, t.text, t.token.position, t.token.p) for t in unplaced], reason
     )
@@ -124,7 +124,7 @@ def revoke_tokens(sequence: Sequence, n: int) -> None:
 def _remove_last(sequence: Sequence, n: int) -> list[TentativeToken]:
     n_kept = len(sequence.state.tentative) - n
     revoked = sequence.state.tentative[n_kept:]
-    sequence.report.revoked += [tentative.token.position for tentative in revoked if tentative.is_told]
+    sequence.report.revoked += [tentative.token.position for tentative in revoked if tentative.is_in_trace]
     del sequence.state.tentative[n_kept:], sequence.committed[len(sequence.committed) - n :]
     sequence.state.n_final = min(sequence.state.n_final, n_kept)
     return revoked

@@ -107,8 +107,8 @@ def should_continue(
     sequence: Sequence, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
     """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
-    continues = not sequence.state.plan.stops or bool(
-        sequence.policy.go_on(sequence, sequence.state.policy, Step(level, p(), hidden))
+    continues = not sequence.state.plan.can_stop_early or bool(
+        sequence.policy.should_continue(sequence, sequence.state.policy, Step(level, p(), hidden))
     )
     if not continues:
         sequence.report.signals[STOPPED] = level

@@ -29,7 +29,11 @@ class DraftModel(TreeFromModel):
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Draft chains in lock-step, and trees one after the other."""
-        chains = [row for row in sequences if row.state.plan.grower is None or isinstance(row.state.plan.grower, Chain)]
+        chains = [
+            row
+            for row in sequences
+            if row.state.plan.tree_builder is None or isinstance(row.state.plan.tree_builder, Chain)
+        ]
         trees: dict[int, DraftTree] = {}
         if chains:
             models = chains[0].models
@@ -41,10 +45,10 @@ class DraftModel(TreeFromModel):
             trees = {id(row): tree for row, tree in zip(chains, chain_drafts, strict=True)}
         return [trees[id(row)] if id(row) in trees else self.propose_one(row, row.state.plan) for row in sequences]
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep the KV cache entries of accepted tokens, of a tree or of a chain."""
-        state: DraftModelState = row.state.drafter
+        state: DraftModelState = sequence.state.drafter
         if state.is_tree:
-            super().observe(row, outcome)
+            super().observe(sequence, feedback)
         else:
-            keep_accepted_chain(row, state.slot, outcome)
+            keep_accepted_chain(sequence, state.slot, feedback)

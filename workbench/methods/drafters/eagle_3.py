@@ -177,19 +177,19 @@ class Eagle3(FeatureDrafter):
         """Select the prompt's hidden states that the drafter reads, for capture during prefill."""
         return select_layers(_net(models).taps)
 
-    def init_state(self, row: Sequence, models: Models) -> FeatureState:
+    def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
         """Read the hidden states of all committed positions but the last, after images."""
-        net, target, slot = _net(models), models.target, row.cache_slot
-        end = len(row.committed) - 1
+        net, target, slot = _net(models), models.target, sequence.cache_slot
+        end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
         like = torch.empty(0, dtype=target.dtype, device=target.device)
-        capacity = len(row.committed) + row.remaining + SCRATCH
+        capacity = len(sequence.committed) + sequence.remaining + SCRATCH
         entries, head = DraftKVCache(net.heads, net.head_size, capacity, like), _head(net, models)
         state = FeatureState(net, models, head, entries, compiled_net=compiled_net_of(net, head, models))
         with torch.inference_mode():
             if first < end:
-                streams = states_of(row, models, select_layers(net.taps), first).layer_states
-                following = target.embed(to_device(row.committed[first + 1 :], target.device))
+                streams = states_of(sequence, models, select_layers(net.taps), first).layer_states
+                following = target.embed(to_device(sequence.committed[first + 1 :], target.device))
                 pairs = net.make_pairs(
                     following, net.combine_hidden_states(concat_hidden_states(streams, net.taps))
                 ).unsqueeze(0)
@@ -197,27 +197,27 @@ class Eagle3(FeatureDrafter):
         state.position = end
         return state
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
-        state: FeatureState = row.state.drafter
+        state: FeatureState = sequence.state.drafter
         if (vocabulary := state.head.vocabulary) is not None:
-            row.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
-        return super().begin(row)
+            sequence.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
+        return super().begin(sequence)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the target's hidden states of the root and of the accepted nodes."""
-        accepted = outcome.path_indices
-        row.state.drafter.features.append(
-            concat_hidden_states(outcome.layer_states, row.state.drafter.net.taps)[accepted]
+        accepted = feedback.path_indices
+        sequence.state.drafter.features.append(
+            concat_hidden_states(feedback.layer_states, sequence.state.drafter.net.taps)[accepted]
         )
-        row.state.drafter.tokens += outcome.emitted
+        sequence.state.drafter.tokens += feedback.emitted
 
     def explain(
         self,
         models: Models,
         request: Request,
         tokens: abc.Sequence[int],
-        told: Callable[[float], None] = lambda _: None,
+        on_progress: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Return None: this drafter reads no images."""
 

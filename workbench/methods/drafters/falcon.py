@@ -244,7 +244,7 @@ class Falcon(FeatureDrafter):
     state: ClassVar[type[FeatureState]] = FalconState
     recipe: ClassVar[str] = "chat-heads"
 
-    def begin(self, row: Sequence) -> BlockGrowth | None:
+    def begin(self, sequence: Sequence) -> BlockGrowth | None:
         """Read the accepted pairs and start a tree; None for a text shorter than a block."""
-        guess = row.state.drafter.newest()
-        return None if guess is None else BlockGrowth(row, self.net.kind, guess)
+        guess = sequence.state.drafter.newest()
+        return None if guess is None else BlockGrowth(sequence, self.net.kind, guess)

@@ -176,7 +176,7 @@ class HydraPlusPlus(Hydra):
         """Select the prompt's features, for capture during prefill."""
         return FEATURES
 
-    def init_state(self, row: Sequence, models: Models) -> PrefixState:
+    def init_state(self, sequence: Sequence, models: Models) -> PrefixState:
         """Read the features of all committed positions but the last.
 
         Raises:
@@ -184,20 +184,20 @@ class HydraPlusPlus(Hydra):
         """
         advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
         net = load_fitting(self.heads, models, f"{self.display_name} heads", advice)
-        features, capacity = read_features(row, models), len(row.committed) + row.remaining + SCRATCH
+        features, capacity = read_features(sequence, models), len(sequence.committed) + sequence.remaining + SCRATCH
         entries = [DraftKVCache(layer.heads, layer.head_size, capacity, features) for layer in net.text_layers]
         state = self.state(net, head_of(self.heads, models), entries, features=[features])
         with torch.inference_mode():
-            state.catch_up(row)
+            state.catch_up(sequence)
         return state
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Read the accepted features and start a tree; None after a prompt of one token, which has no features."""
-        clock = row.models.target.clock
+        clock = sequence.models.target.clock
         start = clock.mark()
-        hidden = row.state.drafter.read(row)
-        row.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
-        return None if hidden is None else self.growth(row, hidden)
+        hidden = sequence.state.drafter.read(sequence)
+        sequence.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
+        return None if hidden is None else self.growth(sequence, hidden)
 
     def growth(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> PartialTree:
         """Return a tree without nodes. `hidden`: the heads' input at the newest feature."""

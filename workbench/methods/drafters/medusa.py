@@ -238,7 +238,7 @@ class Medusa(DistributionDrafter):
             meter.add(start, target.clock.mark(), map(id, ready))
             head = ready[0].state.drafter.head
             for b, row in enumerate(ready):
-                grower, state = row.state.plan.grower or Template(), hidden[id(row)]
+                grower, state = row.state.plan.tree_builder or Template(), hidden[id(row)]
                 assert state is not None
                 trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
         return [trees[id(row)] for row in sequences]

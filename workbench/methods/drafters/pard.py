@@ -131,12 +131,12 @@ class PARD(FeatureDrafter):
     default_tree_builder: ClassVar[TreeBuilder | None] = Chain()
     recipe: ClassVar[str] = "chat-heads"
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
-        state: PARDState = row.state.drafter
-        feature = row.cache_slot.last_hidden
+        state: PARDState = sequence.state.drafter
+        feature = sequence.cache_slot.last_hidden
         if feature is None:
             return None
         assert isinstance(state.net, PARDNet)
-        logits = state.draft(state.net.mask_inputs(feature.expand(1, row.state.plan.depth - 1, -1)))
-        return HeadsGrowth(row, logits, *state.head.top_tokens(logits, RANKS))
+        logits = state.draft(state.net.mask_inputs(feature.expand(1, sequence.state.plan.depth - 1, -1)))
+        return HeadsGrowth(sequence, logits, *state.head.top_tokens(logits, RANKS))

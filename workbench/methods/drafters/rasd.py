@@ -128,10 +128,10 @@ class Rasd(TreeFromModel):
         """Tokenise and sort the bundled texts."""
         store_of(models, self.store == "own")
 
-    def init_state(self, row: Sequence, models: Models) -> FusedState:
+    def init_state(self, sequence: Sequence, models: Models) -> FusedState:
         """Open a slot of the draft model's KV cache, and the datastore."""
         store = store_of(models, self.store == "own")
-        return FusedState(super().init_state(row, models), store)
+        return FusedState(super().init_state(sequence, models), store)
 
     def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft the model's tree, merged with retrieved branches."""

@@ -92,11 +92,11 @@ class Swift(LayerSkippingDrafter):
         state: Search = sequence.state.drafter
         return state.best
 
-    def propose(self, rows: abc.Sequence[Sequence]) -> list[DraftTree]:
+    def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Run a search step for each sequence, then draft chains."""
-        for row in rows:
+        for row in sequences:
             row.drafter.step(row)
-        return super().propose(rows)
+        return super().propose(sequences)
 
     def step(self, sequence: Sequence) -> None:
         """Score a new set and use it if it is better; score the best set again if the window moved."""

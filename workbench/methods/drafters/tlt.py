@@ -124,45 +124,45 @@ class TLT(Eagle):
         online_head.detect_target_changes()
         return online_head
 
-    def init_state(self, row: Sequence, models: Models) -> TLTState:
+    def init_state(self, sequence: Sequence, models: Models) -> TLTState:
         """Read the committed text with the current head; from here on, its text is training data."""
-        head, features = self.online_head(models), read_features(row, models)
-        state = cast(TLTState, self.new_state(row, models, features, head.net, head.head, head.compiled_net))
+        head, features = self.online_head(models), read_features(sequence, models)
+        state = cast(TLTState, self.new_state(sequence, models, features, head.net, head.head, head.compiled_net))
         state.inspectable, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
-        if row.image_inputs is None:
+        if sequence.image_inputs is None:
             features_so_far = features.new_empty(0, models.target.hidden_size) if not len(features) else features
-            state.text = Text(head.pool.step, row.prompt_length, list(row.committed), [features_so_far])
+            state.text = Text(head.pool.step, sequence.prompt_length, list(sequence.committed), [features_so_far])
             head.pool.add(state.text)
         state.batch.enter()
         return state
 
-    def begin(self, row: Sequence) -> PartialTree | None:
+    def begin(self, sequence: Sequence) -> PartialTree | None:
         """Read the accepted pairs with the current head, and start a tree."""
-        state: TLTState = row.state.drafter
+        state: TLTState = sequence.state.drafter
         assert state.inspectable is not None
-        if not _is_of(state.inspectable.trainable, row.models, self.net.kind):  # the user has changed the head
-            self.release(row, row.models)
-            row.state.drafter = state = self.init_state(row, row.models)
+        if not _is_of(state.inspectable.trainable, sequence.models, self.net.kind):  # the user has changed the head
+            self.release(sequence, sequence.models)
+            sequence.state.drafter = state = self.init_state(sequence, sequence.models)
         assert state.inspectable is not None
         head = state.inspectable.trainable
         state.use_newest_weights(head, self.again)
-        row.report.signals["training steps"] = head.n_steps
+        sequence.report.signals["training steps"] = head.n_steps
         if head.n_steps:
-            row.report.signals["loss of the last training step"] = head.loss
-        return super().begin(row)
+            sequence.report.signals["loss of the last training step"] = head.loss
+        return super().begin(sequence)
 
-    def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
+    def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Store the target's features for the next draft and for training, and run a training step when due."""
-        super().observe(row, outcome)
-        state: TLTState = row.state.drafter
+        super().observe(sequence, feedback)
+        state: TLTState = sequence.state.drafter
         if state.text is None or state.inspectable is None or state.batch is None:
             return
         head = state.inspectable.trainable
-        state.text.tokens += outcome.emitted
+        state.text.tokens += feedback.emitted
         state.text.features.append(state.features[-1])
         head.pool.trim()
         head.rounds += 1
-        if not isinstance(row.drafter, TLT) or not self.rate or head.n_steps >= MAX_STEPS:
+        if not isinstance(sequence.drafter, TLT) or not self.rate or head.n_steps >= MAX_STEPS:
             return
         n_sequences = state.batch.running if state.inspectable.shared else 1
         if head.rounds >= self.every * n_sequences and state.batch.is_tail(self.tail):

@@ -28,9 +28,9 @@ class TextOnlyDraftModel(DraftModel):
     ignores_images: ClassVar[bool] = True
     source: ClassVar[str] = "vlm-text-only"
 
-    def init_state(self, row: Sequence, models: Models) -> DraftModelState:
+    def init_state(self, sequence: Sequence, models: Models) -> DraftModelState:
         """Open a slot of the draft model's KV cache, and prefill it with the prompt's text and all generated tokens."""
-        return DraftModelState(open_prefilled_slot(row, models, ignore_images=True))
+        return DraftModelState(open_prefilled_slot(sequence, models, ignore_images=True))
 
 
 @dataclass(frozen=True)

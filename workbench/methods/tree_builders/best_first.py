@@ -53,12 +53,12 @@ class BestFirst(TreeBuilder):
     nodes: int = param(12, **NODES)
     ranked: bool = True
 
-    def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
+    def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
         """Expand level by level, rank all nodes, and keep the best."""
         depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
-        logq, tokens = growth.root.best(self.width)  # [w, k], the children of the nodes expanded last
+        logq, tokens = tree.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
-        growth.add(tokens[0])
+        tree.add(tokens[0])
         draft_logq = [logq[0]]
         scores = [logq[0]]  # log of the path's probability
         for _ in range(depth - 1):
@@ -66,20 +66,20 @@ class BestFirst(TreeBuilder):
             expanded = level.topk(min(self.width, level.shape[0])).indices
             if not self.ranked:
                 expanded = expanded.sort().values
-            distributions = growth.expand(expanded)
-            if not growth.should_continue(distributions):
+            distributions = tree.expand(expanded)
+            if not tree.should_continue(distributions):
                 break
             logq, tokens = distributions.best(self.width)
-            growth.add(tokens.view(-1), _fan(expanded.shape[0], k, growth.device))
+            tree.add(tokens.view(-1), _fan(expanded.shape[0], k, tree.device))
             draft_logq.append(logq.view(-1))
             scores.append((level[expanded].unsqueeze(1) + logq).view(-1))
         # NaN of a failing drafter ranks last, so that the result is still a tree.
         ranking = torch.cat(scores).nan_to_num(-torch.inf)
         selection, rank = ranked(ranking, nodes)
-        growth.close(selection)
+        tree.close(selection)
         score = torch.cat(draft_logq).exp()
-        tree = subtree(selection, torch.cat(growth.tokens), torch.cat(growth.parents), score, depth, k, growth.source)
-        return replace(tree, explanation=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
+        ranked_tree = subtree(selection, torch.cat(tree.tokens), torch.cat(tree.parents), score, depth, k, tree.source)
+        return replace(ranked_tree, explanation=TreeExplanation((RERANKED,), before=selection + 1, after=rank + 1))
 
 
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:

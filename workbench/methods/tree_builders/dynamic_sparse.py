@@ -146,7 +146,7 @@ def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...]
     if (
         not isinstance(state, Sizing)
         or state.now is None
-        or sequence.state.plan.grower != sequence.configured_method.tree_builder
+        or sequence.state.plan.tree_builder != sequence.configured_method.tree_builder
     ):
         return None
     root, *n_probes = state.now.probe_counts

@@ -158,10 +158,10 @@ class EntropyAdaptive(Verifier):
         is_small, pens = list[bool](), [state.pen]
         for node in range(len(tree)):
             pen = pens[-1]
-            if pen.small:  # it generates at least d tokens: compute their entropies together
+            if pen.is_draft_model:  # it generates at least d tokens: compute their entropies together
                 take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
-            is_small.append(pen.small)
-            pens.append(pen.after_token(draft_entropies[node] if pen.small else state.target[node], self))
+            is_small.append(pen.is_draft_model)
+            pens.append(pen.after_token(draft_entropies[node] if pen.is_draft_model else state.target[node], self))
         state.then = pens
         writes = torch.tensor(is_small, device=v.p.device)
         writes &= allowed_mask(v)

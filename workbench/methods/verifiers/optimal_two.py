@@ -153,7 +153,7 @@ class OptimalTwo(EmissionVerifier):
             np.float32(math.exp(MOST)),
             accept_probs.numpy(), at_tokens.numpy(), other_mass.numpy(), rest.numpy(), np.zeros(2, np.int64),
         )  # fmt: skip
-        run_in_parallel(lambda: pairs.judge(*arguments))
+        run_in_parallel(lambda: pairs.verify_pairs(*arguments))
         return accept_probs, at_tokens, other_mass.unsqueeze(1), rest
 
 
