@@ -28,22 +28,22 @@ def local_target(tmp_path: Path) -> str:
     return local_models.short_name(str(model_helpers.save_random_llama(tmp_path / "a b" / "model", layers=1)))
 
 
-def test_a_short_name_of_a_folder_is_printed_as_its_path(stranger: str, tmp_path: Path) -> None:
-    said = f"Train some: workbench train eagle-3 --target {stranger}."
+def test_a_short_name_of_a_folder_is_printed_as_its_path(local_target: str, tmp_path: Path) -> None:
+    said = f"Train some: workbench train eagle-3 --target {local_target}."
     assert local_models.with_paths(said) == f"Train some: workbench train eagle-3 --target '{tmp_path}/a b/model'."
     assert local_models.with_paths("--target smollm2 --drafter none") == "--target smollm2 --drafter none"
 
 
-def test_a_remedy_on_the_command_line_names_the_folder(stranger: str, workbench: Command, tmp_path: Path) -> None:
+def test_a_remedy_on_the_command_line_names_the_folder(local_target: str, workbench: Command, tmp_path: Path) -> None:
     done = workbench("generate", "Once", "--target", str(tmp_path / "a b" / "model"), "--method", "eagle-3")
     assert done.status != 0
     assert f"--target '{tmp_path}/a b/model'" in done.err
 
 
-def test_training_says_the_command_that_drafts_with_its_head(stranger: str, tmp_path: Path) -> None:
+def test_training_says_the_command_that_drafts_with_its_head(local_target: str, tmp_path: Path) -> None:
     command = draft_command("smollm2", "eagle-3", tmp_path / "my head")
     assert command == f"""workbench generate --chat "…" --target smollm2 --head '{tmp_path}/my head'"""
-    assert f"--target '{tmp_path}/a b/model'" in draft_command(stranger, "eagle-3", tmp_path / "h")
+    assert f"--target '{tmp_path}/a b/model'" in draft_command(local_target, "eagle-3", tmp_path / "h")
     bundled_head = draft_command("text-target", "eagle", bundled()[HEAD])
     assert bundled_head == 'workbench generate --chat "…" --target text-target --method eagle'
 

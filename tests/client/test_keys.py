@@ -67,7 +67,7 @@ def sent_headers(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
 
 
 def test_the_client_and_the_command_line_send_no_other(
-    sent: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sent_headers: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for url in ("http://localhost:7860", "https://lab.example.org"):
         with pytest.raises(WorkbenchError):
@@ -75,5 +75,5 @@ def test_the_client_and_the_command_line_send_no_other(
     monkeypatch.setenv(CONNECT_KEY, "theirs")
     with pytest.raises(WorkbenchError):
         connect_to_app("http://lab.example.org")
-    assert [headers.get("x-api-key") for headers in sent] == ["mine", None, "theirs"]
+    assert [headers.get("x-api-key") for headers in sent_headers] == ["mine", None, "theirs"]
     assert capsys.readouterr().err.startswith("warning: The key goes to lab.example.org unencrypted")

@@ -92,12 +92,12 @@ def are_slots_released(models: Models) -> bool:
 
 
 @pytest.fixture(scope="module")
-def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
+def plain_text(text: Models, vision_models: Models) -> Callable[[bool], list[int]]:
     """What plain decoding writes: in text, or behind the picture."""
 
     @cache
     def write(pictures: bool) -> list[int]:
-        models, like = (seeing, "vlm-draft") if pictures else (text, "draft-model")
+        models, like = (vision_models, "vlm-draft") if pictures else (text, "draft-model")
         request = dataclasses.replace(
             make_request(registry.get(like), models, MANY), method=registry.get("autoregressive")
         )
@@ -110,11 +110,11 @@ def plain_text(text: Models, seeing: Models) -> Callable[[bool], list[int]]:
     "name", model_helpers.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
 )
 def test_no_value_of_a_parameter_ends_a_run(
-    name: str, text: Models, seeing: Models, plain_text: Callable[[bool], list[int]]
+    name: str, text: Models, vision_models: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
     """One after the other in one run: each is in force from the next round on, or said to be impossible."""
     method = registry.get(name)
-    models, cases = seeing if "pictures" in method.needs else text, extremes(method)
+    models, cases = vision_models if "pictures" in method.needs else text, extremes(method)
     for first in range(0, len(cases), CASES):  # a text has rounds for so many
         run_with_changes(cases[first : first + CASES], method, models, plain_text)
 
@@ -207,12 +207,12 @@ def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work
 
 @pytest.mark.parametrize("sees", [BOTH, DRAFTER])
 def test_pictures_that_a_drafter_fails_on_are_taken_back(
-    sees: str, seeing: Models, monkeypatch: pytest.MonkeyPatch
+    sees: str, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = registry.get("vlm-draft")
-    alone = Engine(seeing).generate(make_request(method, seeing, 20))
-    engine = Engine(seeing)
-    request = make_request(method, seeing, 20)
+    alone = Engine(vision_models).generate(make_request(method, vision_models, 20))
+    engine = Engine(vision_models)
+    request = make_request(method, vision_models, 20)
     row = engine.submit(request)
     while not row.trace or len(row.trace.rounds) < 2:
         engine.step()
@@ -223,7 +223,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
         raise ZeroDivisionError("blind now")
 
     monkeypatch.setattr(type(row.drafter), "prime", fail)
-    row.change(image_change=create_image_change(seeing, request, (noise_image(9),), sees))
+    row.change(image_change=create_image_change(vision_models, request, (noise_image(9),), sees))
     while row.status not in ENDED:
         engine.step()
     assert row.status == "finished", row.error
@@ -231,7 +231,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     assert row.trace.token_ids == alone.token_ids
     assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds]
     assert request.image_changes == []
-    assert are_slots_released(seeing)
+    assert are_slots_released(vision_models)
 
 
 def run_two_rounds(models: Models, request: Request) -> tuple[Engine, Sequence]:
@@ -263,16 +263,16 @@ def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touche
 
 @pytest.mark.parametrize("n_asks", [1, 2])
 def test_a_row_whose_cache_cannot_be_restored_ends(
-    n_asks: int, seeing: Models, monkeypatch: pytest.MonkeyPatch
+    n_asks: int, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = make_request(registry.get("vlm-draft"), seeing, 20)
-    engine, row = run_two_rounds(seeing, request)
+    request = make_request(registry.get("vlm-draft"), vision_models, 20)
+    engine, row = run_two_rounds(vision_models, request)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr(switching, "prefill_images", fail)
-    row.change(image_change=create_image_change(seeing, request, (noise_image(9),), BOTH))
+    row.change(image_change=create_image_change(vision_models, request, (noise_image(9),), BOTH))
     if n_asks > 1:
         row.change(sampling=SamplingParams(temperature=0.5))
     while row.status not in ENDED:
@@ -281,7 +281,7 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     assert "Out of memory" in str(row.trace and row.trace.footer.error)
     assert row.trace is not None
     assert len(row.trace.rounds) == 2, "no round without what stands before it"
-    assert are_slots_released(seeing)
+    assert are_slots_released(vision_models)
 
 
 class PanicException(BaseException):
@@ -317,9 +317,9 @@ def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
 @pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("behind", [False, True], ids=["in its first forward", "behind it"])
 def test_a_prefill_that_fails_gives_its_slot_back(
-    method: Method, behind: bool, text: Models, seeing: Models, monkeypatch: pytest.MonkeyPatch
+    method: Method, behind: bool, text: Models, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = seeing if "pictures" in method.needs else text
+    models = vision_models if "pictures" in method.needs else text
     runner = models.drafter
     assert runner is not None
 
@@ -391,19 +391,19 @@ def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_a_drafter_stops_where_its_positions_end(
-    method: Method, family: str, seeing: Models, device: str, places: list[int]
+    method: Method, family: str, vision_models: Models, device: str, furthest_positions: list[int]
 ) -> None:
     if "pictures" in method.needs:
         if family == "gpt2":
             pytest.skip("the tiny vision models are Llama's")
-        models = seeing
+        models = vision_models
     else:
         models = model_helpers.make_models(family, noise=0.0, device=device)
     wanted = Engine(models).generate(make_request(method, models, 60)).token_ids
     short = with_short_drafter(models, SHORT)
     trace = Engine(short).generate(make_request(method, short, 60))
     assert trace.token_ids == wanted
-    assert 0 < places[0] < SHORT
+    assert 0 < furthest_positions[0] < SHORT
     drafting = [len(r.nodes) > 0 for r in trace.rounds]
     stopped = drafting.index(False)
     assert stopped > 0

@@ -75,11 +75,11 @@ def test_every_method_writes_what_hugging_face_writes(family: str, device: str, 
     assert alone == dict.fromkeys(alone, wanted)
 
 
-def test_drafts_are_accepted_at_all(llama: Models, twins: Models) -> None:
+def test_drafts_are_accepted_at_all(llama: Models, copy_models: Models) -> None:
     """The other tests prove nothing if every draft is rejected, or none."""
     rate = summary(run(llama, registry.get("draft-model"), 48))["acceptance_rate"]
     assert 0.2 < rate < 0.95
-    assert summary(run(twins, registry.get("draft-model")))["acceptance_rate"] == 1.0
+    assert summary(run(copy_models, registry.get("draft-model")))["acceptance_rate"] == 1.0
     all_layers = registry.get("early-exit").with_params(exit_layer=N_LAYERS)
     assert summary(run(llama, all_layers))["acceptance_rate"] == 1.0
 

@@ -25,33 +25,35 @@ def sharded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_model_in_pieces_loads_as_it_was(apart: Path) -> None:
-    files = [*apart.glob("*.safetensors")]
-    assert files == [*apart.glob(SHARD_PATTERN)] != []
+def test_a_model_in_pieces_loads_as_it_was(sharded_model: Path) -> None:
+    files = [*sharded_model.glob("*.safetensors")]
+    assert files == [*sharded_model.glob(SHARD_PATTERN)] != []
     assert all(file.stat().st_size < 110_000 for file in files)
     whole = load_model("text-drafter", torch.device("cpu"), torch.float32).state_dict()
-    found = load_model(str(apart), torch.device("cpu"), torch.float32).state_dict()
+    found = load_model(str(sharded_model), torch.device("cpu"), torch.float32).state_dict()
     assert whole.keys() == found.keys()
     assert all(torch.equal(whole[name], found[name]) for name in whole)
-    assert load_tokenizer(str(apart)).get_vocab() == load_tokenizer("text-drafter").get_vocab()
+    assert load_tokenizer(str(sharded_model)).get_vocab() == load_tokenizer("text-drafter").get_vocab()
 
 
-def test_it_is_joined_once_and_anew_where_the_copy_is_damaged(apart: Path) -> None:
-    place = Path(locate(str(apart)))
+def test_it_is_joined_once_and_anew_where_the_copy_is_damaged(sharded_model: Path) -> None:
+    place = Path(locate(str(sharded_model)))
     file = place / "model.safetensors"
     first = file.stat()
-    assert Path(locate(str(apart))) == place
+    assert Path(locate(str(sharded_model))) == place
     assert file.stat().st_mtime_ns == first.st_mtime_ns
     file.write_bytes(file.read_bytes()[:-1])
-    assert join_shards(apart) == place
+    assert join_shards(sharded_model) == place
     assert file.stat().st_size == first.st_size
 
 
-def test_a_piece_that_is_not_there_is_named(apart: Path) -> None:
+def test_a_piece_that_is_not_there_is_named(sharded_model: Path) -> None:
     cut = next(
-        file for file in sorted(apart.glob(SHARD_PATTERN)) if any(name.endswith("#1") for name in load_file(file))
+        file
+        for file in sorted(sharded_model.glob(SHARD_PATTERN))
+        if any(name.endswith("#1") for name in load_file(file))
     )
     save_file({n: t for n, t in load_file(cut).items() if not n.endswith("#1")} or {"x": torch.zeros(1)}, cut)
-    write_sums(apart)
+    write_sums(sharded_model)
     with pytest.raises(ModelError, match="cannot be joined"):
-        locate(str(apart))
+        locate(str(sharded_model))

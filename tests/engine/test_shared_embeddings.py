@@ -44,49 +44,54 @@ def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
 
 
 @pytest.fixture
-def drafter_in_training(theirs: torch.Tensor) -> DrafterInTraining:
+def drafter_in_training(target_embedding: torch.Tensor) -> DrafterInTraining:
     config = LlamaConfig(
-        vocab_size=len(theirs), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=len(target_embedding), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, tie_word_embeddings=False,
     )  # fmt: skip
-    return DrafterInTraining(config, theirs, theirs, seed=3)
+    return DrafterInTraining(config, target_embedding, target_embedding, seed=3)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, learner: DrafterInTraining) -> Path:
+def folder(tmp_path: Path, drafter_in_training: DrafterInTraining) -> Path:
     """The learner as it is kept."""
     told = {
         "target": "text-target",
         VOCABULARY: vocabulary_hash_of(bundled()["text-target"]),
-        ROWS: learner.enter.in_features,
+        ROWS: drafter_in_training.enter.in_features,
     }
-    said = learner.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
+    said = drafter_in_training.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(said))
-    save_file({name: weight.contiguous() for name, weight in learner.weights().items()}, tmp_path / "model.safetensors")
+    save_file(
+        {name: weight.contiguous() for name, weight in drafter_in_training.weights().items()},
+        tmp_path / "model.safetensors",
+    )
     return tmp_path
 
 
-def test_loaded_model_has_the_logits_of_training(folder: Path, learner: DrafterInTraining) -> None:
+def test_loaded_model_has_the_logits_of_training(folder: Path, drafter_in_training: DrafterInTraining) -> None:
     ids = torch.tensor([[5, 7, 7, 1, 90]])
     model = load_model(str(folder), CPU, torch.float32)
     with torch.inference_mode():
         said = model(input_ids=ids, use_cache=False).logits
-        wanted = learner.states(ids) @ learner.lm_head_rows(torch.arange(said.shape[-1])).T
+        wanted = drafter_in_training.states(ids) @ drafter_in_training.lm_head_rows(torch.arange(said.shape[-1])).T
     torch.testing.assert_close(said, wanted, atol=2e-4, rtol=2e-4)
     assert said.std() > 0.1, "and that is something"
 
 
-def test_full_embedding_converts_back_to_a_projection(learner: DrafterInTraining, theirs: torch.Tensor) -> None:
-    weights = learner.weights()
-    whole = {name: weight.half() for name, weight in expand_rows(weights, theirs, theirs).items()}
+def test_full_embedding_converts_back_to_a_projection(
+    drafter_in_training: DrafterInTraining, target_embedding: torch.Tensor
+) -> None:
+    weights = drafter_in_training.weights()
+    whole = {name: weight.half() for name, weight in expand_rows(weights, target_embedding, target_embedding).items()}
     assert ENTER not in whole
-    found = factor_rows(whole, theirs, theirs)
+    found = factor_rows(whole, target_embedding, target_embedding)
     assert found.keys() == weights.keys()
     for name in (ENTER, LEAVE):
         torch.testing.assert_close(found[name], weights[name], atol=2e-3, rtol=2e-2)
     own = whole | {"lm_head.weight": torch.randn_like(whole["lm_head.weight"])}
     with pytest.raises(ValueError, match="its rows are its own"):
-        factor_rows(own, theirs, theirs)
+        factor_rows(own, target_embedding, target_embedding)
 
 
 def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:

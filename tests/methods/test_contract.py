@@ -192,9 +192,9 @@ def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Mo
 
 
 @every_method
-def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy) -> None:
+def test_a_text_ends_inside_a_path(method: Method, copy_models: Models, greedy: Greedy) -> None:
     """At the length limit, and at stop strings across token borders: accepted tokens after the end are not emitted."""
-    text, decode = greedy(PROMPT, LENGTH), twins.tokenizer.decode
+    text, decode = greedy(PROMPT, LENGTH), copy_models.tokenizer.decode
     cases = {f"{n} tokens": Case(Request(PROMPT, method, max_new_tokens=n), text[:n]) for n in (1, 2, 3, 7)}
     written = decode(text)
     for first, last in ((0, 1), (4, 6), (3, 9)):
@@ -202,31 +202,31 @@ def test_a_text_ends_inside_a_path(method: Method, twins: Models, greedy: Greedy
         kept = next(text[:n] for n in range(1, LENGTH + 1) if stop in decode(text[:n]))
         request = Request(PROMPT, method, max_new_tokens=LENGTH, stop=("§never§", stop))
         cases[f"stop {stop!r}"] = Case(request, kept, "stop-string", written[: written.index(stop)])
-    assert failing_cases(twins, cases) == {}
+    assert failing_cases(copy_models, cases) == {}
 
 
 @every_method
 def test_nothing_follows_the_end_of_text_inside_a_tree(
-    method: Method, twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
+    method: Method, copy_models: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The EOS token is the first token, in the first draft, or later; the methods take these cases in turn."""
     text = greedy(PROMPT, LENGTH)
     end = text[(0, 3, 10)[model_helpers.text_methods().index(method) % 3]]
     wanted = text[: text.index(end) + 1]
     assert greedy(PROMPT, LENGTH, eos=end) == wanted
-    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", end)
+    monkeypatch.setattr(copy_models.target.model.generation_config, "eos_token_id", end)
     request = Request(PROMPT, method, max_new_tokens=LENGTH)
     goes_on = dataclasses.replace(request, stop_at_eos=False)
-    assert failing_cases(twins, {"ends": Case(request, wanted, "eos"), "goes on": Case(goes_on, text)}) == {}
+    assert failing_cases(copy_models, {"ends": Case(request, wanted, "eos"), "goes on": Case(goes_on, text)}) == {}
 
 
 def test_the_end_of_text_is_the_last_node_of_its_path(
-    twins: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
+    copy_models: Models, greedy: Greedy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EOS within a chain of five draft tokens: there is no bonus token after it."""
     text = greedy(PROMPT, LENGTH)
-    monkeypatch.setattr(twins.target.model.generation_config, "eos_token_id", text[3])
-    last = Engine(twins).generate(Request(PROMPT, registry.get("draft-model"), max_new_tokens=LENGTH)).rounds[-1]
+    monkeypatch.setattr(copy_models.target.model.generation_config, "eos_token_id", text[3])
+    last = Engine(copy_models).generate(Request(PROMPT, registry.get("draft-model"), max_new_tokens=LENGTH)).rounds[-1]
     assert (text.index(text[3]) + 1) % 5
     assert last.bonus is None
     assert last.emitted[-1].node == last.path[-1]

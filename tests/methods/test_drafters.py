@@ -83,12 +83,12 @@ def eos_models() -> Models:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(1, 4), st.integers(1, 12), st.booleans())
-def test_it_drafts_what_transformers_does(ended: Models, text: list[int], n: int, most: int, stops: bool) -> None:
+def test_it_drafts_what_transformers_does(eos_models: Models, text: list[int], n: int, most: int, stops: bool) -> None:
     theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
     wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
-    row = model_helpers.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, ended)
-    row.state.drafter = drafter.init_state(row, ended)
+    row = model_helpers.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, eos_models)
+    row.state.drafter = drafter.init_state(row, eos_models)
     assert drafter.propose_one(row, Plan(most)).tokens.tolist() == wanted
 
 

@@ -206,11 +206,11 @@ def test_run_that_switches_methods_follows_the_target_distribution(sampling: Sam
 @pytest.mark.parametrize("name", ["mask_filling", "drafting_ahead"])
 def test_methods_with_own_decoders_follow_the_target_distribution(
     name: str,
-    load: Callable[[str], Method],
+    load_toy: Callable[[str], Method],
     models: Models,
 ) -> None:
     """Alone, and in turn with methods that draft and verify."""
-    toy = load(name).with_params()
+    toy = load_toy(name).with_params()
     for steps in ([toy], [toy, setting("draft-tree-sampled"), setting("prompt-lookup")]):
         for fit in long_run_fits(models, steps, PLAIN):
             assert fit.fits(ALPHA), fit

@@ -95,25 +95,25 @@ def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @needs_bundle
-def test_a_copy_in_other_tokens_is_accepted_to_the_end_of_every_draft(renumbered: Models) -> None:
+def test_a_copy_in_other_tokens_is_accepted_to_the_end_of_every_draft(shuffled_models: Models) -> None:
     """A wrong place in its cache, a token too many or too few, and it would be rejected."""
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
-    trace = Engine(renumbered).generate(
+    trace = Engine(shuffled_models).generate(
         Request("Once upon a time there was a fox", method, max_new_tokens=50, stop_at_eos=False)
     )
     assert trace.footer.error == ""
     plain = Request("Once upon a time there was a fox", registry.get("autoregressive"), max_new_tokens=50,
                     stop_at_eos=False)  # fmt: skip
-    assert trace.token_ids == Engine(renumbered).generate(plain).token_ids
+    assert trace.token_ids == Engine(shuffled_models).generate(plain).token_ids
     assert {len(r.emitted) for r in trace.rounds[:-1]} == {5}
     assert trace.header.drafter == "renumbered"
 
 
 @needs_bundle
-def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models) -> None:
+def test_what_its_cache_holds_is_the_text_that_was_committed(shuffled_models: Models) -> None:
     """Rejected drafts leave nothing, and tokens that were cut elsewhere are read again."""
     method = registry.get(NAME).with_params(policy="fixed", depth=4)
-    engine = Engine(renumbered)
+    engine = Engine(shuffled_models)
     row = engine.submit(Request("The king", method, SamplingParams(temperature=1.5), 40, seed=3, stop_at_eos=False))
     rewound = 0
     while not engine.is_idle:
@@ -135,11 +135,11 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(renumbered: Models)
 
 @needs_bundle
 @pytest.mark.unchecked
-def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) -> None:
+def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(shuffled_models: Models) -> None:
     """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
     letters, writer = (
         model_helpers.byte_tokenizer(),
-        OtherVocabularyDrafter(renumbered.target, renumbered.tokenizer, "words"),
+        OtherVocabularyDrafter(shuffled_models.target, shuffled_models.tokenizer, "words"),
     )
     state = OmniDraftState(writer, VocabularyMap([], {}, frozenset(), -1), [], slot=writer.runner.open())
     cuts = set[int]()
@@ -147,7 +147,7 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) 
         row = SimpleNamespace(models=SimpleNamespace(tokenizer=letters), committed=letters(text)["input_ids"])
         before = state.ids
         state.catch_up(row)  # pyright: ignore[reportArgumentType]
-        assert state.ids == renumbered.tokenizer(text)["input_ids"]
+        assert state.ids == shuffled_models.tokenizer(text)["input_ids"]
         cuts.add(len(before) - 1 - common_prefix_length(before, state.ids))
         said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
         writer.runner.rewind(state.slot, len(state.ids) - 1)
@@ -160,10 +160,10 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(renumbered: Models) 
 @needs_bundle
 @pytest.mark.parametrize(("merge", "temperature"), [(True, 0.0), (False, 0.0), (True, 0.8)])
 def test_untrained_drafter_of_another_vocabulary_changes_no_token(
-    merge: bool, temperature: float, renumbered: Models
+    merge: bool, temperature: float, shuffled_models: Models
 ) -> None:
-    target = renumbered.target
-    models = Models(target, renumbered.tokenizer, "text-drafter")
+    target = shuffled_models.target
+    models = Models(target, shuffled_models.tokenizer, "text-drafter")
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(model_helpers.family("llama", vocab_size=257)), model_helpers.byte_tokenizer(), "bytes"
     )
@@ -183,8 +183,8 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
 
 
 @needs_bundle
-def test_drafter_with_few_positions_stops_drafting_with_a_note(renumbered: Models) -> None:
-    models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
+def test_drafter_with_few_positions_stops_drafting_with_a_note(shuffled_models: Models) -> None:
+    models = Models(shuffled_models.target, shuffled_models.tokenizer, "text-drafter")
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(model_helpers.family("llama", vocab_size=257), 60), model_helpers.byte_tokenizer(), "bytes"
     )
@@ -198,19 +198,19 @@ def test_drafter_with_few_positions_stops_drafting_with_a_note(renumbered: Model
 
 
 @needs_bundle
-def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -> None:
+def test_drafter_switched_during_a_run_drafts_from_then_on(shuffled_models: Models) -> None:
     """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
-    target, tokenizer = renumbered.target, renumbered.tokenizer
-    blind = Models(target, tokenizer, "text-drafter", shared=renumbered.shared)
+    target, tokenizer = shuffled_models.target, shuffled_models.tokenizer
+    blind = Models(target, tokenizer, "text-drafter", shared=shuffled_models.shared)
     blind.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(model_helpers.family("llama", vocab_size=257)), model_helpers.byte_tokenizer(), "bytes"
     )
     own = Models(target, tokenizer, "text-drafter", Runner(target.model), "itself")
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
-    engine = Engine(renumbered)
+    engine = Engine(shuffled_models)
     asked = {"max_new_tokens": 60, "stop_at_eos": False}
     row = engine.submit(Request("Once upon a time there was a fox", method, models=blind, **asked))
-    told = [(4, renumbered), (8, own), (12, blind)]
+    told = [(4, shuffled_models), (8, own), (12, blind)]
     while not engine.is_idle:
         engine.step()
         if told and row.trace is not None and len(row.trace.rounds) == told[0][0]:
@@ -223,16 +223,16 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(renumbered: Models) -
     assert lengths[4:12] == [5] * 8
     assert max(lengths[:4] + lengths[12:-1]) < 5
     plain = registry.get("autoregressive")
-    alone = Engine(renumbered).generate(Request("Once upon a time there was a fox", plain, **asked))
+    alone = Engine(shuffled_models).generate(Request("Once upon a time there was a fox", plain, **asked))
     assert row.trace.token_ids == alone.token_ids
-    assert not any(m.draft_model is not None and m.draft_model.slots for m in (blind, renumbered, own))
+    assert not any(m.draft_model is not None and m.draft_model.slots for m in (blind, shuffled_models, own))
 
 
 @needs_bundle
-def test_a_prompt_without_a_word_is_drafted_for_as_soon_as_there_is_one(renumbered: Models) -> None:
-    end = renumbered.tokenizer.eos_token_id
+def test_a_prompt_without_a_word_is_drafted_for_as_soon_as_there_is_one(shuffled_models: Models) -> None:
+    end = shuffled_models.tokenizer.eos_token_id
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
-    trace = Engine(renumbered).generate(Request([end], method, max_new_tokens=30, stop_at_eos=False))
+    trace = Engine(shuffled_models).generate(Request([end], method, max_new_tokens=30, stop_at_eos=False))
     assert trace.footer.error == ""
     assert not any("positions" in str(r.notes) for r in trace.rounds)
     assert sum(len(r.nodes.tokens) for r in trace.rounds) > 10
@@ -252,12 +252,14 @@ class Ending:
 
 
 @needs_bundle
-def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(renumbered: Models) -> None:
-    assert renumbered.other_vocabulary_drafter is not None
-    models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
-    words = VocabularyMap.of(renumbered, renumbered.other_vocabulary_drafter)
+def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(shuffled_models: Models) -> None:
+    assert shuffled_models.other_vocabulary_drafter is not None
+    models = Models(shuffled_models.target, shuffled_models.tokenizer, "text-drafter")
+    words = VocabularyMap.of(shuffled_models, shuffled_models.other_vocabulary_drafter)
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
-        renumbered.other_vocabulary_drafter.runner, Ending(renumbered.other_vocabulary_drafter.tokenizer), "ending"
+        shuffled_models.other_vocabulary_drafter.runner,
+        Ending(shuffled_models.other_vocabulary_drafter.tokenizer),
+        "ending",
     )
     models.shared["omnidraft", "text-drafter", "ending"] = words, models.other_vocabulary_drafter.tokenizer
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)

@@ -122,17 +122,17 @@ def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.fixture(scope="module")
-def degraded_models(renumbered: Models) -> Models:
+def degraded_models(shuffled_models: Models) -> Models:
     """The copy in other tokens, its layers moved: it has something to learn again."""
-    assert renumbered.other_vocabulary_drafter is not None
-    shared_copy = copy.deepcopy(renumbered.other_vocabulary_drafter.runner.model)
+    assert shuffled_models.other_vocabulary_drafter is not None
+    shared_copy = copy.deepcopy(shuffled_models.other_vocabulary_drafter.runner.model)
     generator = torch.Generator().manual_seed(0)
     for name, weight in shared_copy.named_parameters():
         if "layers" in name and weight.ndim > 1:
             weight.data += 0.7 * weight.std() * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-    models = Models(renumbered.target, renumbered.tokenizer, "text-drafter")
+    models = Models(shuffled_models.target, shuffled_models.tokenizer, "text-drafter")
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
-        Runner(shared_copy), renumbered.other_vocabulary_drafter.tokenizer, "worse"
+        Runner(shared_copy), shuffled_models.other_vocabulary_drafter.tokenizer, "worse"
     )
     return models
 
@@ -145,21 +145,21 @@ def write(models: Models, prompt: str, n: int = 60, **params: object) -> Trace:
 
 
 @needs_bundle
-def test_online_training_improves_drafts_and_keeps_the_text(worse: Models) -> None:
-    assert worse.other_vocabulary_drafter is not None
-    before = [p.clone() for p in worse.other_vocabulary_drafter.runner.model.parameters()]
+def test_online_training_improves_drafts_and_keeps_the_text(degraded_models: Models) -> None:
+    assert degraded_models.other_vocabulary_drafter is not None
+    before = [p.clone() for p in degraded_models.other_vocabulary_drafter.runner.model.parameters()]
     prompts = ("Once upon a time there was a fox", "The king had a son", "One day a girl went to the")
     plain = [
-        Engine(worse)
+        Engine(degraded_models)
         .generate(Request(p, registry.get("autoregressive"), max_new_tokens=60, stop_at_eos=False))
         .token_ids
         for p in prompts
     ]
     tau = {}
     for rate in (0.0, 1e-3):
-        worse.shared.pop(("omnidraft online training", "worse"), None)
+        degraded_models.shared.pop(("omnidraft online training", "worse"), None)
         for _ in range(3 if rate else 1):
-            traces = [write(worse, p, rate=rate, warm=True) for p in prompts]
+            traces = [write(degraded_models, p, rate=rate, warm=True) for p in prompts]
             assert [t.token_ids for t in traces] == plain
         tau[rate] = sum(metrics.tau(t.rounds) or 0 for t in traces) / 3
         if rate:
@@ -169,19 +169,20 @@ def test_online_training_improves_drafts_and_keeps_the_text(worse: Models) -> No
             assert "training steps" not in traces[-1].rounds[-1].signals
     assert tau[1e-3] > 1.3 * tau[0.0]
     assert all(
-        torch.equal(a, b) for a, b in zip(before, worse.other_vocabulary_drafter.runner.model.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(before, degraded_models.other_vocabulary_drafter.runner.model.parameters(), strict=True)
     )
-    assert not worse.other_vocabulary_drafter.runner.slots
-    cold = write(worse, prompts[0], rate=1e-3)
+    assert not degraded_models.other_vocabulary_drafter.runner.slots
+    cold = write(degraded_models, prompts[0], rate=1e-3)
     assert cold.rounds[0].signals["training steps"] == 0, "another run that does not share begins anew"
 
 
 @needs_bundle
-def test_online_training_state_is_inspectable_savable_and_survives_a_switch(worse: Models) -> None:
+def test_online_training_state_is_inspectable_savable_and_survives_a_switch(degraded_models: Models) -> None:
     """And of the learning rate; a run that begins with the file begins with what was learnt."""
     learning = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
     request = Request("Once upon a time there was a fox", learning, max_new_tokens=40, stop_at_eos=False)
-    engine = Engine(worse)
+    engine = Engine(degraded_models)
     row = engine.submit(request)
     for change in ({}, {"method": registry.get("autoregressive")}, {"method": learning.method, **learning.values}):
         if change:
@@ -198,7 +199,9 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(wors
     saved = state_actions.save(row)
     while not engine.is_idle:
         engine.step()
-    fresh, taught = (Engine(worse).generate(dataclasses.replace(request, drafter_state=data)) for data in (None, saved))
+    fresh, taught = (
+        Engine(degraded_models).generate(dataclasses.replace(request, drafter_state=data)) for data in (None, saved)
+    )
     assert fresh.rounds[0].signals["training steps"] == 0
     assert taught.rounds[0].signals["training steps"] == shown["entries"]
     assert taught.token_ids == fresh.token_ids
@@ -207,15 +210,15 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(wors
 
 
 @needs_bundle
-def test_each_drafter_has_its_own_online_training(worse: Models, renumbered: Models) -> None:
-    engine = Engine(worse)
+def test_each_drafter_has_its_own_online_training(degraded_models: Models, shuffled_models: Models) -> None:
+    engine = Engine(degraded_models)
     method = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
     row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
     for _ in range(6):
         engine.step()
     first = row.state.drafter.study.trainable
     assert first.n_steps
-    other = dataclasses.replace(worse, other_vocabulary_drafter=renumbered.other_vocabulary_drafter)
+    other = dataclasses.replace(degraded_models, other_vocabulary_drafter=shuffled_models.other_vocabulary_drafter)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()
@@ -223,16 +226,16 @@ def test_each_drafter_has_its_own_online_training(worse: Models, renumbered: Mod
     assert row.state.drafter.study.trainable.runner is other.draft_model
     while not engine.is_idle:
         engine.step()
-    assert worse.other_vocabulary_drafter is not None
-    assert not worse.other_vocabulary_drafter.runner.slots
+    assert degraded_models.other_vocabulary_drafter is not None
+    assert not degraded_models.other_vocabulary_drafter.runner.slots
     assert other.draft_model is not None
     assert not other.draft_model.slots
 
 
 @needs_bundle
-def test_the_head_that_stops_writes_less_where_little_is_kept(worse: Models, renumbered: Models) -> None:
+def test_the_head_that_stops_writes_less_where_little_is_kept(degraded_models: Models, shuffled_models: Models) -> None:
     prompt = "Once upon a time there was a fox"
-    taught, wild = write(worse, prompt, stop=0.4), write(worse, prompt)
+    taught, wild = write(degraded_models, prompt, stop=0.4), write(degraded_models, prompt)
     assert taught.token_ids == wild.token_ids
 
     def kept_of(trace: Trace) -> tuple[float, float]:
@@ -246,14 +249,14 @@ def test_the_head_that_stops_writes_less_where_little_is_kept(worse: Models, ren
     said = [r.signals["chance that all is kept"] for r in taught.rounds if "chance that all is kept" in r.signals]
     assert said
     assert all(0 < chance <= 1 for chance in said)
-    sure = write(renumbered, prompt, stop=0.4, merge=False)
+    sure = write(shuffled_models, prompt, stop=0.4, merge=False)
     assert {len(r.emitted) for r in sure.rounds[:-1]} == {5}, "where all is kept it goes on writing"
 
 
 @needs_bundle
-def test_its_cache_is_the_committed_text_whenever_it_stopped(renumbered: Models) -> None:
+def test_its_cache_is_the_committed_text_whenever_it_stopped(shuffled_models: Models) -> None:
     method = registry.get(NAME).with_params(policy="fixed", depth=4, stop=0.85)
-    engine = Engine(renumbered)
+    engine = Engine(shuffled_models)
     row = engine.submit(Request("The king", method, max_new_tokens=40, seed=3, stop_at_eos=False))
     stopped = 0
     while not engine.is_idle:

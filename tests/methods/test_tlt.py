@@ -300,28 +300,32 @@ def training_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_training_runs_in_the_tail_of_a_batch(models: Models, given: list[tuple[int, int]]) -> None:
+def test_training_runs_in_the_tail_of_a_batch(models: Models, training_batches: list[tuple[int, int]]) -> None:
     run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.5, **QUICK)
-    assert {running for running, _ in given} == {1, 2}
-    assert {began for _, began in given} == {4}
-    given.clear()
+    assert {running for running, _ in training_batches} == {1, 2}
+    assert {began for _, began in training_batches} == {4}
+    training_batches.clear()
     run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.25, **QUICK)
-    assert {running for running, _ in given} == {1}
-    given.clear()
+    assert {running for running, _ in training_batches} == {1}
+    training_batches.clear()
     run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.2, **QUICK)
-    assert given == [], "not one of four is a fifth"
+    assert training_batches == [], "not one of four is a fifth"
 
 
-def test_a_row_alone_is_taught_every_so_many_rounds(models: Models, given: list[tuple[int, int]]) -> None:
+def test_a_row_alone_is_taught_every_so_many_rounds(models: Models, training_batches: list[tuple[int, int]]) -> None:
     (row,) = run_batch(models, every=5, tail=0.0)
     assert row.trace is not None
-    assert len(given) == (len(row.trace.rounds) - 1) // 5 > 1, "the last round teaches nothing: the text has ended"
+    assert len(training_batches) == (len(row.trace.rounds) - 1) // 5 > 1, (
+        "the last round teaches nothing: the text has ended"
+    )
 
 
-def test_sequences_that_share_a_head_count_rounds_together(models: Models, given: list[tuple[int, int]]) -> None:
+def test_sequences_that_share_a_head_count_rounds_together(
+    models: Models, training_batches: list[tuple[int, int]]
+) -> None:
     rows = run_batch(models, n=30, rows=4, warm=True, tail=1.0, **QUICK | {"every": 3})
     rounds = max(len(row.trace.rounds) for row in rows if row.trace)
-    assert 0 < len(given) <= rounds // 3 + 1
+    assert 0 < len(training_batches) <= rounds // 3 + 1
 
 
 def test_a_batch_ends_with_its_last_row() -> None:

@@ -64,25 +64,25 @@ def run_cells(name: str, target: Path) -> None:
 @pytest.mark.parametrize(
     "name", [name if i == 4 else pytest.param(name, marks=pytest.mark.on_demand) for i, name in enumerate(TEXT)]
 )
-def test_a_lesson_runs_on_a_target_alone(name: str, stranger: Path) -> None:
-    run_cells(name, stranger)
+def test_a_lesson_runs_on_a_target_alone(name: str, local_target: Path) -> None:
+    run_cells(name, local_target)
 
 
-def test_a_drafter_is_made_of_the_first_layers(stranger: Path, tmp_path: Path) -> None:
-    made = Path(drafter_for(str(stranger)))
-    assert made == Path(drafter_for(str(stranger))), "once a process"
+def test_a_drafter_is_made_of_the_first_layers(local_target: Path, tmp_path: Path) -> None:
+    made = Path(drafter_for(str(local_target)))
+    assert made == Path(drafter_for(str(local_target))), "once a process"
     short = hf.AutoModelForCausalLM.from_pretrained(made)
-    whole = hf.AutoModelForCausalLM.from_pretrained(stranger)
+    whole = hf.AutoModelForCausalLM.from_pretrained(local_target)
     assert short.config.num_hidden_layers == len(short.model.layers) == 1
     assert torch.equal(short.model.layers[0].mlp.up_proj.weight, whole.model.layers[0].mlp.up_proj.weight)
     assert torch.equal(short.lm_head.weight, whole.lm_head.weight)
-    assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(str(stranger)).get_vocab()
-    all_of_it = hf.AutoModelForCausalLM.from_pretrained(save_truncated(str(stranger), tmp_path / "all", 99))
+    assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(str(local_target)).get_vocab()
+    all_of_it = hf.AutoModelForCausalLM.from_pretrained(save_truncated(str(local_target), tmp_path / "all", 99))
     ids = torch.arange(9)[None]
     assert torch.allclose(all_of_it(ids).logits, whole(ids).logits), "no layer fewer than there are is the model itself"
 
 
-def test_who_has_a_drafter_keeps_it(stranger: Path) -> None:
+def test_who_has_a_drafter_keeps_it(local_target: Path) -> None:
     assert drafter_for(None) == "text-drafter"
     assert drafter_for("vision-target") == "vision-drafter"
-    assert drafter_for(str(stranger), "mine") == "mine"
+    assert drafter_for(str(local_target), "mine") == "mine"

@@ -20,8 +20,8 @@ SEVERE = {"step": 6, "easy": 0.0, "enough": 1.0}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def toy(load: Callable[[str], Method]) -> Method:
-    return load("step_judge")
+def toy(load_toy: Callable[[str], Method]) -> Method:
+    return load_toy("step_judge")
 
 
 @pytest.fixture(scope="module")

@@ -162,9 +162,9 @@ def test_a_load_that_fails_says_nothing_of_where_files_lie(
 
 
 def test_the_least_recently_used_model_goes_first(
-    backend: Callable[..., Backend], folders: tuple[str, str], twins: list[str]
+    backend: Callable[..., Backend], folders: tuple[str, str], equal_size_targets: list[str]
 ) -> None:
-    one, two, three = twins
+    one, two, three = equal_size_targets
     bench = backend(memory_bytes=int(2.5 * size(one)))
     for target in (one, two, one, three):  # two is the oldest when three comes
         run_on(bench, target).wait(120)
@@ -174,8 +174,8 @@ def test_the_least_recently_used_model_goes_first(
     assert names(bench) == {short_name(two), short_name(three)}
 
 
-def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins: list[str]) -> None:
-    one, two, three = twins
+def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], equal_size_targets: list[str]) -> None:
+    one, two, three = equal_size_targets
     bench = backend(memory_bytes=int(1.9 * size(one)))
     held = run_on(bench, one, paused=True)
     wait_until(lambda: held.state == "paused")
@@ -188,16 +188,18 @@ def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], twins
     assert names(bench) == {short_name(three)}
 
 
-def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend], twins: list[str]) -> None:
+def test_an_ended_run_that_is_kept_holds_no_model(
+    backend: Callable[..., Backend], equal_size_targets: list[str]
+) -> None:
     import weakref
 
     bench = backend()
-    run = run_on(bench, twins[0])
+    run = run_on(bench, equal_size_targets[0])
     run.wait(120)
     (loaded,) = bench._pool.targets()
     model = weakref.ref(loaded.engine.models.target.model)
     del loaded
-    bench.unload(twins[0])
+    bench.unload(equal_size_targets[0])
 
     def gone() -> bool:
         gc.collect()
@@ -207,19 +209,21 @@ def test_an_ended_run_that_is_kept_holds_no_model(backend: Callable[..., Backend
     assert bench.run(run.id).trace is not None
 
 
-def test_unloading_is_refused_while_runs_use_the_model(backend: Callable[..., Backend], twins: list[str]) -> None:
+def test_unloading_is_refused_while_runs_use_the_model(
+    backend: Callable[..., Backend], equal_size_targets: list[str]
+) -> None:
     bench = backend()
-    run = run_on(bench, twins[0], paused=True)
+    run = run_on(bench, equal_size_targets[0], paused=True)
     wait_until(lambda: run.state == "paused")
     assert [entry["runs"] for entry in bench.loaded_models()] == [1]
     with pytest.raises(CapacityError, match="in use by 1 run"):
-        bench.unload(twins[0])
+        bench.unload(equal_size_targets[0])
     run.cancel()
     wait_until(lambda: run.ended)
-    bench.unload(twins[0])
+    bench.unload(equal_size_targets[0])
     assert bench.loaded_models() == []
     with pytest.raises(UnknownNameError, match="not loaded"):
-        bench.unload(twins[0])
+        bench.unload(equal_size_targets[0])
 
 
 def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
@@ -264,8 +268,10 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     assert fits.trace.header.max_new_tokens == 291
 
 
-def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., Backend], twins: list[str]) -> None:
-    one, two, _ = twins
+def test_rows_wait_for_memory_and_idle_models_make_room(
+    backend: Callable[..., Backend], equal_size_targets: list[str]
+) -> None:
+    one, two, _ = equal_size_targets
     need = Need.of(one, torch.float64, CPU)
     bench = backend(
         memory_bytes=2 * need.weights + int(3.5 * need.sequence_bytes(need.context))
@@ -284,17 +290,19 @@ def test_rows_wait_for_memory_and_idle_models_make_room(backend: Callable[..., B
 
 
 @pytest.mark.parametrize("call", ["start", "load", "methods", "drafters", "chat_prompt"])
-def test_only_allowed_models_are_touched(backend: Callable[..., Backend], twins: list[str], call: str) -> None:
-    bench = backend(allow_models=(twins[0],))
+def test_only_allowed_models_are_touched(
+    backend: Callable[..., Backend], equal_size_targets: list[str], call: str
+) -> None:
+    bench = backend(allow_models=(equal_size_targets[0],))
     first = {"start": [PROMPT, "autoregressive"], "chat_prompt": [[{"role": "user", "content": "a"}]]}.get(call, [])
-    for name in (twins[1], "owner/name", "../../etc", "/etc"):
+    for name in (equal_size_targets[1], "owner/name", "../../etc", "/etc"):
         with pytest.raises(ModelError, match="is not allowed here") as refused:
             getattr(bench, call)(*first, target=name)
         assert name not in str(refused.value)
     if call == "start":
         with pytest.raises(ModelError, match="is not allowed here"):
-            bench.start(PROMPT, drafter=twins[1])
-        assert run_on(bench, twins[0]).wait(120).footer.reason == "length"
+            bench.start(PROMPT, drafter=equal_size_targets[1])
+        assert run_on(bench, equal_size_targets[0]).wait(120).footer.reason == "length"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_errors_and_a_queue_are_counted(backend: Callable[..., Backend]) -> None
 
 
 def test_no_word_of_a_user_reaches_metrics_health_or_logs(
-    backend: Callable[..., Backend], folders: tuple[str, str], written: io.StringIO
+    backend: Callable[..., Backend], folders: tuple[str, str], json_logs: io.StringIO
 ) -> None:
     bench = backend()
     run = bench.start(
@@ -92,8 +92,8 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
     for bad in ({"method": SECRET}, {"target": f"owner/{SECRET}"}, {"params": {SECRET: 1}}):
         with pytest.raises(WorkbenchError):
             bench.start(**({"prompt": SECRET, "method": "draft-model"} | bad))  # type: ignore[arg-type]
-    wait_until(lambda: "run ended" in written.getvalue())
-    texts = [bench.metrics_text(), json.dumps(bench.health()), written.getvalue()]
+    wait_until(lambda: "run ended" in json_logs.getvalue())
+    texts = [bench.metrics_text(), json.dumps(bench.health()), json_logs.getvalue()]
     for text in texts:
         for private in (SECRET, "user@example.org", run.id, folders[0], trace.text or "zzz", "zzz"):
             assert private not in text
@@ -108,12 +108,12 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
     assert labels <= methods
 
 
-def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], written: io.StringIO) -> None:
+def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], json_logs: io.StringIO) -> None:
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=5)
     run.wait(120)
-    wait_until(lambda: "run ended" in written.getvalue())
-    lines: list[dict[str, Any]] = [json.loads(line) for line in written.getvalue().splitlines()]
+    wait_until(lambda: "run ended" in json_logs.getvalue())
+    lines: list[dict[str, Any]] = [json.loads(line) for line in json_logs.getvalue().splitlines()]
     (ended,) = [line for line in lines if line["message"] == "run ended"]
     assert ended["state"] == "finished"
     assert ended["method"] == "draft-model"
@@ -146,7 +146,7 @@ def test_definitions_name_every_figure_with_its_formula(backend: Callable[..., B
     assert all(d["title"] and "/" in d["formula"] for d in definitions.values())
 
 
-def test_an_error_is_written_as_its_kind_and_place_without_its_words(written: io.StringIO) -> None:
+def test_an_error_is_written_as_its_kind_and_place_without_its_words(json_logs: io.StringIO) -> None:
     def tokenize(text: str) -> None:
         raise ValueError(f"cannot read {text!r} in /home/somebody/models")
 
@@ -154,31 +154,31 @@ def test_an_error_is_written_as_its_kind_and_place_without_its_words(written: io
         tokenize(SECRET)
     except ValueError:
         logging.getLogger("workbench.service").exception("a run could not be started")
-    line = json.loads(written.getvalue())
+    line = json.loads(json_logs.getvalue())
     assert line["message"] == "a run could not be started"
     assert line["exc_info"].startswith("ValueError at test_telemetry.py:")
     assert "in tokenize" in line["exc_info"]
     for word in (SECRET, "somebody", "/"):
-        assert word not in written.getvalue()
+        assert word not in json_logs.getvalue()
 
 
-def test_people_read_the_same_as_lines(written: io.StringIO) -> None:
+def test_people_read_the_same_as_lines(json_logs: io.StringIO) -> None:
     logger = logging.getLogger("workbench")
     logs.write_plain_logs()
-    logger.handlers[0].setStream(written)  # type: ignore[attr-defined]
+    logger.handlers[0].setStream(json_logs)  # type: ignore[attr-defined]
     try:
         raise RuntimeError(SECRET)
     except RuntimeError:
         logger.exception("a turn failed")
-    first, second = written.getvalue().splitlines()
+    first, second = json_logs.getvalue().splitlines()
     assert first == "ERROR workbench: a turn failed"
     assert second.startswith("RuntimeError at test_telemetry.py:")
 
 
 def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(
-    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    json_logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handler = logging.StreamHandler(written)
+    handler = logging.StreamHandler(json_logs)
     for name in logs.LIBRARIES:
         logger = logging.getLogger(name)
         monkeypatch.setattr(logger, "disabled", False)  # a server that another test started may have silenced it
@@ -192,5 +192,5 @@ def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(
         finally:
             logger.removeHandler(handler)
             logger.setLevel(level)
-    assert written.getvalue().count("Exception in ASGI application: RuntimeError at test_telemetry.py:") == 2
-    assert SECRET not in written.getvalue()
+    assert json_logs.getvalue().count("Exception in ASGI application: RuntimeError at test_telemetry.py:") == 2
+    assert SECRET not in json_logs.getvalue()

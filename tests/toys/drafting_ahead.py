@@ -128,7 +128,7 @@ class Ahead(DraftVerify):
         row, tree = state.sequence, state.tree
         if tree is None or len(tree) == 0 or row.state.no_draft_reason or row.remaining <= len(tree) + 2:
             return False
-        left = row.drafter.reach(row)
+        left = row.drafter.max_levels(row)
         return left is None or left > len(tree) + row.state.plan.depth + 1
 
     def _guess(self, turns: abc.Sequence[RoundState], begun: threading.Event) -> None:

@@ -22,8 +22,8 @@ USED, THROWN = "drafted ahead and used", "drafted ahead and thrown away"
 
 
 @pytest.fixture(scope="module")
-def toy(load: Callable[[str], Method]) -> Method:
-    return load("drafting_ahead")
+def toy(load_toy: Callable[[str], Method]) -> Method:
+    return load_toy("drafting_ahead")
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ def models(device: str) -> Models:
 
 
 @pytest.fixture(scope="module")
-def toy(load: Callable[[str], Method]) -> Method:
-    return load("mask_filling")
+def toy(load_toy: Callable[[str], Method]) -> Method:
+    return load_toy("mask_filling")
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,8 @@ def models(device: str) -> Models:
 
 
 @pytest.fixture(scope="module")
-def toy(load: Callable[[str], Method]) -> Method:
-    return load("step_judge")
+def toy(load_toy: Callable[[str], Method]) -> Method:
+    return load_toy("step_judge")
 
 
 @pytest.fixture(scope="module")
@@ -181,13 +181,13 @@ def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, p
 
 
 def test_a_change_to_another_decoder_takes_back_what_is_undecided(
-    models: Models, toy: Method, load: Callable[[str], Method], plain: list[int]
+    models: Models, toy: Method, load_toy: Callable[[str], Method], plain: list[int]
 ) -> None:
     engine = Engine(models)
     row = engine.submit(make_request(toy.with_params(step=12, easy=0.0, enough=0.0)))
     while not tentative(row):
         engine.step()
-    row.change(method=load("mask_filling"))
+    row.change(method=load_toy("mask_filling"))
     while row.status not in ENDED:
         engine.step()
     assert row.status == FINISHED

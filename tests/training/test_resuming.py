@@ -59,31 +59,33 @@ def run(lines: list[str], checkpoint: Path, **options: Any) -> int:
     return recipes.run("tiny", {"checkpoint": checkpoint, **options}, lines.append)["steps"]
 
 
-def test_training_goes_on_from_its_checkpoint_unless_it_is_asked_to_start_over(said: list[str], tmp_path: Path) -> None:
+def test_training_goes_on_from_its_checkpoint_unless_it_is_asked_to_start_over(
+    report_lines: list[str], tmp_path: Path
+) -> None:
     checkpoint = tmp_path / "tiny.pt"
-    assert run(said, checkpoint, steps=2) == 2
-    assert run(said, checkpoint, steps=5) == 5
-    assert any("resumed at step 2" in line for line in said)
+    assert run(report_lines, checkpoint, steps=2) == 2
+    assert run(report_lines, checkpoint, steps=5) == 5
+    assert any("resumed at step 2" in line for line in report_lines)
     before = checkpoint.read_bytes()
-    assert run(said, checkpoint, steps=1, resume="false") == 1
+    assert run(report_lines, checkpoint, steps=1, resume="false") == 1
     assert (tmp_path / "tiny.pt.old-1").read_bytes() == before, "what was trained is still there"
-    assert run(said, checkpoint, steps=1, resume=False) == 1
+    assert run(report_lines, checkpoint, steps=1, resume=False) == 1
     assert (tmp_path / "tiny.pt.old-2").exists()
 
 
-def test_a_checkpoint_of_other_settings_is_refused_and_stays(said: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused_and_stays(report_lines: list[str], tmp_path: Path) -> None:
     checkpoint = tmp_path / "tiny.pt"
-    run(said, checkpoint, rate=0.2)
+    run(report_lines, checkpoint, rate=0.2)
     before = checkpoint.read_bytes()
     with pytest.raises(ParameterError, match=r"rate=0\.2") as refused:
-        run(said, checkpoint, rate=0.3)
+        run(report_lines, checkpoint, rate=0.3)
     assert "resume=false" in refused.value.remedy
     assert checkpoint.read_bytes() == before
-    assert run(said, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
-    assert run(said, checkpoint, rate=0.3, resume=False) == 2
-    assert run(said, checkpoint, rate=0.3, steps=4) == 4
+    assert run(report_lines, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
+    assert run(report_lines, checkpoint, rate=0.3, resume=False) == 2
+    assert run(report_lines, checkpoint, rate=0.3, steps=4) == 4
     (tmp_path / "tiny.pt.settings.json").write_text("{")
-    assert run(said, checkpoint, rate=0.3, steps=5) == 5, "a damaged note refuses nothing"
+    assert run(report_lines, checkpoint, rate=0.3, steps=5) == 5, "a damaged note refuses nothing"
 
 
 def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> None:

@@ -377,8 +377,8 @@ def image_reading_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     )
 
 
-def test_draw_a_scene_ask_and_paint_over_an_object(seeing_app: str, open_page: PageOpener) -> None:
-    page = visit(open_page, seeing_app)
+def test_draw_a_scene_ask_and_paint_over_an_object(image_reading_app: str, open_page: PageOpener) -> None:
+    page = visit(open_page, image_reading_app)
     page.click(f"{V}[data-value=draw]")
     page.locator(f"{V}.wb-pad").click(position={"x": 70, "y": 70})
     page.click(f"{V}[data-pad=colour] [data-value=blue]")

@@ -182,7 +182,7 @@ def _bundled_pairs(method: Any) -> list[tuple[str, str]]:
     from workbench.models.names import bundled_drafter
 
     return [
-        (name, bundled_drafter(name, method.drafter.blind) or "none")
+        (name, bundled_drafter(name, method.drafter.ignores_images) or "none")
         for name in _targets(DEFAULT_TARGET, VISION_TARGET)
     ]
 

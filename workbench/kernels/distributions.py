@@ -75,7 +75,7 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
     ):
         return None
     summary, arguments = prepare_softmax_summary(logits, k)
-    work = distributions.summarise_softmax_bf16 if logits.dtype == torch.bfloat16 else distributions.weigh
+    work = distributions.summarise_softmax_bf16 if logits.dtype == torch.bfloat16 else distributions.summarise_softmax
     if n > MAX_SINGLE_THREADED:
         run_in_parallel(lambda: work(*arguments))
     else:
@@ -84,7 +84,7 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Return empty results for logits, and the arguments for `distributions.weigh` (or `weigh_halves`) to fill them.
+    """Return empty results for logits, and the arguments for `distributions.summarise_softmax` (or `weigh_halves`) to fill them.
 
     `weigh_halves` is for bfloat16 logits.
     """

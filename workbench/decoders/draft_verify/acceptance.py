@@ -141,7 +141,7 @@ def accept(
         logits = apply_logits_processors(logits, sequence.sampling, histories)
     greedy, target = sequence.sampling.greedy, summarise_logits(logits, sequence.sampling)
     position = len(sequence.committed)
-    needs_uniform = sequence.verifier.draws(sequence.sampling) and n > 0
+    needs_uniform = sequence.verifier.needs_uniform(sequence.sampling) and n > 0
     uniform = sequence.random_stream.uniform(position, Purpose.ACCEPT, n).tolist() if needs_uniform else None
     u_stop = None
     if not greedy:

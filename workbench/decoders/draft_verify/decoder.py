@@ -49,7 +49,7 @@ class DraftVerify(Decoder):
         row.state = DraftState()
         row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         try:
-            row.state.policy, row.state.verifier = row.policy.start(), row.verifier.init_state(row, row.models)
+            row.state.policy, row.state.verifier = row.policy.init_state(), row.verifier.init_state(row, row.models)
             grower = row.configured_method.tree_builder
             row.state.tree_builder = None if grower is None else grower.init_state(row.drafter, row.models)
             row.state.captured_layers = row.configured_method.captured_layers(row.models)

@@ -22,7 +22,7 @@ def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> 
 
 def levels_left(sequence: Sequence) -> int:
     """Return how many levels the sequence's drafter can still draft. Report once if its context is full."""
-    depth = None if sequence.state.no_draft_reason else sequence.drafter.reach(sequence)
+    depth = None if sequence.state.no_draft_reason else sequence.drafter.max_levels(sequence)
     if depth is not None and depth < 1:
         sequence.state.no_draft_reason = _too_short(sequence.models)
     if sequence.state.no_draft_reason:

@@ -50,7 +50,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
     name = drafter.state_key()
     if name is None:
         return None
-    if name == sequence.drafter.memory() and not sequence.state.no_draft_reason:
+    if name == sequence.drafter.state_key() and not sequence.state.no_draft_reason:
         observer = ObservingDrafter(sequence.drafter, sequence.models, sequence.state.drafter)
     else:
         observer = sequence.state.inactive.get(name)
@@ -65,7 +65,7 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
         drafter: new drafter.
         reused: state that the new drafter took over (`remembered`), if any.
     """
-    name, new_name = sequence.drafter.memory(), drafter.state_key()
+    name, new_name = sequence.drafter.state_key(), drafter.state_key()
     if reused is not None and reused.state is sequence.state.drafter:  # the same memory with other parameters
         return
     if (

@@ -265,14 +265,14 @@ class Verifier(Part):
     def max_tentative(self) -> int:
         """Return the largest number of tentative tokens that the verifier may take back; 0: all tokens are final.
 
-        Tentative tokens are emitted and streamed only when `settle` or this limit makes them final.
+        Tentative tokens are emitted and streamed only when `decide_tentative` or this limit makes them final.
         """
         return 0
 
     def decide_tentative(
         self, sequence: Sequence, tentative: abc.Sequence[EmittedToken], ends: bool
     ) -> TentativeDecision:
-        """Decide which tentative tokens become final; called after each round's `observe` if `holds` is not 0.
+        """Decide which tentative tokens become final; called after each round's `observe` if `max_tentative` is not 0.
 
         Args:
             sequence: sequence; `row.committed` ends with the tentative tokens, those of this round included.

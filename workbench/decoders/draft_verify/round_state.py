@@ -143,7 +143,7 @@ class RoundState:
             )
         verdict, n_before = verified_tree.result, len(row.committed)
         tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
-        is_tentative = bool(row.state.tentative) or row.verifier.holds() > 0
+        is_tentative = bool(row.state.tentative) or row.verifier.max_tentative() > 0
         if is_tentative:
             n_emitted, reason = find_end(row, tokens, context.models, n_before)
             spans = [("", 0, 0)] * n_emitted

@@ -50,7 +50,7 @@ def inspect_state(sequence: Sequence, token_text: TokenText) -> dict[str, Any]:
     state, trace = inspectable_state_of(drafter_state(sequence)), sequence.trace
     if state is None:
         return {"kind": "", "why": f"{sequence.configured_method.method.title} has no state to show."}
-    summary, memory = state.summarise(SHOWN), sequence.drafter.memory()
+    summary, memory = state.summarise(SHOWN), sequence.drafter.state_key()
 
     def text(tokens: abc.Sequence[int]) -> str:
         return "".join(token_text(token) for token in tokens)
@@ -103,7 +103,7 @@ def save(sequence: Sequence) -> bytes:
     Raises:
         MethodUnavailableError: there is no state, or it cannot be saved.
     """
-    return to_bytes(kind_of(sequence.drafter.memory()), _state(sequence).pack(), sequence.models)
+    return to_bytes(kind_of(sequence.drafter.state_key()), _state(sequence).pack(), sequence.models)
 
 
 def load(sequence: Sequence, data: bytes) -> None:
@@ -115,7 +115,7 @@ def load(sequence: Sequence, data: bytes) -> None:
         MethodUnavailableError: the drafter has no state.
     """
     state, file = _state(sequence), from_bytes(data)
-    if (memory := sequence.drafter.memory()) is None:
+    if (memory := sequence.drafter.state_key()) is None:
         state.merge({}, 0)
     file.check(kind_of(memory), sequence.models)
     state.merge(file.arrays, sequence.models.target.vocab_size)
@@ -128,7 +128,7 @@ def reset(sequence: Sequence) -> None:
         MethodUnavailableError: the drafter has no state, or it is read-only.
     """
     state = _state(sequence)
-    if sequence.drafter.memory() is None:
+    if sequence.drafter.state_key() is None:
         raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
     state.clear()
     release_drafter(sequence)

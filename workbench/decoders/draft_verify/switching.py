@@ -28,7 +28,7 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
         Exception: errors of the new parts. The sequence is then unchanged.
     """
     configured, models, current = settings.configured_method, settings.models, sequence.configured_method
-    policy_state = configured.policy.start() if configured.policy != current.policy else sequence.state.policy
+    policy_state = configured.policy.init_state() if configured.policy != current.policy else sequence.state.policy
     verifier, verifier_state, taps = configured.verifier, sequence.state.verifier, configured.captured_layers(models)
     is_judged_anew = (
         settings.image_changes or verifier != current.verifier or (verifier.needs and models is not sequence.models)

@@ -1,4 +1,4 @@
-"""Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.holds`.
+"""Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.max_tentative`.
 
 They are in `row.committed` and in the target's KV cache, and drafts continue after them as after all committed
 tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
@@ -71,10 +71,10 @@ def decide(
         models: models of the engine.
     """
     sequence.state.tentative += new_tokens
-    tokens, n_settled, window = sequence.state.tentative, sequence.state.n_final, sequence.verifier.holds()
+    tokens, n_settled, window = sequence.state.tentative, sequence.state.n_final, sequence.verifier.max_tentative()
     n_before, n_final, n_back = len(sequence.committed) - len(tokens), len(tokens), 0
     if window and sequence.state.retractions < MAX_RETRACTIONS:
-        decision = sequence.verifier.settle(sequence, [t.token for t in tokens[n_settled:]], ends)
+        decision = sequence.verifier.decide_tentative(sequence, [t.token for t in tokens[n_settled:]], ends)
         n_back = min(decision.n_revoked, len(tokens) - n_settled)
         if n_back or not ends:
             n_remaining = len(tokens) - n_back

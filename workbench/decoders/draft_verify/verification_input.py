@@ -154,7 +154,7 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
 
 def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
     """Return the states that verification continues from, or None if a part needs hidden states missing there."""
-    states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exits(sequence, tree)
+    states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
     if states is None:
         return None
     lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}

@@ -127,7 +127,7 @@ class DynamicSparse(TreeBuilder):
         row, most = tree.sequence, max(2, plan.limit_nodes(self.places))
         ranks = row.models.target.vocab_size
         rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
-        levels = max(plan.depth, row.drafter.reach(row) or 0)
+        levels = max(plan.depth, row.drafter.max_levels(row) or 0)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, Sizing) else None
         costs = None if state is None else tuple(state.costs.verify_s(n) for n in range(1, most + 2))
         machine = plan_state_trees(rank_probs, levels, most, costs if self.counts_time else None)
