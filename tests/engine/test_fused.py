@@ -157,7 +157,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
         corrupt_decoder(wrong, part)
         return wrong
 
-    monkeypatch.setattr(fused.FusedDecoder, "of", make)
+    monkeypatch.setattr(fused.FusedDecoder, "from_model", make)
     with caplog.at_level(logging.WARNING):
         assert make_lean_decoder(model, 64).fused is None  # type: ignore[union-attr]
     assert "is not compiled" in caplog.text

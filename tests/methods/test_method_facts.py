@@ -61,7 +61,7 @@ def test_a_file_without_the_facts_is_not_used(fresh_cache: None, content: str) -
 
 
 def test_the_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_cache: None) -> None:
-    code = "print(known.get('draft-model').name)"
+    code = "print(method_info.get('draft-model').name)"
     assert run(code).splitlines() == ["draft-model", "True"]
     assert run(code).splitlines() == ["draft-model", "False"]
 
@@ -69,7 +69,7 @@ def test_the_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_c
 def test_a_cache_that_cannot_be_written_costs_time_only(fresh_cache: None) -> None:
     disk_cache.folder().parent.mkdir(parents=True, exist_ok=True)
     disk_cache.folder().write_text("a file in place of the folder")
-    assert run("print(known.get('draft-model').name)").splitlines() == ["draft-model", "True"]
+    assert run("print(method_info.get('draft-model').name)").splitlines() == ["draft-model", "True"]
 
 
 def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_described() -> None:
@@ -89,7 +89,7 @@ def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_des
 
 def run(code: str, **env: str) -> str:
     """What a program prints in a process of its own; it ends with whether PyTorch was imported."""
-    whole = f"import sys\nfrom workbench.methods import known\n{code}\nprint('torch' in sys.modules)"
+    whole = f"import sys\nfrom workbench.methods import method_info\n{code}\nprint('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", whole], capture_output=True, text=True, check=True, env={**os.environ, **env}
     )
@@ -109,10 +109,10 @@ def test_what_a_method_needs_is_said_in_words_wherever_it_is_shown_in_full() -> 
 def test_a_request_is_checked_without_pytorch() -> None:
     code = """
 from workbench.core.errors import WorkbenchError
-assert known.check("draft-model", {"depth": "3", "temperature": "0.5"}).needs == ("drafter",)
+assert method_info.check("draft-model", {"depth": "3", "temperature": "0.5"}).needs == ("drafter",)
 for name, values in (("draft-modle", {}), ("draft-model", {"dept": 3}), ("medusa", {"top_p": 2})):
     try:
-        known.check(name, values)
+        method_info.check(name, values)
     except WorkbenchError as error:
         print(error.remedy.split(".")[0])
 """
@@ -126,12 +126,12 @@ def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
     method_info.save()
     own = tmp_path / "mine.py"
     own.write_text(TEXT, encoding="utf-8")
-    assert run("known.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
+    assert run("method_info.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
     grown = """
 known._cached().methods["draft-model"].params.pop("depth")
 known.fingerprint = lambda: "another"
 known._cached.cache_clear()
-known.check("draft-model", {"depth": 2})"""
+method_info.check("draft-model", {"depth": 2})"""
     assert run(grown) == "True"
 
 
@@ -146,7 +146,7 @@ def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path:
         "registry.register(replace(method, other_verifiers=(*method.other_verifiers, Lenient())), replace=True)\n",
         encoding="utf-8",
     )
-    assert run("known.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own))
+    assert run("method_info.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own))
 
 
 def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -722,7 +722,7 @@ def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_promp
         said = [EmittedToken(token, "", 0, 0, PLAIN, None, 0, 0.5) for token in range(2 if spent == 0.5 else 4)]
         return [Round(0, method.name, {}, Nodes(), [], 3, PLAIN, said, seconds=spent)]
 
-    monkeypatch.setattr(validation_drafts, "answered", answered)
+    monkeypatch.setattr(validation_drafts, "decode_greedily", answered)
     folder = tmp_path / "head"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

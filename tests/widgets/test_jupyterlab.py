@@ -48,15 +48,15 @@ threading.Thread(target=obey, daemon=True).start()
 """,
     """
 from workbench import widgets as w
-from workbench.views import recorded
-trace, plain = recorded.trace("draft-tree"), recorded.trace("autoregressive")
+from workbench.views import recorded_runs
+trace, plain = recorded_runs.trace("draft-tree"), recorded_runs.trace("autoregressive")
 stage = w.stage(trace, plain); stage
 """,
     "text = w.ribbon(trace)\ndrawn = w.tree(trace, 2)\nlinks = w.link(text, drawn)\nw.show(text, drawn)",
     "curves = w.curves(trace); curves",
     "clock = w.lane(trace); clock",
     'lanes = w.lane([trace, plain], ["draft tree", "plain"]); lanes',
-    'seeing = w.vision(recorded.trace("specvlm"), recorded.trace("vlm-text-only")); seeing',
+    'seeing = w.vision(recorded_runs.trace("specvlm"), recorded_runs.trace("vlm-text-only")); seeing',
     "from traces import hostile\nhurtful = w.ribbon(hostile()); hurtful",
     """
 import plotly.graph_objects as go

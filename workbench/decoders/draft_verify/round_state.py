@@ -65,7 +65,7 @@ class RoundState:
         """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
         row = self.sequence
         planned = row.policy.plan(row, row.state.policy, batch)
-        depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.within(planned.depth)))
+        depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.limit_nodes(planned.depth)))
         row.state.plan = replace(
             planned, depth=depth, tree_builder=planned.tree_builder or row.configured_method.tree_builder
         )
