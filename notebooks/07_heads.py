@@ -69,7 +69,7 @@ from workbench import widgets as w
 from workbench.bench.prompts import load_prompts
 from workbench.core.static_trees import best_paths, parents_of
 from workbench.engine import load_models
-from workbench.engine.image_inputs import read
+from workbench.engine.image_inputs import process_prompt
 from workbench.methods.drafters.eagle_vlm import EagleVLMNet
 from workbench.methods.drafters.feature import load_net
 from workbench.models.bundle import bundled_folder
@@ -339,7 +339,7 @@ print(chain.text)
 
 models = load_models("vision-target", None, device=DEVICE, dtype="float64")
 net = load_net(EagleVLMNet, models)  # fuses the pair, then applies one decoder layer
-_, inputs = read(models, ask, [scene])  # the target's inputs: ids with 64 positions for the image, and pixels
+_, inputs = process_prompt(models, ask, [scene])  # the target's inputs: ids with 64 positions for the image, and pixels
 print(
     {name: tuple(x.shape) for name, x in inputs.items()},
     "· drafter:",
@@ -417,7 +417,7 @@ right_if, n_places, first_right = {"told the branch": 0, "not told": 0}, 0, 0
 for picture in pictures.values():
     plain = wb.generate(ask, method="autoregressive", **seen | {"images": [picture], "max_new_tokens": 96})
     text = plain.token_ids
-    _, inputs = read(models, ask, [picture])
+    _, inputs = process_prompt(models, ask, [picture])
     e, f = look(text)
     n_prompt = len(e) - len(text)
     guess = net(net.pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]
@@ -431,7 +431,7 @@ for picture in pictures.values():
             probs = extrapolate(e[: s + 1], f[:s], lambda probs, step, token=token: token, 2)[1][1]
             right_if[told] += int(probs.argmax()) == wanted
         n_places, first_right = n_places + 1, first_right + (first == text[i])
-_, inputs = read(models, ask, [scene])  # back to the first image
+_, inputs = process_prompt(models, ask, [scene])  # back to the first image
 print(f"{n_places} places; the drafter's first choice was the target's token at {first_right} of them")
 for told, n in right_if.items():
     print(f"the token after the second choice: {told:16} right at {n:3d} ({n / n_places:.0%})")
