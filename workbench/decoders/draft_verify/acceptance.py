@@ -92,7 +92,7 @@ class Acceptance:
         return [replace(acceptance, **{name: next(columns) for name in _ON_DEVICE}) for acceptance in results]
 
 
-_NOT_COPIED = ("uniform", "reason", "at_most", "raw")
+_NOT_COPIED = ("uniform", "reason", "is_upper_bound", "raw_logits")
 _ON_DEVICE = tuple(field.name for field in fields(Acceptance) if field.name not in _NOT_COPIED)
 
 
@@ -166,7 +166,7 @@ def accept(
         best=target.best,
     )
     decision = sequence.verifier.rule(v)
-    reason, stop = decision.reason, decision.stop
+    reason, stop = decision.reason, decision.bonus
     if isinstance(stop, LazySequence):
         p_stop = LazySequence[float](n + 1, lambda at: target.token_probs(torch.tensor(stop.take(at.tolist())), at))
     else:

@@ -136,13 +136,13 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
         )
         if probes is None or len(probes) == 0:
             continue
-        if probes.sees.shape != (len(probes), len(tree) + len(probes)):
+        if probes.attention_mask.shape != (len(probes), len(tree) + len(probes)):
             raise WorkbenchError(
                 f"{probes.source or part} gave a probe mask of shape {list(probes.sees.shape)} for a draft of "
                 f"{len(tree)} nodes and {len(probes)} probes.",
                 "Give a mask over nodes and probes: bool [P, N + P].",
             )
-        if len(probes) > room or probes.farthest > farthest:
+        if len(probes) > room or probes.max_depth > farthest:
             sequence.add_warning(
                 f"The cache had no room for the {len(probes)} probe tokens of {probes.source or part} in some rounds."
             )
@@ -158,4 +158,4 @@ def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
     if states is None:
         return None
     lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}
-    return states if lower <= set(states.taps) else None
+    return states if lower <= set(states.layer_states) else None

@@ -246,5 +246,5 @@ class Falcon(FeatureDrafter):
 
     def begin(self, sequence: Sequence) -> BlockGrowth | None:
         """Read the accepted pairs and start a tree; None for a text shorter than a block."""
-        guess = sequence.state.drafter.newest()
+        guess = sequence.state.drafter.catch_up()
         return None if guess is None else BlockGrowth(sequence, self.net.kind, guess)

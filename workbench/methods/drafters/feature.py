@@ -286,7 +286,7 @@ class FeatureDrafter(DistributionDrafter):
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
         """Read the accepted pairs and start a tree; None after a prompt of one token, which has no pairs."""
-        guess = sequence.state.drafter.newest()
+        guess = sequence.state.drafter.catch_up()
         return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -195,7 +195,7 @@ class HydraPlusPlus(Hydra):
         """Read the accepted features and start a tree; None after a prompt of one token, which has no features."""
         clock = sequence.models.target.clock
         start = clock.mark()
-        hidden = sequence.state.drafter.read(sequence)
+        hidden = sequence.state.drafter.catch_up(sequence)
         sequence.models.meter.add(start, clock.mark(), is_part=True)  # counted as part of the first head's forward
         return None if hidden is None else self.growth(sequence, hidden)
 

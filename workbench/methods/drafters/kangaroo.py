@@ -190,10 +190,10 @@ class Kangaroo(Drafter):
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
-        sequence.state.drafter.keep(len(sequence.committed) - 1)
+        sequence.state.drafter.truncate(len(sequence.committed) - 1)
         if len(feedback.result.path) < len(feedback.tokens):
             root = len(sequence.committed) - len(feedback.emitted) - 1
-            sequence.state.drafter.keep(root + 1 + len(feedback.result.path))
+            sequence.state.drafter.truncate(root + 1 + len(feedback.result.path))
 
 
 def load_adapter(models: Models) -> ExitAdapter:

@@ -234,11 +234,11 @@ class Medusa(DistributionDrafter):
         trees = {id(row): DraftTree.empty("medusa", target.device) for row in sequences}
         if ready:
             start = target.clock.mark()
-            logits = ready[0].state.drafter.guess(torch.stack([h for h in hidden.values() if h is not None]))
+            logits = ready[0].state.drafter.head_logits(torch.stack([h for h in hidden.values() if h is not None]))
             meter.add(start, target.clock.mark(), map(id, ready))
             head = ready[0].state.drafter.head
             for b, row in enumerate(ready):
                 grower, state = row.state.plan.tree_builder or Template(), hidden[id(row)]
                 assert state is not None
-                trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.ranked(logits[b], RANKS)), row.state.plan)
+                trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.top_tokens(logits[b], RANKS)), row.state.plan)
         return [trees[id(row)] for row in sequences]

@@ -214,7 +214,7 @@ class OmniDraft(Drafter):
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         """Draft a chain of at most `plan.depth` of the target's tokens."""
-        if sequence.state.drafter.writer.runner is not sequence.models.draft_model:  # the draft model was changed
+        if sequence.state.drafter.draft_model.runner is not sequence.models.draft_model:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)
         state: OmniDraftState = sequence.state.drafter

@@ -115,7 +115,7 @@ class ProbeDrafter(DistributionDrafter):
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
         """Start a tree over the guesses; None if there are no guesses for the current text."""
-        guesses = sequence.state.drafter.known(sequence)
+        guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
         best = guesses.float().log_softmax(-1).topk(min(RANKS, guesses.shape[1]), dim=-1)
@@ -123,7 +123,7 @@ class ProbeDrafter(DistributionDrafter):
 
     def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
         """Draft a tree with one level per guess."""
-        guesses = row.state.drafter.known(row)
+        guesses = row.state.drafter.current_guesses(row)
         row.report.signals["guessed levels"] = 0 if guesses is None else len(guesses)
         return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
