@@ -69,7 +69,7 @@ def cases(verifiers: abc.Sequence[Verifier]) -> tuple[list[Case], list[str]]:
         if verifier.needs:
             left_out.append(verifier.name)
             continue
-        made_for = getattr(verifier, "made_for", None) or {Sampling.CHAIN, Sampling.FIXED_NUMBER}
+        made_for = getattr(verifier, "useful_for", None) or {Sampling.CHAIN, Sampling.FIXED_NUMBER}
         runnable += [Case(verifier, kind) for kind in KINDS if kind in made_for]
     return runnable, left_out
 

@@ -113,7 +113,7 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
     _set_settings(sequence, new_values)
 
 
-_get_settings = attrgetter("configured", "models", "sampling", "state")
+_get_settings = attrgetter("configured_method", "models", "sampling", "state")
 """Return a sequence's settings and its decoder's state."""
 
 

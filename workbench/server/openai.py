@@ -167,7 +167,7 @@ class LogprobStream:
 
     def __init__(self, request: CompletionRequest, run: Any) -> None:
         self._request: Any = getattr(run, "request", None)
-        self._extras = getattr(self._request, "extras", None)
+        self._extras = getattr(self._request, "options", None)
         self._n = 0
         before = (run.trace.header.prompt_text[0], self.prompt() or []) if request.echo else None
         self._shape = (

@@ -161,7 +161,7 @@ def live(run: RunHandle, wb: Client | None = None) -> Live:
     Raises:
         WorkbenchError: `wb` is needed and missing.
     """
-    client = wb or getattr(run, "_host", None) or getattr(run, "_line", None)
+    client = wb or getattr(run, "_host", None) or getattr(run, "_connection", None)
     if client is None:
         raise WorkbenchError("The backend of this run is unknown.", "Pass it as the second argument: live(run, wb).")
     return Live(run, client)

@@ -133,7 +133,7 @@ class InspectableState(ABC):
 
 def inspectable_state_of(state: Any) -> InspectableState | None:
     """Return the part of a drafter's state that can be inspected; None if it has none."""
-    inspectable = state if isinstance(state, InspectableState) else getattr(state, "owned", None)
+    inspectable = state if isinstance(state, InspectableState) else getattr(state, "inspectable", None)
     return inspectable if isinstance(inspectable, InspectableState) else None
 
 
