@@ -62,7 +62,7 @@ if not SERVER:  # no drafter for the target: use its first layers
     DRAFTER = drafter_for(TARGET, DRAFTER)
 wb = Workbench(SERVER, target=TARGET or "text-target", drafter=DRAFTER, device=DEVICE)
 wb.load()
-for model in wb.loaded():
+for model in wb.loaded_models():
     print(f"{model['role']:<8} {model['name']:<14} {model['bytes'] / 1e6:>6.1f} MB")
 
 # %% [markdown]

@@ -36,7 +36,7 @@ def forkserver_context() -> Any:
     The server uses PYTHONPATH and not `sys.path` (CPython before 3.14), and reports no failed imports.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["endless_writer"])
+    context.set_forkserver_preload(["killable_writers"])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     try:

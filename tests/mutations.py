@@ -429,14 +429,14 @@ MUTATIONS: tuple[Mutation, ...] = (
     _m(
         "acceptance-rate-over-all-drafts",
         "trace.metrics:count_tested",
-        Return("drafted(rounds)"),
+        Return("count_drafted(rounds)"),
         WHATIF + "test_every_definition_of_acceptance_from_one_trace",
         why="the acceptance rate counts drafts that were never tested",
     ),
     _m(
         "tau-without-the-bonus-token",
         "trace.metrics:tau",
-        Return("_ratio(accepted(rounds), len(rounds))"),
+        Return("_ratio(count_accepted(rounds), len(rounds))"),
         "tests/trace/test_events.py::test_figures_by_hand",
         why="τ is too small by one token per round",
     ),

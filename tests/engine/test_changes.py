@@ -219,10 +219,10 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
     prime = type(row.drafter).init_state
 
     def fail(self: Any, row: Any, models: Any) -> Any:
-        monkeypatch.setattr(type(row.drafter), "prime", prime)
+        monkeypatch.setattr(type(row.drafter), "init_state", prime)
         raise ZeroDivisionError("blind now")
 
-    monkeypatch.setattr(type(row.drafter), "prime", fail)
+    monkeypatch.setattr(type(row.drafter), "init_state", fail)
     row.change(image_change=create_image_change(vision_models, request, (noise_image(9),), sees))
     while row.status not in ENDED:
         engine.step()
@@ -293,7 +293,7 @@ class Panics(EmptyDrafter):
     """A drafter that moves in the target's cache, and panics."""
 
     def init_state(self, row: Any, models: Any) -> Any:
-        row.place.length -= 1
+        row.cache_slot.length -= 1
         raise PanicException("in Rust")
 
 
@@ -384,7 +384,7 @@ def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             furthest[0] = max(furthest[0], *(int(positions[..., b, : len(rows[b].tokens)].max()) for b in asked))
         return mask, positions
 
-    monkeypatch.setattr(ForwardInputBuilder, "of", spy)
+    monkeypatch.setattr(ForwardInputBuilder, "build", spy)
     return furthest
 
 

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from workbench.core.errors import CapacityError, ModelError, WorkbenchError
 from workbench.engine import load_models
 from workbench.interop.gguf import export_gguf
-from workbench.models import converted_models
+from workbench.models import converted_models as converted_models
 from workbench.models import gguf as reading
 from workbench.models.bundle import bundled
 from workbench.models.names import locate, weight_bytes
@@ -238,7 +238,8 @@ def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeyp
 
 
 CONVERT = (
-    "import sys; from pathlib import Path; from workbench.models import converted; converted.convert(Path(sys.argv[1]))"
+    "import sys; from pathlib import Path; from workbench.models import converted_models; "
+    "converted_models.convert(Path(sys.argv[1]))"
 )
 
 
@@ -264,7 +265,7 @@ def test_a_limit_of_the_system_on_files_is_no_crash(file: Path, cache: Path) -> 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from workbench.models import converted, gguf
+from workbench.models import converted_models as converted, gguf
 write = gguf.save_file
 def half(tensors, path, **more):
     write(tensors, path, **more)

@@ -91,7 +91,7 @@ def test_prefill_states_equal_those_of_a_second_prefill(
         row.cache_slot.prefill_states = prefill_states
         return prime(self, row, models)
 
-    monkeypatch.setattr(drafter, "prime", primed)
+    monkeypatch.setattr(drafter, "init_state", primed)
     engine, row = submit(models, method)
     while not engine.is_idle:
         engine.step()
@@ -102,10 +102,10 @@ def test_prefill_states_equal_those_of_a_second_prefill(
         assert again.features is not None
         assert len(kept.features) == len(PROMPT) - 1 - 3
         torch.testing.assert_close(kept.features, again.features, rtol=0, atol=1e-10)
-    assert kept.streams.keys() == again.streams.keys()
-    for layer, stream in kept.streams.items():
+    assert kept.layer_states.keys() == again.layer_states.keys()
+    for layer, stream in kept.layer_states.items():
         assert len(stream) == len(PROMPT) - 1 - 3
-        torch.testing.assert_close(stream, again.streams[layer], rtol=0, atol=1e-10)
+        torch.testing.assert_close(stream, again.layer_states[layer], rtol=0, atol=1e-10)
 
 
 def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:

@@ -200,9 +200,9 @@ def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read
         lengths.add(committed)
         read.more(committed)
         with torch.inference_mode():
-            guess, blocks = state.newest(), list(pairs_of(row, net).split(read.sizes, 1))
+            guess, blocks = state.catch_up(), list(pairs_of(row, net).split(read.sizes, 1))
             torch.testing.assert_close(guess, last_block_guesses(net, blocks), rtol=0, atol=1e-10)
-        assert state.entries.used == state.entries.stable == state.place == len(row.committed) - 1
+        assert state.kv_cache.n_used == state.kv_cache.n_stable == state.position == len(row.committed) - 1
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 
 
@@ -219,7 +219,7 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
         with torch.inference_mode():
             growth = drafter.begin(row)
             assert row.state.plan.tree_builder is not None
-            tree = row.state.plan.tree_builder.grow(growth, row.state.plan)
+            tree = row.state.plan.tree_builder.build(growth, row.state.plan)
             assert tree.score is not None
             text = list(pairs_of(row, net).split(read.sizes, 1))
             tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
@@ -230,7 +230,7 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
                 blocks, guess = list(text), last_block_guesses(net, text)
                 while len(path) >= block:
                     entered, path = torch.tensor(path[:block]), path[block:]
-                    blocks.append(net.pairs(models.target.embed(entered), guess).unsqueeze(0))
+                    blocks.append(net.make_pairs(models.target.embed(entered), guess).unsqueeze(0))
                     guess = last_block_guesses(net, blocks)
                 wanted = float(head(guess[len(path)]).softmax(-1)[token])
                 assert float(tree.score[node]) == pytest.approx(wanted, rel=1e-5), (node, path)
@@ -252,7 +252,7 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
         growth.close()
         assert torch.equal(second[0], second[1])
         assert not torch.allclose(third[0], third[1])
-        guess = row.state.drafter.newest()
+        guess = row.state.drafter.catch_up()
         told = (models.target.lm_head(guess[1]) / 2.0).softmax(-1)
     torch.testing.assert_close(second[0].to(told), told, rtol=0, atol=1e-6)
 

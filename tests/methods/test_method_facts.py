@@ -146,7 +146,9 @@ def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path:
         "registry.register(replace(method, other_verifiers=(*method.other_verifiers, Lenient())), replace=True)\n",
         encoding="utf-8",
     )
-    assert run("method_info.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own))
+    assert run(
+        "method_info.check('token-recycling', {'verifier': 'lenient', 'lenience': 0.5})", WORKBENCH_METHODS=str(own)
+    )
 
 
 def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

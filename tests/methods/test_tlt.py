@@ -205,7 +205,7 @@ def test_training_loss_is_the_sum_of_eagles_two_losses(models: Models, monkeypat
         guess, truth = torch.cat(guesses), torch.cat(truths)
         p, q = (F.linear(x, models.target.lm_head.get_parameter("weight")) for x in (truth, guess))
         wanted = F.smooth_l1_loss(guess, truth) + 0.1 * F.cross_entropy(q, p.softmax(-1))
-    monkeypatch.setattr(Pool, "drawn", lambda self, random, n, longest: windows)
+    monkeypatch.setattr(Pool, "sample_windows", lambda self, random, n, longest: windows)
     assert mine.train_step(2, 16, 1e-3)
     assert mine.loss == pytest.approx(float(wanted), rel=1e-6)
 
@@ -249,14 +249,14 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
             engine.step()
         state = row.state.drafter
         with torch.inference_mode():
-            state.follow(state.inspectable.trainable, again)
-            state.newest()
+            state.use_newest_weights(state.inspectable.trainable, again)
+            state.catch_up()
             net, ids = state.net, torch.tensor(row.committed, device=models.target.device)
             features = models.target.model.model(ids[None, :-1])[0][0]
             entries = DraftKVCache(net.heads, net.head_size, len(ids), features)
-            net(net.pairs(models.target.embed(ids[1:]), features)[None], torch.arange(len(ids) - 1), None, entries)
+            net(net.make_pairs(models.target.embed(ids[1:]), features)[None], torch.arange(len(ids) - 1), None, entries)
             mine, wanted = (
-                e.append(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.entries, entries)
+                e.append(features.new_empty(2, 1, net.heads, 0, net.head_size)) for e in (state.kv_cache, entries)
             )
         same = [torch.allclose(a, b, atol=1e-6) for a, b in zip(mine, wanted, strict=True)]
         assert same == [again, again]

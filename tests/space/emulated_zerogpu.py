@@ -1,4 +1,4 @@
-"""The `spaces` package as it behaves on ZeroGPU, on a machine without a GPU, for `python zero_world.py`.
+"""The `spaces` package as it behaves on ZeroGPU, on a machine without a GPU, for `python emulated_zerogpu.py`.
 
 Its processes, queues and quota calls are the package's own; the service that lends GPUs is a small server here, and the
 package's handling of CUDA is left out, the way it leaves it out where PyTorch is not installed.

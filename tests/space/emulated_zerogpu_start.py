@@ -1,4 +1,4 @@
-"""The app's start on ZeroGPU, for `python zero_start.py`, with the package's own pretence of CUDA in the app's process.
+"""The app's start on ZeroGPU, for `python emulated_zerogpu_start.py`, with the package's own pretence of CUDA.
 
 Models are put on a "cuda" that is not there, as on a Space. In the process that is lent a GPU there is none either, so
 what the package would move to the GPU stays where it is; everything else is its own code.

@@ -41,7 +41,7 @@ def run_script(script: str, log: Path) -> tuple[str, ...]:
 @pytest.mark.slow
 def test_whole_generations_run_in_processes_that_share_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert run_script("zero_world.py", log) == EXPECTED_CASES, log.read_text()
+    assert run_script("emulated_zerogpu.py", log) == EXPECTED_CASES, log.read_text()
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_the_app_starts_where_cuda_is_only_pretended(tmp_path: Path) -> None:
     if "text-target" not in bundled():
         pytest.skip("needs the bundled models")
     log = tmp_path / "log"
-    assert run_script("zero_start.py", log) == ("start",), log.read_text()
+    assert run_script("emulated_zerogpu_start.py", log) == ("start",), log.read_text()
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def test_the_estimate_is_what_is_asked_for_and_learns_from_runs(client: Any) -> 
     assert f"{client._duration(request)} s" in first
     client.generate("aabab", "draft-model", **OPTIONS)
     assert "measured on 1 run of this method" in client.estimate(request)
-    client.costs.learn("tiny", "draft-model", 10, 2.0)  # 0.2 s a token: the slowest run counts
+    client.costs.record_run("tiny", "draft-model", 10, 2.0)  # 0.2 s a token: the slowest run counts
     assert client._duration(request) == pytest.approx(costs.START_S + costs.MARGIN * 200, abs=1)
 
 
 def test_a_run_that_asks_for_too_much_is_refused_with_what_fits(client: Any) -> None:
-    client.costs.learn("tiny", "draft-model", 10, 2.0)
+    client.costs.record_run("tiny", "draft-model", 10, 2.0)
     with pytest.raises(CapacityError) as refusal:
         client.start("aabab", "draft-model", **OPTIONS | {"max_new_tokens": 1000})
     fits = int("".join(filter(str.isdigit, refusal.value.remedy)))
@@ -136,32 +136,32 @@ def test_wrong_requests_never_reach_the_gpu(client: Any) -> None:
 
 def remaining_quota(client: Any, user: str, what: str = "tokens") -> float:
     """What an address may still use."""
-    return client._runs.meter._bucket(user, what).level
+    return client._runs.rate_limiter._bucket(user, what).level
 
 
 def test_an_address_is_charged_for_prompts_and_new_tokens_and_a_comparison_is_one_request(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._runs.meter = RateLimiter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
+    client._runs.rate_limiter = RateLimiter(Limits(tokens_per_minute=1000, requests_per_minute=50), clock=lambda: 0.0)
 
     run = client.start("aabab", "autoregressive", user=asks, **OPTIONS)
     run.wait(60)
     assert (remaining_quota(client, asks), remaining_quota(client, asks, "requests")) == (1000 - 5 - 24, 49)
-    steps = client.comparing("aabab", ["autoregressive"], user=asks, target="tiny", max_new_tokens=4, repeats=2)
+    steps = client.stream_comparison("aabab", ["autoregressive"], user=asks, target="tiny", max_new_tokens=4, repeats=2)
     assert list(steps)[-1].comparison.complete
     assert remaining_quota(client, asks, "requests") == 48
     assert remaining_quota(client, asks) == 1000 - 5 - 24 - 3 * (5 + 4)
     client.admit_request(asks)
-    client._runs.meter.admit_request(asks, n=47)
+    client._runs.rate_limiter.admit_request(asks, n=47)
     with pytest.raises(CapacityError, match="50 requests per minute"):
-        client.comparing("aabab", ["autoregressive"], user=asks)
-    client._runs.meter.charge(asks, 1000)
+        client.stream_comparison("aabab", ["autoregressive"], user=asks)
+    client._runs.rate_limiter.charge(asks, 1000)
     with pytest.raises(CapacityError, match=r"1,000 tokens per minute"):
         client.start("aabab", "autoregressive", user=asks, is_timed=True, **OPTIONS)
 
 
 def test_what_pictures_add_to_a_prompt_is_charged_when_it_is_known(client: Any) -> None:
     asks = user_key("203.0.113.7")
-    client._runs.meter = RateLimiter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
+    client._runs.rate_limiter = RateLimiter(Limits(tokens_per_minute=1000), clock=lambda: 0.0)
     run = zerorun.ZeroRun(client, asks, "autoregressive")
     client._runs.add(run, 24)
     done = client.generate("aabab", "autoregressive", **OPTIONS)

@@ -163,7 +163,7 @@ def behind_the_first(tree: DraftTree) -> DraftTree:
     if tree.q is not None and tree.child_q_rows is not None:
         distributions |= {
             "q": tree.q[1:],
-            "q_of": torch.where(tree.child_q_rows > 0, tree.child_q_rows - 1, tree.child_q_rows)[1:],
+            "child_q_rows": torch.where(tree.child_q_rows > 0, tree.child_q_rows - 1, tree.child_q_rows)[1:],
         }
     return dataclasses.replace(
         tree,

@@ -112,7 +112,7 @@ def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tm
 @pytest.mark.parametrize("n", [8, pytest.param(50, marks=pytest.mark.on_demand)])
 def test_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path, n: int) -> None:
     """`kill -9` at random points of training and writing; in the end it has learnt what it would have without."""
-    script = Path(__file__).parents[1] / "endless_training.py"
+    script = Path(__file__).parents[1] / "kill_training.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "run"), str(n)], capture_output=True, text=True, check=False
     )

@@ -116,14 +116,14 @@ def check(
     deadline = math.inf if report or not minutes else time.monotonic() + 60 * minutes
     for number, method in enumerate(chosen):
         pairs = _bundled_pairs(method) if report else [(target, drafter)]
-        usable_pairs = (pair for pair in pairs if not models_of(pair).why_not(method.needs))
+        usable_pairs = (pair for pair in pairs if not models_of(pair).unsupported_reason(method.needs))
         place = next(usable_pairs, pairs[0])
         models, own_findings = models_of(place), []
-        if number and time.monotonic() > deadline and not models.why_not(method.needs):
+        if number and time.monotonic() > deadline and not models.unsupported_reason(method.needs):
             left_out.append(method.name)
             continue
         prompts = image_prompts(models) if models.processor else [models.tokenizer.encode(text) for text in PROMPTS]
-        n_remaining = sum(not models.why_not(other.needs) for other in chosen[number:])
+        n_remaining = sum(not models.unsupported_reason(other.needs) for other in chosen[number:])
         time_share = max(0.0, deadline - time.monotonic()) / max(n_remaining, 1)
         tried = tuple(FAMILIES) if report else ()
         for finding in check_method(method, models, prompts, max_new_tokens, runs, tried, time_share):

@@ -195,7 +195,7 @@ class ChangeRequest(RunRequest):
         None, description="parameters of the method and of sampling by name; missing ones stay as they are"
     )
     drafter: Model = Field(None, description="name of a draft model; empty: no change")
-    image_inputs: Images = Field(
+    images: Images = Field(
         None, description="new images as data-URLs, as many as the prompt has; empty: no change"
     )
     sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
@@ -225,14 +225,14 @@ class Generation(Request):
     seed: Seed = Field(0, description="seed of all random numbers of the run")
     stop: Stops = Field(None, description="strings that end the text")
     paused: Annotated[bool, validator(_is_true)] = Field(False, description="wait for `control` before the first round")
-    image_inputs: Images = Field(None, description=IMAGES)
+    images: Images = Field(None, description=IMAGES)
     pace: Annotated[float, validator(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="display rate in tokens per second: rounds are delayed for viewers; 0: no delay"
     )
-    drafter_state: Base64File = Field(
+    memory: Base64File = Field(
         None, description="initial state of the drafter: a file saved by `memory`, in base64"
     )
-    keep_drafter_state: Annotated[bool, validator(_is_true)] = Field(
+    keeps: Annotated[bool, validator(_is_true)] = Field(
         False, description="keep the drafter's state after the run, so that `memory` can save it"
     )
 
@@ -264,7 +264,7 @@ class ComparisonRequest(Request):
     sampling: Values = Field(None, description="sampling parameters of all lanes by name, such as temperature")
     stop: Stops = Field(None, description="strings that end a text")
     repeats: Repeats = Field(3, description="repetitions of each lane and prompt")
-    image_inputs: Images = Field(None, description=f"{IMAGES}; they belong to every prompt")
+    images: Images = Field(None, description=f"{IMAGES}; they belong to every prompt")
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
         """Return the keyword arguments of `Workbench.comparing`."""

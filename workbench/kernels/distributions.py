@@ -84,9 +84,9 @@ def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | 
 
 
 def prepare_softmax_summary(logits: Float[Tensor, "n V"], k: int) -> tuple[SoftmaxSummary, tuple[np.ndarray, ...]]:
-    """Return empty results for logits, and the arguments for `distributions.summarise_softmax` (or `weigh_halves`) to fill them.
+    """Return empty results for logits, and the arguments with which a compiled function fills them.
 
-    `weigh_halves` is for bfloat16 logits.
+    The function is `distributions.summarise_softmax`, or `summarise_softmax_bf16` for bfloat16 logits.
     """
     n, x = logits.shape[0], logits.view(torch.int16) if logits.dtype == torch.bfloat16 else logits
     top, (p_top, logs) = np.empty((n, k), np.int64), np.empty((2, n, k), np.float32)

@@ -106,7 +106,7 @@ class FusedDecoder:
         if len(layers) < len(children) or not isinstance(head, nn.Linear) or head.bias is not None:
             return None
         if (
-            hasattr(head, "kept") and weight_dtype(model) == torch.int8
+            hasattr(head, "token_ids") and weight_dtype(model) == torch.int8
         ):  # a trimmed head; its int8 scales are not trimmed
             return None
         weights = [*(weight for layer in layers for weight in layer.weights), _kept(head, head.weight)]
@@ -297,7 +297,7 @@ def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
     """Return the rows of an LM head's weight that are read; for a trimmed head, a copy of its rows."""
-    token_ids = getattr(head, "kept", None)
+    token_ids = getattr(head, "token_ids", None)
     return weight if token_ids is None else weight[token_ids]
 
 

@@ -150,7 +150,7 @@ def trim(model: PreTrainedModel, name: str) -> None:
             f"Remove the entry (it then drafts from its whole vocabulary), or make {name} again.",
         )
     head.__class__ = TrimmedLinear  # pyright: ignore[reportAttributeAccessIssue]
-    head.register_buffer("kept", torch.tensor(ids, device=head.weight.device), persistent=False)
+    head.register_buffer("token_ids", torch.tensor(ids, device=head.weight.device), persistent=False)
 
 
 def _are_tokens(ids: Any, size: int) -> bool:

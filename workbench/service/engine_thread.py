@@ -195,7 +195,7 @@ class EngineThread:
                 waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
                 continue
             loaded.runs.append(waiting.run)
-            waiting.run.started(row)
+            waiting.run.attach_sequence(row)
             if waiting.run.is_timed:
                 self._hold_others(waiting.run)
 

@@ -75,7 +75,7 @@ class RunRegister:
     @staticmethod
     def _free(removed: Sequence[Run]) -> None:
         """Release the images of removed runs, and return their memory to the system."""
-        with_images = [run for run in removed if run.request is not None and run.request.pictures]
+        with_images = [run for run in removed if run.request is not None and run.request.pil_images]
         for run in with_images:
             run.release_images()
         if with_images:

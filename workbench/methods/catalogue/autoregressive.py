@@ -30,7 +30,7 @@ METHOD = Method(
     claims=(
         Claim(
             "tokens per target pass (τ)", "any model: by definition", 1.0, 1.0, "definition of plain decoding",
-            lambda lab: lab.on("stories", "chat").tau(), tolerance=0.0,
+            lambda lab: lab.on_groups("stories", "chat").tau(), tolerance=0.0,
             by_construction="plain decoding emits one token per pass",
         ),
     ),

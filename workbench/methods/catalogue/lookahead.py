@@ -64,7 +64,7 @@ METHOD = Method(
             None,
             None,
             "Fu et al. 2024, arXiv:2402.02057, §5 (direction; the figure of step compression is not recalled)",
-            lambda lab: lab.on("code").tau(**PAPER),
+            lambda lab: lab.on_groups("code").tau(**PAPER),
         ),
         Claim(
             "speed-up over plain decoding",
@@ -72,7 +72,7 @@ METHOD = Method(
             1.8,
             1.8,
             "Fu et al. 2024, arXiv:2402.02057, abstract",
-            lambda lab: lab.on("chat").speed(),
+            lambda lab: lab.on_groups("chat").speed(),
             key="speed",
             timed=True,
             explanation=("2026-11-24 17:47 UTC", NOT_FREE.format(1.77)),

@@ -106,7 +106,7 @@ METHOD = Method(
             "Ramakrishnan et al. 2025, arXiv:2507.02659, §3.2 (direction)",
             lambda lab: (
                 lab.with_other_vocabulary_drafter()
-                .on("records")
+                .on_groups("records")
                 .tau_over(
                     "omnidraft",
                     {"policy": "fixed", "depth": 4, "rate": 3e-4, "warm": True},

@@ -65,7 +65,7 @@ METHOD = Method(
             "τ with training that continues while the domain of the requests shifts / without",
             "acceptance rises by 0.1 to 0.65", None, None,
             "Liu et al. 2024, arXiv:2310.07177, abstract (direction)",
-            lambda lab: lab.on(*SHIFTING_DOMAINS).tau_over(
+            lambda lab: lab.on_groups(*SHIFTING_DOMAINS).tau_over(
                 "online", {"policy": "fixed", "warm": True}, {"policy": "fixed", "rate": 0.0}, 0.0
             ),
             key="learns",

@@ -63,13 +63,13 @@ METHOD = Method(
         Claim(
             "tokens per target pass (τ) on code", "HumanEval, CodeLlama of 7B and 13B, a datastore of code", None, None,
             "He et al. 2024, arXiv:2311.08252, §5 (direction; the figure is not recalled)",
-            lambda lab: lab.on("code").with_code().tau(), key="code",
+            lambda lab: lab.on_groups("code").with_code().tau(), key="code",
         ),
         Claim(
             "speed-up over plain decoding, code from a datastore of code",
             "HumanEval, CodeLlama of 7B and 13B, a datastore of code, 0.9 GB",
             1.62, 2.36, "He et al. 2024, arXiv:2311.08252, abstract (recalled; over code and chat)",
-            lambda lab: lab.on("code").with_code().speed(), key="code-speed", timed=True,
+            lambda lab: lab.on_groups("code").with_code().speed(), key="code-speed", timed=True,
         ),
     ),
     recording=Recording(("story", "chat", "code")),

@@ -76,7 +76,11 @@ METHOD = Method(
             "τ of the head trained online / of the frozen one, after the target changed and while the domain shifts",
             "drafters of targets in training", None, None,
             "Hu et al. 2025, arXiv:2511.16665, abstract (direction)",
-            lambda lab: lab.with_weight_noise(0.1).on(*SHIFTING_DOMAINS).tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0),
+            lambda lab: (
+                lab.with_weight_noise(0.1)
+                .on_groups(*SHIFTING_DOMAINS)
+                .tau_over("tlt", {"warm": True}, {"rate": 0.0}, 0.0)
+            ),
             key="adapts",
         ),
     ),

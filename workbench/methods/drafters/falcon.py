@@ -131,9 +131,9 @@ class FalconNet(FeatureNet):
 
         Args:
             x: pairs, in blocks aligned to the last pair.
-            places: their positions in the text.
-            mask: KV cache entries that each pair attends to; None: all earlier ones, and new ones by `sees`.
-            entries: KV cache of earlier positions; the new ones are appended.
+            positions: their positions in the text.
+            mask: KV cache entries that each pair attends to; None: all earlier ones, and new ones by `block_mask`.
+            kv_cache: KV cache of earlier positions; the new ones are appended.
         """
         if mask is None:
             block_mask = self.block_mask(x.shape[1], x.device)

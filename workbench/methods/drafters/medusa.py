@@ -240,5 +240,7 @@ class Medusa(DistributionDrafter):
             for b, row in enumerate(ready):
                 grower, state = row.state.plan.tree_builder or Template(), hidden[id(row)]
                 assert state is not None
-                trees[id(row)] = grower.build(HeadsGrowth(row, state, *head.top_tokens(logits[b], RANKS)), row.state.plan)
+                trees[id(row)] = grower.build(
+                    HeadsGrowth(row, state, *head.top_tokens(logits[b], RANKS)), row.state.plan
+                )
         return [trees[id(row)] for row in sequences]

@@ -126,7 +126,7 @@ class TreeSampler:
         if self._is_deterministic:
             is_deterministic = torch.cat(self._is_deterministic)[selection]
             probs_of = q_of[parents + 1].masked_fill(is_deterministic, -1)
-            grown = replace(grown, of=(~is_deterministic).long())
+            grown = replace(grown, rule_index=(~is_deterministic).long())
         return DraftTree(
             tokens=torch.cat(growth.tokens)[selection],
             parents=parents if is_whole else torch.where(parents < 0, parents, torch.searchsorted(selection, parents)),

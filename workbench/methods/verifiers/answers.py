@@ -45,6 +45,6 @@ def at_matched_accuracy(
     return Claim(
         f"τ with {verifier} / with the exact rule at equal accuracy of answers, {sampling}",
         setting, low, high, source,
-        lambda lab: lab.on(*ANSWERED).at_matched_accuracy(ladder, shared, temperature),
+        lambda lab: lab.on_groups(*ANSWERED).at_matched_accuracy(ladder, shared, temperature),
         key=f"{verifier}-{'sampled' if temperature else 'greedy'}", method=method, lacks=lacks, matched=True,
     )  # fmt: skip

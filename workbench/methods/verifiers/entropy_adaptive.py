@@ -146,23 +146,23 @@ class EntropyAdaptive(Verifier):
     def rule(self, v: Verification) -> AcceptanceDecision:
         """Apply the exact rule, except at nodes that the small model generates."""
         tree, state, exact = v.tree, v.state, exact_decision(v)
-        state.target = to_list(v.entropies() / math.log(2))
-        state.then = (state.pen,)
+        state.target_entropies = to_list(v.entropies() / math.log(2))
+        state.node_states = (state.current,)
         if not is_chain_with_probs(tree, exact):
-            state.then = [state.pen] * (len(tree) + 1)
+            state.node_states = [state.current] * (len(tree) + 1)
             return exact.without_error
         assert tree.q is not None
         q = tree.q.to(v.p.dtype)
         draft_entropies = compute_node_errors(len(tree), lambda node: bits(select_rows(q, node)), q, lazy=True)
         draft_entropies = draft_entropies if isinstance(draft_entropies, LazySequence) else to_list(draft_entropies)
-        is_small, pens = list[bool](), [state.pen]
+        is_small, pens = list[bool](), [state.current]
         for node in range(len(tree)):
             pen = pens[-1]
             if pen.is_draft_model:  # it generates at least d tokens: compute their entropies together
-                take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.since))))
+                take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.n_tokens))))
             is_small.append(pen.is_draft_model)
-            pens.append(pen.after_token(draft_entropies[node] if pen.is_draft_model else state.target[node], self))
-        state.then = pens
+            pens.append(pen.after_token(draft_entropies[node] if pen.is_draft_model else state.target_entropies[node], self))
+        state.node_states = pens
         writes = torch.tensor(is_small, device=v.p.device)
         writes &= allowed_mask(v)
 
