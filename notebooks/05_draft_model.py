@@ -63,7 +63,7 @@ from workbench.bench.prompts import load_prompts
 from workbench.core.errors import WorkbenchError
 from workbench.models.names import locate
 from workbench.models.truncated_drafter import drafter_for
-from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, draft_utilisation, count_drafted, tau
+from workbench.trace.metrics import acceptance_by_depth, acceptance_rate, count_drafted, draft_utilisation, tau
 from workbench.trace.theory import best_depth, tau_by_position
 
 disable_progress_bar()
@@ -360,7 +360,8 @@ for policy in ("fixed", "heuristic", "confidence", "planned"):
     )
     lanes.append((policy, run))
     used = draft_utilisation(run.rounds) or 0.0
-    print(f"{policy:11} τ = {tau(run.rounds):.2f}   drafted {count_drafted(run.rounds):3d}, of which accepted {used:4.0%}")
+    n = count_drafted(run.rounds)
+    print(f"{policy:11} τ = {tau(run.rounds):.2f}   drafted {n:3d}, of which accepted {used:4.0%}")
 
 used = {policy: draft_utilisation(run.rounds) or 0.0 for policy, run in lanes}
 if BUNDLED:

@@ -420,7 +420,8 @@ for name, book in LESSONS.items():
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 p, q = [0.6, 0.4], [0.3, 0.7]
-print(f"1. Σ min(p, q) = {single_draft_acceptance(p, q):.1f}; after a rejection always the first token: only there p is above q.")
+overlap = single_draft_acceptance(p, q)
+print(f"1. Σ min(p, q) = {overlap:.1f}; after a rejection always the first token: only there p is above q.")
 print(f"2. (1 − 0.8⁵) / (1 − 0.8) = {expected_tau(0.8, 4):.2f}")
 print(f"3. {expected_tau(0.0, 4):.0f}: the target's own token comes with every pass.")
 print(f"4. 3 / 2.4 = {3 / 2.4:.2f} times")

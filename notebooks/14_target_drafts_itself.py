@@ -348,7 +348,8 @@ def even_layers(n, k):
 
 
 assert kept(even_layers).right
-assert kept(lambda n, k: [layer for layer in range(n) if 2 * layer not in evenly_skipped(n, k)]).right  # the method's own
+# the method's own:
+assert kept(lambda n, k: [layer for layer in range(n) if 2 * layer not in evenly_skipped(n, k)]).right
 assert not kept(lambda n, k: list(range(0, n, n // k))[:k]).right  # the last layer is missing
 
 # %% [markdown]

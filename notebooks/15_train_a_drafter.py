@@ -76,7 +76,7 @@ from workbench.trace.metrics import acceptance_by_depth, count_emitted, tau
 from workbench.training.generators import TASKS
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue, batch_of
-from workbench.training.heads.trainer import HeadOptions, predict_answers, build_net, replace_with_predictions
+from workbench.training.heads.trainer import HeadOptions, build_net, predict_answers, replace_with_predictions
 
 disable_progress_bar()
 chance = np.random.default_rng(0)

@@ -46,8 +46,8 @@ def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
 @pytest.fixture
 def drafter_in_training(target_embedding: torch.Tensor) -> DrafterInTraining:
     config = LlamaConfig(
-        vocab_size=len(target_embedding), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, tie_word_embeddings=False,
+        vocab_size=len(target_embedding), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=False,
     )  # fmt: skip
     return DrafterInTraining(config, target_embedding, target_embedding, seed=3)
 

@@ -19,7 +19,7 @@ from workbench.training.family.rollouts import (
     number_sentences,
     run_rollouts_study,
 )
-from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, render_board, tail_gain
+from workbench.training.family.rollouts_board import ADAPTIVE, FROZEN, PLAIN, figures, gain, page, tail_gain
 
 
 def arm(emitted: list[int], rounds: list[int], tail_s: float, lessons_s: float = 0.0) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
     given = sum(step["tail_lessons"] + step["idle_lessons"] for step in told["steps"])
     assert given == found["lessons"], "each lesson counts in one step alone"
     assert str([list(v) for v in found["figures"].values()]) == str([list(v) for v in figures(told["steps"]).values()])
-    assert (tmp_path / "rollouts.md").read_text() == render_board(told)
-    assert "--set longest=16" in render_board(told)
-    assert str(tmp_path) not in render_board(told) + json.dumps(told)
+    assert (tmp_path / "rollouts.md").read_text() == page(told)
+    assert "--set longest=16" in page(told)
+    assert str(tmp_path) not in page(told) + json.dumps(told)
     assert len(lines) == 2
 
 

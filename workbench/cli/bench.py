@@ -220,7 +220,9 @@ def bench(
         return _deliver(report, out or [], True, as_json)
     models = load(target, drafter, device, dtype, drafter_dtype)
     if not method:
-        configured = [c for c in configured if c.promise != "simulation" and not models.unsupported_reason(c.method.needs)]
+        configured = [
+            c for c in configured if c.promise != "simulation" and not models.unsupported_reason(c.method.needs)
+        ]
     with progress_bar() as progress:
         if suite == ACCEPTANCE:
             report = bench_forced_acceptance(models, chosen, plan, depth, progress=progress)

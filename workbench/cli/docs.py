@@ -62,8 +62,7 @@ def docs(
     from workbench.training import workload_prompts
     from workbench.training.family import rollouts_board
 
-    for source in (claims, workload_prompts):
-        content = source.text()
+    for source, content in ((claims, claims.text()), (workload_prompts, workload_prompts.render_prompts())):
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
             if check:
                 raise WorkbenchError(f"{source.FILE.name} is stale: a declaration changed.", "Run `workbench docs`.")

@@ -161,7 +161,8 @@ class EntropyAdaptive(Verifier):
             if pen.is_draft_model:  # it generates at least d tokens: compute their entropies together
                 take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.n_tokens))))
             is_small.append(pen.is_draft_model)
-            pens.append(pen.after_token(draft_entropies[node] if pen.is_draft_model else state.target_entropies[node], self))
+            entropies = draft_entropies if pen.is_draft_model else state.target_entropies
+            pens.append(pen.after_token(entropies[node], self))
         state.node_states = pens
         writes = torch.tensor(is_small, device=v.p.device)
         writes &= allowed_mask(v)

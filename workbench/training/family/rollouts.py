@@ -32,7 +32,7 @@ from workbench.models.loading import load_models
 from workbench.models.local_models import short_name
 from workbench.models.machine import machine_facts
 from workbench.trace.files import write_atomically
-from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, render_board, tau
+from workbench.training.family.rollouts_board import ADAPTIVE, BOARD, FROZEN, PLAIN, figures, page, tau
 from workbench.training.generators import TASKS
 from workbench.training.loop import Report
 from workbench.training.recipe import changed_options
@@ -174,7 +174,7 @@ def _write(options: RolloutOptions, facts: dict[str, Any], steps: list[dict[str,
     }
     options.out.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out / BOARD, (json.dumps(board, ensure_ascii=False, indent=1) + "\n").encode())
-    write_atomically((options.out / BOARD).with_suffix(".md"), render_board(board).encode())
+    write_atomically((options.out / BOARD).with_suffix(".md"), page(board).encode())
 
 
 def rollout(

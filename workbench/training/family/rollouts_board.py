@@ -71,7 +71,7 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
     }
 
 
-def render_board(report: dict[str, Any]) -> str:
+def page(report: dict[str, Any]) -> str:
     """Return the board, from the report of `workbench train rollouts`."""
     steps, settings = report["steps"], report["settings"]
     flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
