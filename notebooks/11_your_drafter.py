@@ -91,7 +91,7 @@ COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|
 class Echo(Drafter):
     """Propose that the last token repeats."""
 
-    def propose_row(self, row, plan):
+    def propose_one(self, row, plan):
         """Return a chain of plan.depth drafts. row.committed: token ids so far, prompt included."""
         return DraftTree.chain(row.committed[-1:] * plan.depth, source="my-echo", device=row.models.target.device)
 
@@ -125,12 +125,12 @@ w.ribbon(echo)
 #
 # | the engine calls | when | task of your drafter |
 # |---|---|---|
-# | `prime(row, models)` | at the start, and after a switch during a run | return its state, computed from `row.committed` |
-# | `propose_row(row, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `row.state.drafter` |
-# | `observe(row, outcome)` | after every round | update its state: `outcome.emitted` are the new tokens |
+# | `init_state(sequence, models)` | at the start, and after a switch during a run | return its state, computed from `sequence.committed` |
+# | `propose_one(sequence, plan)` | every round | return a `DraftTree` of at most `plan.depth` levels, from `sequence.state.drafter` |
+# | `observe(sequence, feedback)` | after every round | update its state: `feedback.emitted` are the new tokens |
 #
 # Parameters are fields of the frozen dataclass, declared with `param(...)`: the app's form shows their range and
-# description. Return all state from `prime`, and never store it on `self`: many sequences share one drafter.
+# description. Return all state from `init_state`, and never store it on `self`: many sequences share one drafter.
 #
 # Our idea: *draft the token that most often followed the last two tokens so far.* This time the code goes into a file,
 # which you could send to somebody else. Edit it as you like, here or in an editor, and load it again.
@@ -185,7 +185,7 @@ class Successor(Drafter):
 
     order: int = param(2, ge=1, le=4, doc="longest context that is looked up, in tokens")
 
-    def prime(self, row, models):
+    def init_state(self, row, models):
         memory = Memory(self.order)
         for text in TEXTS:
             memory.text = []
@@ -194,7 +194,7 @@ class Successor(Drafter):
         memory.learn(row.committed)
         return memory
 
-    def propose_row(self, row, plan):
+    def propose_one(self, row, plan):
         memory, draft = row.state.drafter, []
         while len(draft) < plan.depth and (token := memory.guess(memory.text[-4:] + draft)) is not None:
             draft.append(token)
@@ -287,7 +287,7 @@ assert not any(finding.verdict == FAIL for finding in checked("my-successor"))
 class Liar(Drafter):
     """Repeat the last token, but declare that it was drawn from the uniform distribution."""
 
-    def propose_row(self, row, plan):
+    def propose_one(self, row, plan):
         """Return a chain of one node with a wrong draft distribution."""
         size, device = row.models.target.vocab_size, row.models.target.device
         q = torch.full((1, size), 1 / size, dtype=torch.float64, device=device)
@@ -411,7 +411,7 @@ if TARGET is None:
 # ## Exercises
 #
 # **1.** Draft two tokens for the first position: the most common successor with its chain, and the second most common
-# as its sibling. Build the tree with `DraftTree.of(tokens, parents)`; siblings are tested in their order in the list.
+# as its sibling. Build the tree with `DraftTree.from_parents(tokens, parents)`; siblings are tested in their order in the list.
 
 # %% tags=["answer"]
 own = sys.modules[type(registry.get("my-successor").drafter).__module__]  # the file you saved
@@ -444,14 +444,14 @@ two_guesses(MyTwo)
 class TwoSuccessors(own.Successor):
     """Draft the chain of Successor, and a second child of the root."""
 
-    def propose_row(self, row, plan):
+    def propose_one(self, row, plan):
         """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
         chain = own.Successor.propose_one(self, row, plan).tokens.tolist()
         memory = row.state.drafter
         known = next((memory.after[c] for n in (2, 1) if (c := tuple(memory.text[-n:])) in memory.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
         parents = [*range(-1, len(chain) - 1), *[-1] * len(others)]
-        return DraftTree.of([*chain, *others], parents, source="my-two", device=row.models.target.device)
+        return DraftTree.from_parents([*chain, *others], parents, source="my-two", device=row.models.target.device)
 
 
 register(

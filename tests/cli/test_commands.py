@@ -108,10 +108,10 @@ from workbench.methods.verifiers.lossless import Lossless
 
 @dataclass(frozen=True)
 class Refuses(Drafter):
-    def prime(self, row, models):
+    def init_state(self, row, models):
         raise MethodUnavailableError("No.", "Never.")
 
-register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, teaches="", source=Source("", "", 2026, ""),
+register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, summary="", source=Source("", "", 2026, ""),
                 drafter=Refuses(), verifier=Lossless(), policies=(Fixed(),)))
 """
 

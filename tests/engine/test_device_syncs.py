@@ -113,15 +113,17 @@ EXTRA_SYNCS: dict[str, dict[str, int]] = {
     "draft-tree": {"cpu in transfer.to_host": 2},  # which of the nodes offered were kept
     "draft-tree-sampled": {
         "cpu in transfer.to_host": 2,
-        "__int__ in stochastic_beam.grow": LEVELS,
+        "__int__ in stochastic_beam.build": LEVELS,
     },
-    "kangaroo": {"__float__ in confidence.go_on": LEVELS},  # whether it is still sure: its policy asks a level
-    "swift": {"__float__ in confidence.go_on": LEVELS},  # the same
+    "kangaroo": {
+        "__float__ in confidence.should_continue": LEVELS
+    },  # whether it is still sure: its policy asks a level
+    "swift": {"__float__ in confidence.should_continue": LEVELS},  # the same
     "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
-    "omnidraft": {"__int__ in omni_draft.written": LEVELS},  # what it writes is text, which the host translates
+    "omnidraft": {"__int__ in omni_draft.continue_text": LEVELS},  # what it writes is text, which the host translates
     "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a training step
     "tlt": {"item in spot.train_step": 1},  # in a training step
-    "lexical-unit": {"tolist in transfer.listed": 1},  # how sure it was at the placeholders
+    "lexical-unit": {"tolist in transfer.to_list": 1},  # how sure it was at the placeholders
     "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
     "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept
     "stand": {  # its table is the host's: what stands behind each level is looked up there

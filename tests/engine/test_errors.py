@@ -314,7 +314,7 @@ def test_a_draft_of_no_token_never_comes_to_a_gpu(
     """There the first look-up of it would end the runs of all users: "device-side assert triggered"."""
 
     class Strange(Broken):
-        def propose_row(self, row: Any, plan: Any) -> DraftTree:
+        def propose_one(self, row: Any, plan: Any) -> DraftTree:
             return DraftTree.chain([1, token], device=row.models.target.device)
 
     monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)

@@ -63,7 +63,7 @@ class Rerun:
 
         return made, play
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.forgotten += 1
 
 
@@ -114,7 +114,7 @@ def counting(runner: Runner) -> tuple[ReplayCache, list[int]]:
 
             return made, counted
 
-        def forget(self) -> None:
+        def reset(self) -> None:
             by.reset()
 
     return records(runner, Counting()), played

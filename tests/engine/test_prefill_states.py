@@ -117,7 +117,7 @@ def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:
         wanted = dataclasses.replace(row.drafter.captures(models), layers=frozenset({1}))
         asked.append(states_of(row, models, wanted))
 
-    object.__setattr__(row.configured_method.drafter, "prime", primed)
+    object.__setattr__(row.configured_method.drafter, "init_state", primed)
     while not row.is_open and not engine.is_idle:
         engine.step()
     assert [set(states.streams) for states in asked] == [{1}]

@@ -330,7 +330,7 @@ class TrainingStub:
 
         monkeypatch.setattr(falcon, "train_drafts", taken)
         chosen = {"method": "falcon", "seed": 0, "heads": HEADS, "ffn": FFN, "block": block, "cond": 5, "noise": 0.0}
-        teacher = SimpleNamespace(head=random_tensor(30, D).float(), last_norm=None)
+        teacher = SimpleNamespace(lm_head=random_tensor(30, D).float(), last_norm=None)
         asked = SimpleNamespace(**chosen, **{"glance": 0.45} | options)
         falcon.train(TrainingSetup(asked, cast(Any, teacher), cast(Any, None), torch.arange(30), [], print))
         answer = torch.zeros(3, 24, dtype=torch.bool)

@@ -128,9 +128,9 @@ def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
     own.write_text(TEXT, encoding="utf-8")
     assert run("method_info.check('my-stutter', {})", WORKBENCH_METHODS=str(own)) == "True"
     grown = """
-known._cached().methods["draft-model"].params.pop("depth")
-known.fingerprint = lambda: "another"
-known._cached.cache_clear()
+method_info._cached().methods["draft-model"].params.pop("depth")
+method_info.fingerprint = lambda: "another"
+method_info._cached.cache_clear()
 method_info.check("draft-model", {"depth": 2})"""
     assert run(grown) == "True"
 

@@ -87,7 +87,7 @@ class Scaled(FeatureDrafter):
 
 METHOD = Method(
     "my-layer", title="My layer", promise=Promise.EXACT, source=Source("A paper", "A. N. Other", 2026, ""),
-    teaches="Scale it.", drafter=Scaled(), verifier=Lossless(), policies=(Fixed(depth=3),),
+    summary="Scale it.", drafter=Scaled(), verifier=Lossless(), policies=(Fixed(depth=3),),
     differs=("The paper scales nothing.",),
     claims=(Claim("mean accepted length", "anywhere", 1.0, 1.0, "a paper", lambda lab: lab.tau("Mine"),
                   home=VISION_TARGET),),

@@ -28,10 +28,10 @@ from workbench.methods.verifiers.lossless import Lossless
 @dataclass(frozen=True)
 class Stutter(Drafter):
     """Propose that the last token repeats."""
-    def propose_row(self, row, plan):
+    def propose_one(self, row, plan):
         return DraftTree.chain(row.committed[-1:] * plan.depth, source="stutter", device=row.models.target.device)
 
-register(Method("my-stutter", title="TITLE", promise=Promise.EXACT, teaches="", source=Source("", "", 2026, ""),
+register(Method("my-stutter", title="TITLE", promise=Promise.EXACT, summary="", source=Source("", "", 2026, ""),
                 drafter=Stutter(), verifier=Lossless(), policies=(Fixed(),)))
 '''
 

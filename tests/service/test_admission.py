@@ -21,7 +21,7 @@ ROWS, PLACES, USERS = 4, 24, 40
 def test_forty_users_of_ten_methods_have_rows_in_turn_and_none_loses_its_own(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = backend(max_rows=ROWS, limits=Limits(runs=PLACES, runs_per_address=PLACES))
+    made = backend(max_sequences=ROWS, limits=Limits(runs=PLACES, runs_per_address=PLACES))
     made.load()
     loaded = made._pool.target(made._names.target)
     assert loaded is not None

@@ -107,7 +107,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     def refuse(*_: Any) -> None:
         raise MethodUnavailableError("It cannot be primed here.")
 
-    monkeypatch.setattr(switching, "prime", refuse)
+    monkeypatch.setattr(switching, "init_drafter_state", refuse)
     monkeypatch.setattr(
         run_control,
         "explain",

@@ -69,7 +69,7 @@ def test_who_takes_new_names_meets_the_limit_of_the_address() -> None:
 
 
 def test_waiting_runs_count_and_ended_ones_do_not(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1, limits=Limits(runs_per_user=2))
+    bench = backend(max_sequences=1, limits=Limits(runs_per_user=2))
     first = bench.start(PROMPT, "autoregressive", paused=True, user="a")
     bench.start(PROMPT, "autoregressive", paused=True, user="a")
     with pytest.raises(CapacityError, match="stop one"):

@@ -36,7 +36,7 @@ def test_a_held_back_run_can_be_changed_stepped_and_let_go_while_another_runs(
 
 
 def test_nobody_waits_for_a_row_that_only_goes_slowly(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1)
+    bench = backend(max_sequences=1)
     slow = bench.start(PROMPT, "autoregressive", max_new_tokens=6, user="a", pace=NEVER)
     wait_until(lambda: rounds(slow) == 1)
     waiting = bench.start(PROMPT, "autoregressive", max_new_tokens=6, user="b")

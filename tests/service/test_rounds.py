@@ -45,7 +45,7 @@ def row_is_free(bench: Backend) -> bool:
 
 @pytest.mark.slow
 def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=9)
+    bench = backend(max_sequences=9)
     whole = generate_alone(bench, 40)
     stalled = bench.start(PROMPT, "draft-tree", max_new_tokens=40, user="stalled", lease_s=60)
     paused = bench.start(PROMPT, "draft-model", max_new_tokens=40, user="paused", paused=True)
@@ -65,7 +65,7 @@ def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(bac
 
 
 def test_waiting_runs_say_where_they_stand_and_users_take_turns(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1)
+    bench = backend(max_sequences=1)
     bench.load()
     first = bench.start(PROMPT, "autoregressive", max_new_tokens=30, user="a", paused=True)
     wait_until(lambda: first.state == "paused")
@@ -102,7 +102,7 @@ def test_a_model_built_meanwhile_in_another_dtype_changes_no_run(
 
 
 def test_runs_that_waited_for_a_load_are_queued_in_the_order_they_came(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1)
+    bench = backend(max_sequences=1)
     runs = [bench.start(PROMPT, "autoregressive", paused=True, user="a") for _ in range(4)]
     wait_until(lambda: runs[0].state == "paused" and all(run.state == "queued" for run in runs[1:]))
     assert [run.since(0)["queue"]["position"] for run in runs[1:]] == [1, 2, 3]
@@ -122,7 +122,7 @@ def test_a_row_is_free_within_two_seconds_of_its_cancel(backend: Callable[..., B
 
 
 def test_a_run_nobody_follows_any_more_gives_its_row_back(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1)
+    bench = backend(max_sequences=1)
     bench.load()
     left = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, user="a", lease_s=0.5)
     also_left = bench.start(PROMPT, "autoregressive", user="a", lease_s=0.5)  # still in the queue
@@ -170,7 +170,7 @@ def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[],
     propose = NGram.propose_one
 
     def arm(n: int, fail: Callable[[], None]) -> None:
-        def propose_row(self: NGram, row: Any, plan: Any) -> Any:
+        def propose_one(self: NGram, row: Any, plan: Any) -> Any:
             if len(row.trace.rounds) == n:
                 fail()
             return propose(self, row, plan)
@@ -246,7 +246,7 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
 
 def test_nothing_stays_behind(backend: Callable[..., Backend]) -> None:
     before = threading.active_count()
-    bench = backend(max_rows=3)
+    bench = backend(max_sequences=3)
     for i in range(12):
         run = bench.start(PROMPT, EIGHT[i % 8][0], max_new_tokens=12, user=f"user {i % 4}", lease_s=5)
         if i % 3 == 0:

@@ -13,7 +13,7 @@ from .soak import HeldResources, soak, warm
 
 @pytest.mark.slow
 def test_mixed_requests_with_cancels_and_lost_followers_leave_nothing_behind(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=4, limits=Limits(kept_runs=5))
+    bench = backend(max_sequences=4, limits=Limits(kept_runs=5))
     warm(bench)
     before = HeldResources.measure(bench)
     ends = soak(bench, 96, users=8)

@@ -68,7 +68,7 @@ def test_metrics_agree_with_the_traces(backend: Callable[..., Backend]) -> None:
 
 
 def test_errors_and_a_queue_are_counted(backend: Callable[..., Backend]) -> None:
-    bench = backend(max_rows=1)
+    bench = backend(max_sequences=1)
     bench.load()
     for _ in range(2):
         with pytest.raises(WorkbenchError):

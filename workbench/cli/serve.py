@@ -105,7 +105,7 @@ def serve(
         tokens_per_minute=limit_tokens_per_minute,
         run_s=request_timeout,
     )
-    options = {"max_rows": max_rows, "limits": limits, "allow_models": tuple(allow_model or ()), "folders": False}
+    options = {"max_sequences": max_rows, "limits": limits, "allow_models": tuple(allow_model or ()), "folders": False}
     for warning in access.warnings(host):
         print(f"warning: {warning}", file=sys.stderr)
     with Workbench(target=target, drafter=drafter, device=device, dtype=dtype, **options) as bench:

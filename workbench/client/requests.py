@@ -195,9 +195,7 @@ class ChangeRequest(RunRequest):
         None, description="parameters of the method and of sampling by name; missing ones stay as they are"
     )
     drafter: Model = Field(None, description="name of a draft model; empty: no change")
-    images: Images = Field(
-        None, description="new images as data-URLs, as many as the prompt has; empty: no change"
-    )
+    images: Images = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
     sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
     pace: Annotated[float | None, validator(unchecked)] = Field(
         None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
@@ -229,9 +227,7 @@ class Generation(Request):
     pace: Annotated[float, validator(pace_of), Limits(0, FASTEST)] = Field(
         0.0, description="display rate in tokens per second: rounds are delayed for viewers; 0: no delay"
     )
-    memory: Base64File = Field(
-        None, description="initial state of the drafter: a file saved by `memory`, in base64"
-    )
+    memory: Base64File = Field(None, description="initial state of the drafter: a file saved by `memory`, in base64")
     keeps: Annotated[bool, validator(_is_true)] = Field(
         False, description="keep the drafter's state after the run, so that `memory` can save it"
     )

@@ -49,7 +49,7 @@ class AcceptanceDecision:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
         bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
             `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
-            It is lazy only if the caller allowed that (`Verification.late`); then only the token at the end of the walk
+            It is lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk
             is sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, as products along paths.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.

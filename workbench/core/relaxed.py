@@ -289,7 +289,7 @@ def threshold_rule_error(
         node: nodes to compute; None: all.
 
     Returns:
-        The errors described at `AcceptanceDecision.paid`.
+        The errors described at `AcceptanceDecision.distribution_error`.
 
     Example:
         >>> import dataclasses

@@ -39,7 +39,7 @@ TOLERANCE = 0.25
 FOR_ANY_TARGET = "chat-heads"
 """Training recipe of heads that one command trains for any target."""
 DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
-"""Default definition of agreement at a position of held-out text: see `Head.agrees`."""
+"""Default definition of agreement at a position of held-out text: see `Head.agreement`."""
 
 
 def heads_in(needs: Sequence[str]) -> list[str]:

@@ -106,7 +106,7 @@ def process_prompt(
         images: RGB images.
 
     Returns:
-        Prompt with one placeholder per image, and the tensors for `Request.images`.
+        Prompt with one placeholder per image, and the tensors for `Request.image_inputs`.
 
     Raises:
         PromptError: the target does not read images, the numbers of images and placeholders differ, or nothing

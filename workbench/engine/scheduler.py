@@ -105,7 +105,7 @@ class Engine:
         return self.generate_all([request])[0]
 
     def generate_all(self, requests: Iterable[Request]) -> list[Trace]:
-        """Run requests to their end, at most `max_rows` at once; return their traces in the order of the requests.
+        """Run requests to their end, at most `max_sequences` at once; return their traces in the order of the requests.
 
         Raises:
             WorkbenchError: a request is wrong, or a run failed.

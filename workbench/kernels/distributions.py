@@ -105,7 +105,7 @@ class DistributionSummary:
         entropy: in nats.
         logits: logits in float32 or wider, or a function that returns them.
         probs: distributions, or a function that returns them.
-        token_probs: function that returns single probabilities, as `SoftmaxSummary.chances`.
+        token_probs: function that returns single probabilities, as `SoftmaxSummary.token_probs`.
         best: token with the first largest logit at each position, if known.
     """
 

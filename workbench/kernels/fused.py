@@ -45,7 +45,7 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 
 
 class FusedDecoder:
-    """A decoder's layers and LM head for passes over few tokens. Create it with `Fused.of`.
+    """A decoder's layers and LM head for passes over few tokens. Create it with `FusedDecoder.from_model`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
     creates it anew when the model's weights have changed.

@@ -34,7 +34,7 @@ _CROSSING = {
 
 @dataclass(slots=True)
 class ImagePrefill:
-    """Embeddings and hidden states of a prompt with images, in `Slot.pictured` after a prefill with pixels.
+    """Embeddings and hidden states of a prompt with images, in `Slot.image_prefill` after a prefill with pixels.
 
     Attributes:
         embeds: [n, d] input of the first layer, at every position of the prompt.

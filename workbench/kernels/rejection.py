@@ -90,7 +90,7 @@ class TestResults:
         residual_probs: float [R, V], distribution of the next token if no child was accepted; p if not requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
         other_mass: float [R], probability mass of `residual_probs` on all other tokens.
-        total_variation: float [R], see `Relaxed.apart`; None if not requested.
+        total_variation: float [R], see `RelaxedResult.total_variation`; None if not requested.
     """
 
     accept: Float[Tensor, "R F"]

@@ -1,6 +1,6 @@
 """Access control of a server: client addresses, host names, allowed origins, API key, and the machine's own user.
 
-The app and `serve` share it, with the same options: `AccessControl.before` wraps the application that is served.
+The app and `serve` share it, with the same options: `AccessControl.wrap` wraps the application that is served.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Limits:
         runs: running and waiting runs of all users.
         requests_per_minute: runs, comparisons and other requests of one address; None: no limit.
         tokens_per_minute: prompt tokens and new tokens of one address; None: no limit.
-        call_seconds_per_minute: CPU seconds of one address's page calls (`Client.let_call`); None: no limit.
+        call_seconds_per_minute: CPU seconds of one address's page calls (`Client.charge_call`); None: no limit.
         run_s: time limit of a run from the request on, in seconds, without the time it was held for timed runs; then
             the run is ended. None: no limit.
         paused_s: time that a run may stay paused, in seconds, because it occupies a slot of the batch; then it is

@@ -97,7 +97,13 @@ class RunController:
             swap = create_image_change(models, run.request, pictures, sees) if pictures and models is not None else None
             run.trace_bytes += image_bytes((), None if swap is None else swap.image_inputs)
             run.planned = changed, sampling, pair
-            return {"method": chosen, "params": method_params, "sampling": sampling, "models": models, "swap": swap}
+            return {
+                "method": chosen,
+                "params": method_params,
+                "sampling": sampling,
+                "models": models,
+                "image_change": swap,
+            }
 
         def hand_over(row: Sequence) -> None:
             settings = row.requested_settings()

@@ -52,7 +52,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     """Write the card of the model in a folder; `card` returns the text below the title.
 
     Raises:
-        OSError: see `Trained.at`.
+        OSError: see `TrainedDrafter.load`.
     """
     model = TrainedModel.load(folder)
     write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())

@@ -137,7 +137,7 @@ class LabView:
 
     def forget(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete a run; if its head was promoted, the app stops drafting with it."""
-        options = {"takes": self.client.prefer_heads} if "heads" in self.client.capabilities else {}
+        options = {"prefer_heads": self.client.prefer_heads} if "heads" in self.client.capabilities else {}
         self._open().delete(request.get("id"), **options)
         return {}
 

@@ -10,15 +10,17 @@ def try_two_guesses(right, wrong):
     class Twice(own.Successor):
         """The first guess, twice."""
 
-        def propose_row(self, row, plan):
+        def propose_one(self, row, plan):
             first = own.Successor.propose_one(self, row, plan).tokens.tolist()[:1]
-            return DraftTree.of(2 * first, [-1] * len(2 * first), source="twice", device=row.models.target.device)
+            return DraftTree.from_parents(
+                2 * first, [-1] * len(2 * first), source="twice", device=row.models.target.device
+            )
 
     class Nothing(own.Successor):
         """An empty draft."""
 
-        def propose_row(self, row, plan):
-            return DraftTree.of([], [], source="nothing", device=row.models.target.device)
+        def propose_one(self, row, plan):
+            return DraftTree.from_parents([], [], source="nothing", device=row.models.target.device)
 
     right(TwoSuccessors)
     right(Same)

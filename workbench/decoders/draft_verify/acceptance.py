@@ -50,7 +50,7 @@ class Acceptance:
         inputs: inputs of the rules, named by `reason`, [I, N].
         rule_index: index of each node's rule, [N].
         child_q_rows: index of the draft distribution at each position, [N+1].
-        distribution_error: distribution error of testing each node (`AcceptanceDecision.paid`), [N].
+        distribution_error: distribution error of testing each node (`AcceptanceDecision.distribution_error`), [N].
         probes: tokens, parents and positions of the probes, [3, P].
         columns: columns of the tree builder, [≤ 3, N].
         exact: acceptance probability of the exact rule for each node, if the rule used is not exact, [N].

@@ -25,7 +25,7 @@ class Plan:
 
     Attributes:
         depth: largest depth of the tree; 0: draft nothing.
-        can_stop_early: ask the policy after each level whether to continue (`Policy.go_on`), which costs a
+        can_stop_early: ask the policy after each level whether to continue (`Policy.should_continue`), which costs a
             synchronisation.
         tree_builder: tree builder, for drafters that use one; None: the one in the method's settings.
         nodes: most nodes of the tree, for drafters with a tree builder; None: the tree builder's own number.

@@ -30,7 +30,7 @@ class RoundFeedback:
         plan: draft budget of the round.
         hidden: the LM head's input at the root (index 0) and at each node, accepted or not.
         layer_states: layer index → hidden states after this layer at the same positions, for the layers that the method
-            requested (`Part.taps`).
+            requested (`KernelModule.captured_layers`).
         probe_output: results at the drafter's own probe positions (`Part.probes`); None without any.
         top_probs: the target's probabilities of `top_tokens`, as sampled; when greedy, the plain softmax.
     """
@@ -130,7 +130,7 @@ class EarlyExitStates:
         layer: number of layers.
         states: residual stream after them, index 0 at the last committed token, index i + 1 at node i.
         layer_states: layer index → hidden states after this layer at the same positions, for some of these first
-            layers. After an early exit, parts receive no other captured states (`RoundFeedback.taps`).
+            layers. After an early exit, parts receive no other captured states (`RoundFeedback.layer_states`).
     """
 
     layer: int
@@ -140,7 +140,7 @@ class EarlyExitStates:
 
 @dataclass(frozen=True, slots=True)
 class TentativeDecision:
-    """A verifier's decision on the tentative tokens, oldest first. See `Verifier.settle`.
+    """A verifier's decision on the tentative tokens, oldest first. See `Verifier.decide_tentative`.
 
     Attributes:
         n_final: number of oldest tokens that become final.

@@ -1,6 +1,6 @@
 """Drafter state that survives a change of drafter: earlier drafters keep learning while another one drafts.
 
-A drafter that learns from the text and the target's outputs names its state (`Drafter.memory`). When another drafter
+A drafter that learns from the text and the target's outputs names its state (`Drafter.state_key`). When another drafter
 replaces it, the state is set aside and still receives every round's feedback. The state is used again when a drafter
 with a memory of that name is chosen. It is released when the sequence ends or changes to a decoder of another kind.
 """

@@ -26,7 +26,7 @@ class StateEntry:
     Attributes:
         before: tokens that form its key.
         after: tokens that the entry drafts.
-        count: count of the entry: see `Look.counted`.
+        count: count of the entry: see `StateSummary.count_meaning`.
         words: name of the entry, if it has no tokens.
     """
 

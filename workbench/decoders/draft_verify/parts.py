@@ -52,7 +52,7 @@ class Part:
         """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
 
         Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
-        `Verification.probed` for the verifier and `RoundFeedback.probed` for the drafter; None if there was no room.
+        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter; None if there was no room.
         """
         return None
 
@@ -72,7 +72,7 @@ class Drafter(Part):
     def siblings(self) -> frozenset[Sampling]:
         """Return the ways in which siblings of the drafter's trees may be drawn when sampling. By default any way.
 
-        This determines which verifiers preserve the target's distribution (`Method.unsound`); a tree with siblings
+        This determines which verifiers preserve the target's distribution (`Method.unsound_reason`); a tree with siblings
         drawn otherwise is refused. Empty trees and greedy decoding do not count.
         """
         return frozenset(Sampling)
@@ -104,7 +104,7 @@ class Drafter(Part):
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
         """Return one tree per sequence. Sequences share this class, but may differ in parameters: read `row.drafter`.
 
-        The default calls `propose_row` for one sequence after the other.
+        The default calls `propose_one` for one sequence after the other.
         """
         return [row.drafter.propose_one(row, row.state.plan) for row in sequences]
 

@@ -19,14 +19,14 @@ class DraftState:
     """State of one sequence's drafter, tree builder, verifier and policy.
 
     Attributes:
-        drafter: result of `Drafter.prime`.
-        tree_builder: result of `TreeBuilder.prime`.
-        verifier: result of `Verifier.prime`.
-        policy: result of `Policy.start`.
+        drafter: result of `Drafter.init_state`.
+        tree_builder: result of `TreeBuilder.init_state`.
+        verifier: result of `Verifier.init_state`.
+        policy: result of `Policy.init_state`.
         plan: draft budget of the current round.
         captured_layers: target layers whose hidden states the parts need from a verification.
         no_draft_reason: why the drafter drafts nothing more; "" while it does.
-        inactive: earlier drafters that still receive feedback, by `Drafter.memory`.
+        inactive: earlier drafters that still receive feedback, by `Drafter.state_key`.
         vision: the drafter's report of the image information that it uses; see `drafter_vision.see`.
         vision_recorded: the part of it that is already in the trace.
         tentative: tokens that may still be taken back, the last of `Row.committed`, oldest first.

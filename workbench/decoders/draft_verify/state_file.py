@@ -68,7 +68,7 @@ class StateFile:
 
 
 def kind_of(memory: Any) -> str:
-    """Return the kind of a drafter's memory (`Drafter.memory`), its first element if it is a tuple."""
+    """Return the kind of a drafter's memory (`Drafter.state_key`), its first element if it is a tuple."""
     return str(memory[0] if isinstance(memory, tuple) else memory)
 
 

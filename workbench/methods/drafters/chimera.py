@@ -46,7 +46,7 @@ class FusionLayer(DecoderLayer):
     ) -> Float[Tensor, "B n C"]:
         """Return the output states; store keys and values computed from them instead of from the inputs.
 
-        Arguments: see `AttentionNet.mix`.
+        Arguments: see `AttentionNet.attend`.
         """
         state = self.after(self.apply_mlp(self.attend(x, positions, mask, kv_cache)))
         kv_cache.replace(self.project_kv(state, positions))

@@ -244,7 +244,7 @@ class FeatureDrafter(DistributionDrafter):
 
     @property
     def image_options(self) -> Any:
-        """Return the parameters for images, as input of `FeatureNet.look`."""
+        """Return the parameters for images, as input of `FeatureNet.compress_image`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:

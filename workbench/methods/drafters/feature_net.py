@@ -30,7 +30,7 @@ from workbench.models.checkpoints.description import Checkpoint
 NORMS = ("norm_embed", "norm_feature", "before", "after")
 """Norms of the embedding and the feature, of the attention's input, and of the output."""
 FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
-"""Ways in which a pair enters the layer (`FeatureNet.enters`).
+"""Ways in which a pair enters the layer (`FeatureNet.input_fusion`).
 
 FUSED: one product fuses embedding and feature into the residual stream. BESIDE: the state is the residual stream, and
 queries, keys and values also read the embedding. OWN_WAY: another way.

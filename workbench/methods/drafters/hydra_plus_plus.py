@@ -40,7 +40,7 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.mix`."""
+        """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.attend`."""
         return self.after(self.apply_mlp(self.attend(self.enter(features), positions, None, kv_cache)))
 
 

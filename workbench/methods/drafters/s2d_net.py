@@ -30,7 +30,7 @@ class S2DLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n W"]:
-        """Return the residual stream after the layer; arguments: see `AttentionNet.mix`."""
+        """Return the residual stream after the layer; arguments: see `AttentionNet.attend`."""
         return self.apply_mlp(self.attend(x, positions, mask, kv_cache))
 
 

@@ -25,7 +25,7 @@ def unroll(
     Args:
         net: the net.
         next_embeds: function from i to the embeddings of the tokens i + 1 positions ahead.
-        features: features of the target, as input of `FeatureNet.taken`.
+        features: features of the target, as input of `FeatureNet.combine_hidden_states`.
         steps: number of draft steps.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2.

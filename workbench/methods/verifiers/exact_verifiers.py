@@ -31,7 +31,7 @@ def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exac
     """Return the verifiers besides `Lossless` for a method with these tree builders; each suits at least one of them.
 
     With a tree builder that does not suit the verifier, the method does not promise the target's distribution:
-    `Configured.unsound` has the reason.
+    `ConfiguredMethod.unsound_reason` has the reason.
     """
     return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.useful_for for grower in tree_builders))
 

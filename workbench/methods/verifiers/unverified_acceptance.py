@@ -53,7 +53,7 @@ def accept_unverified(
         accepted: nodes to accept.
         rule: rule that accepts them.
         inputs: inputs of that rule.
-        paid: see `AcceptanceDecision.paid`.
+        paid: see `AcceptanceDecision.distribution_error`.
     """
     assert exact.reason is not None
     reason = Reason((*exact.reason.rules[:1], rule), {**exact.reason.inputs, **inputs}, accepted.long())

@@ -8,7 +8,7 @@ from workbench.models.checkpoints.files import CheckpointFiles
 
 MAPS = ("d2t", "t2d")
 DraftTokens = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""Values of `Checkpoint.kept` and `Checkpoint.order`."""
+"""Values of `Checkpoint.draft_tokens` and `Checkpoint.order`."""
 
 
 def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
