@@ -104,10 +104,10 @@ def main() -> None:
         "drafter": args.drafter,
         "device": args.device,
         "dtype": args.dtype,
-        "behind": args.behind,
+        "background_models": args.behind,
     }
     models["limits"] = {name: getattr(args, name) for _, name, _, _ in LIMITS}
-    models["others"] = args.door.is_for_others(args.host)
+    models["has_other_users"] = args.door.is_for_others(args.host)
     client, demo = LazyClient(), None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `docker stop` has the effect of Ctrl-C
     try:

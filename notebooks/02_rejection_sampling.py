@@ -466,24 +466,24 @@ for seed in range(200):
     ps = rng.dirichlet(np.ones(V) * 0.3, size=K + 1)  # [K+1, V] the target's distributions, and one after the drafts
     qs = rng.dirichlet(np.ones(V) * 0.3, size=K)  # [K, V]
     xs = np.array([rng.choice(V, p=probs) for probs in qs])  # [K] the drafts
-    u, u_stop = rng.random(K), rng.random(K + 1)
+    u, u_bonus = rng.random(K), rng.random(K + 1)
 
     tree = DraftTree(
         torch.tensor(xs), torch.arange(-1, K - 1), torch.zeros(K), Sampling.SAMPLED, depth=K,
         q=torch.tensor(qs), child_q_rows=torch.tensor([*range(K), -1]),
     )  # fmt: skip
-    ruling = recursive_rejection(tree, torch.tensor(ps), torch.tensor(u_stop))
-    verdict = walk(tree.parents.tolist(), ruling.accept.tolist(), ruling.stop.tolist(), u.tolist())
+    ruling = recursive_rejection(tree, torch.tensor(ps), torch.tensor(u_bonus))
+    result = walk(tree.parents.tolist(), ruling.accept.tolist(), ruling.bonus.tolist(), u.tolist())
 
     ours = np.minimum(1, ps[np.arange(K), xs] / qs[np.arange(K), xs])
     n = next((i for i in range(K) if u[i] >= ours[i]), K)  # drafts accepted before the first rejection
     probs = np.clip(ps[n] - qs[n], 0, None) if n < K else ps[K]
-    token = np.searchsorted(probs.cumsum(), u_stop[n] * probs.sum(), side="right")
+    token = np.searchsorted(probs.cumsum(), u_bonus[n] * probs.sum(), side="right")
     assert np.allclose(ruling.accept, ours)
-    assert len(verdict.path) == n
-    assert verdict.bonus == token
-    assert verdict.corrected == (n < K)
-print("p", ps.shape, " q", qs.shape, " → accept", tuple(ruling.accept.shape), " stop", tuple(ruling.stop.shape))
+    assert len(result.path) == n
+    assert result.bonus == token
+    assert result.corrected == (n < K)
+print("p", ps.shape, " q", qs.shape, " → accept", tuple(ruling.accept.shape), " bonus", tuple(ruling.bonus.shape))
 print("200 rounds judged alike")
 assert torch.allclose(engine_residual(torch.tensor(p), torch.tensor(q)), torch.tensor(missing / missing.sum()))
 assert (

@@ -598,7 +598,7 @@ able = [method["name"] for method in wb.methods() if method["available"] and met
 seconds = 6 if FAST else 60
 found = None
 if able and "recommending" in wb.capabilities:
-    for step in wb.recommending(my_prompts, seconds=seconds, methods=able, max_new_tokens=length):
+    for step in wb.stream_recommendation(my_prompts, seconds=seconds, methods=able, max_new_tokens=length):
         found = step.found
 if found:
     print(found["answer"], "\n")

@@ -360,13 +360,13 @@ def look(answer):
 
 def extrapolate(e, f, choose, steps):
     """Draft `steps` tokens from e [n, D], f [n − 1, D] (no feature for the newest). Return tokens, distributions."""
-    pairs, drafts, distributions = net.pairs(e[1:], f), [], []  # f(s) with the token after it, s = 0 … n − 2
+    pairs, drafts, distributions = net.make_pairs(e[1:], f), [], []  # f(s) with the token after it, s = 0 … n − 2
     for step in range(steps):
         guess = net(pairs[None], torch.arange(len(pairs), device=DEVICE))[0, -1:]  # [1, D]: the feature after the pair
         distributions.append(models.target.lm_head.forward(guess)[0].softmax(0))
         drafts.append(choose(distributions[-1], step))
         drawn = models.target.embed(torch.tensor([drafts[-1]], device=DEVICE))
-        pairs = torch.cat([pairs, net.pairs(drawn, guess)])  # the predicted feature replaces the true one
+        pairs = torch.cat([pairs, net.make_pairs(drawn, guess)])  # the predicted feature replaces the true one
     return drafts, distributions
 
 
@@ -420,7 +420,7 @@ for picture in pictures.values():
     _, inputs = process_prompt(models, ask, [picture])
     e, f = look(text)
     n_prompt = len(e) - len(text)
-    guess = net(net.pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]
+    guess = net(net.make_pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]
     best_two = models.target.lm_head.forward(guess).topk(2).indices.tolist()  # after the token at position s + 1
     for i in range(1, len(text) - 1, 6 if FAST else 1):
         s = n_prompt + i - 1  # position of the newest token, which has no feature yet
@@ -723,7 +723,7 @@ def extrapolated(shares):
     text_, (e_, f_) = chain.token_ids, look(chain.token_ids)
     first_place, counts, true_counts = len(e_) - len(text_), [0] * 4, [0] * 4
     ends = range(first_place, len(e_) - 4)
-    one_step_ = net(net.pairs(e_[1:], f_[:-1])[None], torch.arange(len(e_) - 1, device=DEVICE))[
+    one_step_ = net(net.make_pairs(e_[1:], f_[:-1])[None], torch.arange(len(e_) - 1, device=DEVICE))[
         0
     ]  # true features everywhere
     named = models.target.lm_head.forward(one_step_).argmax(-1).tolist()
@@ -749,7 +749,7 @@ e, f = look(written)
 n_prompt = len(e) - len(written)
 right = {"own features": [0] * 4, "true features": [0] * 4}
 starts = range(n_prompt, len(e) - 4)  # the newest token is at position `start_`
-one_step = net(net.pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]  # true features everywhere
+one_step = net(net.make_pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]  # true features everywhere
 choices = models.target.lm_head.forward(one_step).argmax(-1).tolist()  # after the pair that ends at position s + 1
 for start_ in starts:
     truth = written[start_ + 1 - n_prompt : start_ + 5 - n_prompt]

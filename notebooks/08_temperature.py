@@ -277,12 +277,12 @@ class Lenient(Verifier):
 
     def rule(self, v):
         """Return accept [N], stop [N+1] from the target's distributions v.p [N+1, V] after root and nodes."""
-        tree, p, u_stop = v.tree, v.p, v.u_bonus
+        tree, p, u_bonus = v.tree, v.p, v.u_bonus
         if not len(tree):
-            return AcceptanceDecision(accept=p.new_zeros(0), bonus=pick(p, u_stop))
-        before, q, x = p[tree.parents + 1], tree.q[tree.q_of[:-1]].to(p.dtype), tree.tokens[:, None]
+            return AcceptanceDecision(accept=p.new_zeros(0), bonus=pick(p, u_bonus))
+        before, q, x = p[tree.parents + 1], tree.q[tree.child_q_rows[:-1]].to(p.dtype), tree.tokens[:, None]
         accept = (before.gather(1, x) / (self.lenience * q.gather(1, x))).clamp(max=1)[:, 0]
-        return AcceptanceDecision(accept=accept, bonus=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_stop))
+        return AcceptanceDecision(accept=accept, bonus=pick(torch.cat([residual(p[:-1], q), p[-1:]]), u_bonus))
 
 
 # %% [markdown]
@@ -300,17 +300,17 @@ from workbench.methods.verifiers.typical import TypicalAcceptance
 def draw_tokens(verifier, n, seed):
     """Draw n tokens [n] that a verifier of the engine emits at one position with distributions p and q."""
     coin = torch.Generator().manual_seed(seed)
-    u_draft, u_test, u_stop = (torch.rand(n + 1, generator=coin, dtype=torch.float64) for _ in range(3))  # noqa: TID251
+    u_draft, u_test, u_bonus = (torch.rand(n + 1, generator=coin, dtype=torch.float64) for _ in range(3))  # noqa: TID251
     laws_q, laws_p = torch.tensor(q).expand(n, -1), torch.tensor(p).expand(n + 1, -1)
     tokens = pick(laws_q, u_draft[:n])
     tree = DraftTree(
         tokens, torch.arange(-1, n - 1), laws_q.gather(1, tokens[:, None])[:, 0].log(), Sampling.SAMPLED, n,
         q=laws_q, child_q_rows=torch.cat([torch.arange(n), torch.tensor([-1])]),
     )  # fmt: skip
-    v = Verification(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_stop)
+    v = Verification(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_bonus)
     ruling = verifier.rule(v)
-    accept = ruling.accept if verifier.draws(SamplingParams(temperature=1.0)) else (ruling.accept > 0).double()
-    return torch.where(u_test[:n] < accept, tokens, ruling.stop[:n])
+    accept = ruling.accept if verifier.needs_uniform(SamplingParams(temperature=1.0)) else (ruling.accept > 0).double()
+    return torch.where(u_test[:n] < accept, tokens, ruling.bonus[:n])
 
 
 def counts_of(verifier, n, seed=0):
@@ -385,7 +385,7 @@ def engine_counts(configured, runs):
         engine.submit(Request(list(TINY_PROMPT), configured, hot_law, max_new_tokens=2, seed=i, stop_at_eos=False))
         for i in range(runs)
     ]
-    while not engine.idle:
+    while not engine.is_idle:
         engine.step()
     return count_firsts([row.trace.token_ids for row in rows], 1)
 

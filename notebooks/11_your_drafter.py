@@ -185,24 +185,24 @@ class Successor(Drafter):
 
     order: int = param(2, ge=1, le=4, doc="longest context that is looked up, in tokens")
 
-    def init_state(self, row, models):
+    def init_state(self, sequence, models):
         memory = Memory(self.order)
         for text in TEXTS:
             memory.text = []
             memory.learn(text)
         memory.text = []
-        memory.learn(row.committed)
+        memory.learn(sequence.committed)
         return memory
 
-    def propose_one(self, row, plan):
-        memory, draft = row.state.drafter, []
+    def propose_one(self, sequence, plan):
+        memory, draft = sequence.state.drafter, []
         while len(draft) < plan.depth and (token := memory.guess(memory.text[-4:] + draft)) is not None:
             draft.append(token)
-        row.report.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
-        return DraftTree.chain(draft, source="my-successor", device=row.models.target.device)
+        sequence.report.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
+        return DraftTree.chain(draft, source="my-successor", device=sequence.models.target.device)
 
-    def observe(self, row, outcome):
-        row.state.drafter.learn(outcome.emitted)
+    def observe(self, sequence, feedback):
+        sequence.state.drafter.learn(feedback.emitted)
 
 
 register(Method(

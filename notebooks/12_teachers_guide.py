@@ -195,7 +195,7 @@ print(f"{'recording':20} {'τ':>5} {'accepted/tested':>16}  promise      what it
 for entry in entries:
     figures = entry["figures"]
     share = "–" if figures["acceptance_rate"] is None else f"{figures['acceptance_rate']:.0%}"
-    about = registry.get(entry["method"]).teaches
+    about = registry.get(entry["method"]).summary
     print(f"{entry['name']:20} {figures['tau']:5.2f} {share:>16}  {entry['promise']:11}  {about[:56]}")
 assert set(registry.names()) >= {entry["method"] for entry in entries}
 assert {trace.header.method for trace in traces.values()} >= {n for n in registry.names() if not n.startswith("my-")}

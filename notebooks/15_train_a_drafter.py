@@ -105,7 +105,7 @@ for i, source in zip(range(n_answers), itertools.cycle(sources), strict=False):
     prompt = wb.chat_prompt([{"role": "user", "content": next(source).prompt}])
     sampling = SamplingParams(temperature=float(i // len(NAMES) % 2))
     rows.append(engine.submit(Request(prompt, registry.get("autoregressive"), sampling, length, seed=i)))
-while not engine.idle:
+while not engine.is_idle:
     engine.step()
 texts = [(list(row.committed), row.prompt_length) for row in rows]
 print(f"{sum(len(ids) - n for ids, n in texts):,} tokens of answers; the first one:")
@@ -165,7 +165,7 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
 def places(net, some, own=0.0):
     """Return predicted and true features where an answer's token is predicted. `own`: share of predicted inputs."""
     batch = batch_of(some, embed)
-    features = batch.seen.features
+    features = batch.inputs.features
     if own:
         where = torch.from_numpy(chance.random(tuple(features.shape[:2])) < own).to(DEVICE)
         features = replace_with_predictions(net, batch, features, where)

@@ -247,12 +247,13 @@ def mark_on_demand_unless(kept: Container[str], values: Iterable[Any], name: Cal
 
 
 def representative_names() -> set[str]:
-    """Return the names of `of_each_kind` among the methods without images, with default parameters."""
+    """Return the names of `representative_methods` among the methods without images, with default parameters."""
     return {m.name for m in representative_methods(m.with_params() for m in text_methods())}
 
 
 def mark_non_representatives(names: abc.Sequence[str], methods: Iterable[ConfiguredMethod]) -> list[Any]:
-    """Return names of methods as parameters of a test; those outside `of_each_kind` get the mark `on_demand`."""
+    """Return names of methods as parameters of a test; those outside `representative_methods` get the mark
+    `on_demand`."""
     return mark_on_demand_unless({m.name for m in representative_methods(methods)}, names)
 
 

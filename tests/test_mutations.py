@@ -172,7 +172,7 @@ def test_a_check_runs_no_test_and_names_what_has_rotted(
 ) -> None:
     whole = MUTATIONS[0]
     rotten = dataclasses.replace(whole, name="rotten", **rot)
-    monkeypatch.setattr(mutate, "started", lambda *_: pytest.fail("a test was run"))
+    monkeypatch.setattr(mutate, "start_tests", lambda *_: pytest.fail("a test was run"))
     for there, words, code in (([whole], "1 of 1 apply", 0), ([whole, rotten], "1 of 2 apply", 2)):
         monkeypatch.setattr(mutate, "MUTATIONS", there)
         monkeypatch.setattr(sys, "argv", ["mutate.py", "--check"])
@@ -195,14 +195,14 @@ def of(name, change, *tests):
 
 copy = Path(sys.argv[1])
 whole = (copy / "workbench/toy.py").read_text()
-assert mutate.unbroken(copy, [of("unchanged", None)]) == ""
+assert mutate.run_unchanged(copy, [of("unchanged", None)]) == ""
 chosen = [
     of("caught", Compare(0, ">", "<")),
     of("missed", Compare(0, ">", ">=")),
     of("alone", Compare(0, ">", "<"), "tests/test_toy.py::test_other"),
     of("lost", Constant(0, 3, 4), "tests/test_nothing.py"),
 ]
-print(mutate.tried(chosen, [copy]))
+print(mutate.try_mutations(chosen, [copy]))
 assert (copy / "workbench/toy.py").read_text() == whole
 """
 

@@ -31,7 +31,7 @@ class Host(FakeWorkbench):
         self.broken: dict[str, Exception] = {}
 
     def start(self, prompt: Any, method: str = "", **asked: Any) -> FakeRun:
-        assert asked.pop("alone")
+        assert asked.pop("is_timed")
         self.asked.append({"prompt": prompt, "method": method, **asked})
         if method in self.broken and (method != "autoregressive" or prompt == "long"):
             raise self.broken[method]

@@ -25,7 +25,7 @@ def test_every_rule_answers_the_same_problems_and_right_ones_are_counted(monkeyp
     sums = [first, dataclasses.replace(first, answer="-99")]
     asked = list[str]()
     monkeypatch.setattr(BenchPrompt, "is_right", lambda self, text: bool(text) and self.answer != "-99")
-    monkeypatch.setattr(answers_suite, "answered", lambda: [*sums, *sums])
+    monkeypatch.setattr(answers_suite, "all_problems", lambda: [*sums, *sums])
     monkeypatch.setattr(answers_suite, "verifiers_of", lambda models: ["lossless", "lenient"])
     report = run_suite(models, Scale(2, 0.0, 24, 0), asked.append)
     assert asked == ["lossless: 2 problems", "lenient: 2 problems"]

@@ -129,7 +129,7 @@ def test_answers_and_gain_are_of_the_same_runs(monkeypatch: pytest.MonkeyPatch) 
         return [[[(first, tau)]], [[(second, other)]]]
 
     monkeypatch.setattr(TextLab, "_draws", draws)
-    monkeypatch.setattr(TextLab, "_asked", lambda lab: prompts)
+    monkeypatch.setattr(TextLab, "_select_prompts", lambda lab: prompts)
     monkeypatch.setattr(TextLab, "_text", lambda lab, rounds: rounds[0][0])
     monkeypatch.setattr(TextLab, "setting", property(lambda lab: "here"))
     monkeypatch.setattr(text_lab.metrics, "tau", lambda rounds: rounds[0][1])

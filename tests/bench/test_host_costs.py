@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {"contexts": (40, 80), "stores": (200,), "rounds": 3}
 
 
 def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostcosts, "WARM", 1)
+    monkeypatch.setattr(hostcosts, "WARM_UP_ROUNDS", 1)
     tokenizer, kept, told = model_helpers.byte_tokenizer(), list[Any](), list[str]()
     report = run_suite(tokenizer, None, lambda r: kept.append({**r, "rows": dict(r["rows"])}), told.append, **SMALL)
     assert told == list(report["rows"]) == [*(f"{name} at {n}" for name in NAMES for n in (40, 80)), "rest in 200"]

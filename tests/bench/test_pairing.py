@@ -57,8 +57,8 @@ class Device:
         self.busy: list[bool] = []
         self.forgotten, self.reason = 0, "length"
 
-    def start(self, prompt: Any, method: str, *, alone: bool, max_new_tokens: int, **asked: Any) -> FakeRun:
-        self.is_timed.append(alone)
+    def start(self, prompt: Any, method: str, *, is_timed: bool, max_new_tokens: int, **asked: Any) -> FakeRun:
+        self.is_timed.append(is_timed)
         self.started.append((method, asked["params"], max_new_tokens))
         n = sum(m == method for m, _, _ in self.started)
         made = FakeRun(self.seconds(method, n), max_new_tokens)

@@ -155,7 +155,7 @@ def test_methods_that_do_not_fit_the_time_are_left_out_by_name(
     models: Models, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warm-up takes 1 s; a pass over the prompts 8.1 s of all four, and 4.2 s without the slowest."""
-    monkeypatch.setattr(candidate_runs, "FEWEST", 1)
+    monkeypatch.setattr(candidate_runs, "MIN_CONTENDERS", 1)
     found = ask(models, clock, 6.0)
     assert found.unreached == ["token-recycling"]
     assert "It did not suffice for 1 method: token-recycling." in found.limits

@@ -208,6 +208,6 @@ def test_heads_of_a_published_model_are_put_to_the_test_on_it_where_it_is_here(m
     from workbench.service import inventory
 
     for state, wanted in ((inventory.AT_FIRST_USE, [("smollm2", "smollm2-drafter")]), (inventory.TO_FETCH, [])):
-        monkeypatch.setattr(inventory, "state", lambda model, state=state: state)
+        monkeypatch.setattr(inventory, "availability", lambda model, state=state: state)
         pairs = _bundled_pairs(registry.get("eagle-2"))
         assert pairs == [("text-target", "text-drafter"), ("vision-target", "vision-drafter"), *wanted]

@@ -46,7 +46,7 @@ def test_ctrl_c_within_a_command_is_said_in_words_and_in_json(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["workbench.cli.methods"], "described", interrupt)
+    monkeypatch.setattr(sys.modules["workbench.cli.methods"], "describe_methods", interrupt)
     result = workbench("methods")
     assert (result.status, result.out, result.err) == (130, "", "error: Interrupted.\n")
     result = workbench("methods", "--json")

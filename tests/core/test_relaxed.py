@@ -200,7 +200,7 @@ def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monk
     )
     assert near.of(torch.tensor([3, 1, 2, 1]), 1).tolist() == [[2], [0], [1], [0]]
     assert asked == [[1]]
-    monkeypatch.setattr("workbench.methods.verifiers.nearest.DEFAULT_BATCH_SIZE", 7)
+    monkeypatch.setattr("workbench.methods.verifiers.nearest.ROWS", 7)
     weight = torch.randn(50, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(torch.bfloat16)
     cosine = torch.nn.functional.cosine_similarity(weight.double()[:, None], weight.double()[None], dim=2)
     wanted = cosine.fill_diagonal_(-1).topk(5).indices

@@ -72,7 +72,7 @@ def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeyp
     with monkeypatch.context() as patch:
         simulate_remote_device(patch)
         wanted = run_verifier(case, tree, logits)
-    monkeypatch.setattr(sampling, "PIECE", rows * V)
+    monkeypatch.setattr(sampling, "CHUNK_ENTRIES", rows * V)
     assert len(list(iter_sibling_groups(tree, logits))) > 1
     found = run_verifier(case, tree, logits)
     assert found.bonus.tolist() == wanted.bonus.tolist()
@@ -241,7 +241,7 @@ def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pyte
     assert len(wide) == 5
     for mine, wanted in zip(figures(p, q, logits), wide, strict=True):
         torch.testing.assert_close(mine.double(), wanted, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(relaxed, "price_of_keeping", None)
+    monkeypatch.setattr(relaxed, "threshold_rule_error", None)
     assert figures(p, q, logits), "it is the compiled ones that were asked"
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert not rejection.supports_distributions(p, q)
@@ -262,7 +262,7 @@ def test_lazy_values_are_computed_once_and_in_batches() -> None:
 def test_chunked_probs_and_entropy_equal_those_of_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = 4 * torch.randn(5, V, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     logits[:, 3] = -torch.inf
-    monkeypatch.setattr(sampling, "PIECE", 2 * V)
+    monkeypatch.setattr(sampling, "CHUNK_ENTRIES", 2 * V)
     for warm in (TEMPERATURE_ONE, replace(TEMPERATURE_ONE, temperature=0.7, top_k=9, min_p=0.05, top_p=0.9)):
         p = to_probs(logits, warm)
         assert p.tolist() == [to_probs(row[None], warm)[0].tolist() for row in logits]

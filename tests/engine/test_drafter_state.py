@@ -122,7 +122,7 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
     assert first.final_drafter_state is not None
     fresh, warm = (
         run_to_end(models, method, n=12),
-        run_to_end(models, method, n=12, memory=first.final_drafter_state.data),
+        run_to_end(models, method, n=12, drafter_state=first.final_drafter_state.data),
     )
     assert warm.status == FINISHED
     assert fresh.trace is not None
@@ -171,13 +171,13 @@ def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: st
     its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
     first = run_to_end(models, method, params=its)
     assert first.final_drafter_state is not None
-    row = run_to_end(models, method, memory=first.final_drafter_state.data, params=mine)
+    row = run_to_end(models, method, drafter_state=first.final_drafter_state.data, params=mine)
     assert row.status == FINISHED
     assert row.trace is not None
     assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert row.final_drafter_state is not None
     assert row.final_drafter_state.data is not None
-    assert run_to_end(models, method, memory=row.final_drafter_state.data, params=its).status == FINISHED
+    assert run_to_end(models, method, drafter_state=row.final_drafter_state.data, params=its).status == FINISHED
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
@@ -217,13 +217,13 @@ def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models
         state_actions.load(row, data)
     other = model_helpers.make_models("llama", noise=None, device=device)
     other.target_name = "another"
-    failed = run_to_end(other, "suffix", memory=data)
+    failed = run_to_end(other, "suffix", drafter_state=data)
     assert failed.status == ERROR
     assert isinstance(failed.error, TokenizerMismatchError)
     assert "saved for tiny-llama" in str(failed.error)
     other.tokenizer = model_helpers.letter_tokenizer(40)
     other.shared.pop("tokenizer hash")
-    failed = run_to_end(other, "suffix", memory=data)
+    failed = run_to_end(other, "suffix", drafter_state=data)
     assert "tokenizer of tiny-llama" in str(failed.error)
     assert engine.running == [row], "the run goes on"
 

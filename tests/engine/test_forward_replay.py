@@ -238,7 +238,7 @@ def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> 
     for out, logits, hidden, tap in found:
         assert torch.equal(out.logits, logits)
         assert torch.equal(out.hidden, hidden)
-        assert torch.equal(out.taps[0], tap)
+        assert torch.equal(out.layer_states[0], tap)
     assert torch.allclose(found[0][1], found[1][1], atol=1e-12)
     assert not torch.equal(found[2][1], found[3][1])
     target.close(slot)

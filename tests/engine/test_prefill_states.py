@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import model_helpers
@@ -27,9 +26,9 @@ READERS = [
 PROMPT = model_helpers.random_prompt(23)
 
 
-@pytest.fixture
-def models(tmp_path: Path, device: str) -> Models:
-    return model_helpers.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    return model_helpers.make_models("llama", noise=None, device=device, heads=tmp_path_factory.mktemp("heads"))
 
 
 def submit(models: Models, method: str) -> tuple[Engine, Sequence]:
@@ -51,7 +50,7 @@ def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monke
     monkeypatch.setattr(Runner, "forward", counted)
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
     if not lean:
-        models.target._lean = None
+        monkeypatch.setattr(models.target, "_lean", None)
     engine, row = submit(models, method)
     while not row.is_open and not engine.is_idle:
         engine.step()
@@ -78,7 +77,7 @@ def test_prefill_states_equal_those_of_a_second_prefill(
 ) -> None:
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
     if not lean:
-        models.target._lean = None
+        monkeypatch.setattr(models.target, "_lean", None)
     found = []
     drafter = type(registry.get(method).drafter)
     prime = drafter.init_state
@@ -120,4 +119,4 @@ def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:
     object.__setattr__(row.configured_method.drafter, "init_state", primed)
     while not row.is_open and not engine.is_idle:
         engine.step()
-    assert [set(states.streams) for states in asked] == [{1}]
+    assert [set(states.layer_states) for states in asked] == [{1}]

@@ -142,7 +142,7 @@ def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
 
 def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or SelfTestResult())
+    monkeypatch.setattr(admission, "run_self_test", lambda runner: asked.append(runner) or SelfTestResult())
     load_models(str(folder), None, device="cpu")
     load_models(str(folder), None, device="cpu")
     assert len(asked) == 1
@@ -178,7 +178,7 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, asked = tiny("llama"), []
-    monkeypatch.setattr(admission, "standing", lambda runner: asked.append(runner) or SelfTestResult())
+    monkeypatch.setattr(admission, "run_self_test", lambda runner: asked.append(runner) or SelfTestResult())
     for _ in range(2):
         admission.admit(Runner(model), "Mine")
     assert len(asked) == 1

@@ -105,7 +105,7 @@ def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(mo
         assert row.state.verifier.primed_at == len(prompt)
         for v in row.state.verifier.rulings:
             assert v.committed == row.committed[: len(v.committed)]
-            assert set(v.taps) == {FIRST, models.target.n_layers - 1}
+            assert set(v.layer_states) == {FIRST, models.target.n_layers - 1}
             assert v.hidden is not None
             parents, tokens = v.tree.parents.tolist(), v.tree.tokens.tolist()
             path: dict[int, list[int]] = {-1: []}
@@ -115,7 +115,7 @@ def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(mo
                 logits, hidden, taps = fresh(models, [*v.committed, *path[node]])
                 torch.testing.assert_close(v.logits[node + 1], logits.to(v.logits))
                 torch.testing.assert_close(v.hidden[node + 1], hidden)
-                torch.testing.assert_close(v.taps[FIRST][node + 1], taps[FIRST])
+                torch.testing.assert_close(v.layer_states[FIRST][node + 1], taps[FIRST])
                 checked += 1
     assert checked > 6
     for row in (*rows, plain):
@@ -130,7 +130,7 @@ def test_verifier_observes_every_round_and_is_primed_again_after_a_switch(models
         engine.step()
     first = row.state.verifier
     assert [t for o in first.outcomes for t in o.emitted] == row.committed[len(PROMPTS[0]) :]
-    assert [len(o.taps[FIRST]) for o in first.outcomes] == [len(v.tree) + 1 for v in first.rulings]
+    assert [len(o.layer_states[FIRST]) for o in first.outcomes] == [len(v.tree) + 1 for v in first.rulings]
     row.change(params={"depth": 2})  # of the drafter: the verifier goes on
     engine.step()
     assert row.state.verifier is first
@@ -148,7 +148,7 @@ def test_drafter_observes_the_hidden_states_it_requested(models: Models) -> None
 
     @dataclass(frozen=True)
     class Curious(TopKTree):
-        def taps(self, models: Models) -> Collection[int]:
+        def captured_layers(self, models: Models) -> Collection[int]:
             return (FIRST,)
 
         def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
@@ -165,7 +165,7 @@ def test_drafter_observes_the_hidden_states_it_requested(models: Models) -> None
 def test_a_layer_that_is_none_ends_the_run_that_asked_for_it_and_no_other(models: Models) -> None:
     @dataclass(frozen=True)
     class Beyond(Lossless):
-        def taps(self, models: Models) -> Collection[int]:
+        def captured_layers(self, models: Models) -> Collection[int]:
             return (models.target.n_layers,)
 
     engine = Engine(models, record=False)

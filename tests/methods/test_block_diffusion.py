@@ -226,15 +226,15 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
     def kept(state: Any) -> list[Tensor]:
         with torch.inference_mode():
-            state.read()
-            assert all(entries.used == entries.stable == state.place for entries in state.entries)
-            return [torch.stack(entries.put(entries.reserve(0)[0][:, :, :, :0])) for entries in state.entries]
+            state.catch_up()
+            assert all(cache.n_used == cache.n_stable == state.position for cache in state.kv_caches)
+            return [torch.stack(cache.append(cache.reserve(0)[0][:, :, :, :0])) for cache in state.kv_caches]
 
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         for mine, fresh in zip(kept(row.state.drafter), kept(row.drafter.init_state(row, models)), strict=True):
             torch.testing.assert_close(mine, fresh, rtol=0, atol=1e-10)
-        assert row.state.drafter.place == len(row.committed) - 1
+        assert row.state.drafter.position == len(row.committed) - 1
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 
@@ -284,7 +284,7 @@ def test_sizes_that_cannot_be_are_refused() -> None:
             BlockNet(D, HEADS, FFN, taps)
     net = registry.heads()[NAME].build(D, {"heads": 3, "ffn": 8, "head_size": 2, "block": 5, "layers": 3, "rows": 32})
     assert BlockNet.of(net.config()).sizes == net.sizes
-    assert (net.block, len(net.layers), net.each[0].head_size) == (5, 3, 2)
+    assert (net.block, len(net.layers), net.decoder_layers[0].head_size) == (5, 3, 2)
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])

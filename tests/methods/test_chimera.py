@@ -164,10 +164,10 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            row.state.drafter.read(row)
+            row.state.drafter.catch_up(row)
             fresh = row.drafter.init_state(row, models)
-        mine, theirs = row.state.drafter.entries[0], fresh.entries[0]
-        assert mine.used == mine.stable == theirs.used == len(row.committed) - 1
+        mine, theirs = row.state.drafter.kv_caches[0], fresh.kv_caches[0]
+        assert mine.n_used == mine.n_stable == theirs.n_used == len(row.committed) - 1
         torch.testing.assert_close(
             mine._buffer[:, :, :, : mine.used], theirs._buffer[:, :, :, : mine.used], rtol=0, atol=1e-10
         )

@@ -80,7 +80,7 @@ def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> Non
         mine = draft.state.net
         with torch.inference_mode():
             told = mine.project(embed(torch.tensor(draft.committed[1:])))
-            begun = mine.over(features(models, draft.committed)[None], told[None])[0, -1:]
+            begun = mine.head_inputs(features(models, draft.committed)[None], told[None])[0, -1:]
             for node, token, path in draft.nodes():
                 state, guess = mine.begin(begun, told[-1:])
                 for before in path:
@@ -137,8 +137,8 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(kind: str, tmp_p
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            mine, fresh = row.state.drafter.read(row), row.drafter.init_state(row, models)
+            mine, fresh = row.state.drafter.catch_up(row), row.drafter.init_state(row, models)
         torch.testing.assert_close(mine, fresh.newest, rtol=0, atol=1e-10)
-        assert {e.used for e in (*row.state.drafter.entries, *fresh.entries)} == {len(row.committed) - 1}
+        assert {e.n_used for e in (*row.state.drafter.kv_caches, *fresh.kv_caches)} == {len(row.committed) - 1}
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"

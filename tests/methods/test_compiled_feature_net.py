@@ -148,7 +148,7 @@ def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
         row = engine.submit(Request(prompt, registry.get(name.strip()), max_new_tokens=40))
         while row.state is None:
             engine.step()
-        assert row.state.drafter.shared_copy is not None
+        assert row.state.drafter.compiled_net is not None
         while not engine.is_idle:
             engine.step()
         assert row.trace is not None

@@ -48,8 +48,8 @@ Kept = Callable[[int, int], int]
 def bare_row() -> Sequence:
     """A row of no request, with what policies read."""
     row: Any = Sequence.__new__(Sequence)
-    row.trace, row.report, row.state, row.models = SimpleNamespace(decoder_params=[]), RoundReport(), DraftState(), None
-    row.configured = SimpleNamespace(drafter=NGram(1), verifier=None, tree_builder=None)
+    row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
+    row.configured_method = SimpleNamespace(drafter=NGram(1), verifier=None, tree_builder=None)
     return row
 
 
@@ -74,7 +74,7 @@ class Run:
         """So many rounds more."""
         for i in range(len(self.depths), len(self.depths) + rounds):
             depth = self.policy.plan(self.row, self.state).depth
-            drafted = depth if depth and self.capabilities(i) else 0
+            drafted = depth if depth and self.offers(i) else 0
             kept = min(self.kept(i, drafted), drafted)
             seconds = self.cost(drafted) + (self.idle_s if depth and not drafted else 0.0)
             path = tuple(range(kept))
@@ -190,7 +190,7 @@ def test_looking_for_what_is_not_there_costs_a_look_and_what_is_found_is_drafted
 def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
     run = Run(Planned(), lambda k: 1 + 0.3 * k, chains(0.0)).go(200)
     assert run.state[0].acceptance < 0.2
-    run.row.configured.drafter = NGram(2)
+    run.row.configured_method.drafter = NGram(2)
     run.go(1)
     assert run.state[0].acceptance == pytest.approx(0.7)
 
@@ -230,7 +230,7 @@ def test_the_bandits_reward_is_all_tokens_over_all_seconds() -> None:
 def test_the_bandit_believes_nothing_of_another_drafter() -> None:
     run = Run(Bandit(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
     assert run.depths[-20:].count(4) < 10
-    run.row.configured.drafter = NGram(2)
+    run.row.configured_method.drafter = NGram(2)
     assert run.go(5).depths[-5:] == [4, 3, 2, 1, 0], "all is played anew"
 
 
@@ -286,7 +286,7 @@ def test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself() -> None:
 
 def test_buckets_believe_nothing_of_another_drafter_and_forget() -> None:
     run = Run(Buckets(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
-    run.row.configured.drafter = NGram(2)
+    run.row.configured_method.drafter = NGram(2)
     assert run.go(3).depths[-3:] == [4, 2, 1], "all is played anew"
     swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
     run = Run(Buckets(remembered=60), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)

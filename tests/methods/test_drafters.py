@@ -304,7 +304,7 @@ def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
         row = engine.submit(Request(prompt, dataclasses.replace(method, drafter=NoUpdates(prompt=reads))))
         while not row.is_open:
             engine.step()
-        assert row.state.drafter.seen.nonzero()[0].tolist() == known
+        assert row.state.drafter.n_verified.nonzero()[0].tolist() == known
         logits = models.target.model(torch.tensor([prompt])).logits[0]
         for at, token in enumerate(known):
             assert row.state.drafter.table[token].tolist() == logits[at].topk(RANKS).indices.tolist()
@@ -317,7 +317,7 @@ class PartialUpdates(TokenRecycling):
     shifted: ClassVar[bool] = False
 
     def observe(self, row: Sequence, outcome: RoundFeedback) -> None:
-        if self.with_weight_noise:
+        if self.shifted:
             tokens, top = [*outcome.tokens, outcome.root], outcome.top_tokens
         else:
             path = [-1, *outcome.result.path]

@@ -278,7 +278,7 @@ def test_hydra_heads_read_the_newest_token_and_the_path(name: str, models: Model
     for draft in drafts(models, name, SamplingParams(), depth=3, nodes=12):
         net, embed = draft.state.net, models.target.embed
         with torch.inference_mode():
-            newest = net.over(features(models, draft.committed)[None])[0, -1:]
+            newest = net.head_inputs(features(models, draft.committed)[None])[0, -1:]
             for node, token, path in draft.nodes():
                 since = torch.tensor([draft.committed[-1], *path])
                 state = net(newest, net.project(embed(since)).flatten()[None], len(path))
@@ -311,8 +311,8 @@ def test_all_levels_of_a_parallel_draft_are_one_pass_over_the_text_and_masks(mod
         net, tree, committed = draft.state.net, draft.tree, draft.committed
         with torch.inference_mode():
             known = features(models, committed)[None]
-            pairs = net.pairs(models.target.embed(torch.tensor(committed[1:]))[None], known)
-            masks = net.pairs(net.mask.expand(1, 3, -1), known[:, -1:].expand(-1, 3, -1))
+            pairs = net.make_pairs(models.target.embed(torch.tensor(committed[1:]))[None], known)
+            masks = net.make_pairs(net.mask.expand(1, 3, -1), known[:, -1:].expand(-1, 3, -1))
             states = net(torch.cat([pairs, masks], 1), torch.arange(len(committed) + 2))[0, -4:]
             distributions = models.target.lm_head(net.after(states)).softmax(-1)
         assert tree.score is not None
@@ -353,7 +353,7 @@ def naive(models: Models, net: Any, committed: list[int], path: list[int]) -> Te
     with torch.inference_mode():
         known, tokens = net.combine_hidden_states(read_by(net, models, committed)), list(committed[1:])
         for _ in range(len(path) // net.ahead + 1):
-            pairs = net.pairs(embed(torch.tensor(tokens)), known)[None]
+            pairs = net.make_pairs(embed(torch.tensor(tokens)), known)[None]
             state = net(pairs, torch.arange(len(tokens)))[0, -1]
             block = net.futures(state)  # [ahead, D]
             distributions = (net.logits(block) if hasattr(net, "logits") else head(net.lm_head_input(block))).softmax(

@@ -104,7 +104,7 @@ def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
     small = next(rounds(models, PROMPT, share=0.25)).state.drafter.kept
     row = next(rounds(models, PROMPT, share=0.25, big=2))
     left = max(small)
-    assert row.state.drafter.kept == [left if share == left else 1.0 for share in small]
+    assert row.state.drafter.retained_shares == [left if share == left else 1.0 for share in small]
     assert [len(columns) for columns in kept_columns(row)] == [
         WIDTH // 4 if share == left else WIDTH for share in small
     ]

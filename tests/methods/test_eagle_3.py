@@ -82,9 +82,9 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_p
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            mine, fresh = row.state.drafter.newest(), row.drafter.init_state(row, models)
+            mine, fresh = row.state.drafter.catch_up(), row.drafter.init_state(row, models)
         torch.testing.assert_close(mine, fresh.guess, rtol=0, atol=1e-10)
-        assert row.state.drafter.place == fresh.place == len(row.committed) - 1
+        assert row.state.drafter.position == fresh.position == len(row.committed) - 1
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 

@@ -357,7 +357,7 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
     found = lesson.asked(None)
     assert sorted(torch.cat([at for at, _ in found]).tolist()) == wanted
     assert lesson.shares == [1 / block] * block
-    pairs = lesson.net.pairs(lesson.batch.embeds[:, 1:], lesson.batch.features[:, :-1])
+    pairs = lesson.net.make_pairs(lesson.batch.embeds[:, 1:], lesson.batch.features[:, :-1])
     whole = lesson.net(pairs, torch.arange(23))
     for place, (at, states) in enumerate(found):
         assert ((23 - 1 - (at[:, 1] - block)) % block == block - 1 - place).all(), "blocks end with the text"
@@ -367,9 +367,9 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
 def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The true pair a block ahead enters where a block begins; its law is left out, its neighbours' change."""
     lesson, read, told = TrainingStub(monkeypatch), list[Tensor](), list[Tensor]()
-    pairs, some = lesson.net.pairs, sample_glanced
-    monkeypatch.setattr(lesson.net, "pairs", lambda *x: read.append(torch.cat(x, -1)) or pairs(*x))
-    monkeypatch.setattr(falcon, "shown", lambda *x: told.append(some(*x)) or told[-1])
+    pairs, some = lesson.net.make_pairs, sample_glanced
+    monkeypatch.setattr(lesson.net, "make_pairs", lambda *x: read.append(torch.cat(x, -1)) or pairs(*x))
+    monkeypatch.setattr(falcon, "sample_glanced", lambda *x: told.append(some(*x)) or told[-1])
     found = lesson.asked(torch.Generator().manual_seed(0))
     (before, behind), (is_shown,), n = read, told, read[0].shape[1]
     assert is_shown.sum(1).tolist() == [4, 4, 0], "0.45 of the beginnings: untrained, it guesses next to nothing right"
@@ -384,7 +384,7 @@ def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: p
 def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """λ falls from 0.45 to 0.10 on a line; with 0 a text is read once."""
     lesson, shares = TrainingStub(monkeypatch), list[float]()
-    monkeypatch.setattr(falcon, "shown", lambda *x: shares.append(x[2]) or sample_glanced(*x))
+    monkeypatch.setattr(falcon, "sample_glanced", lambda *x: shares.append(x[2]) or sample_glanced(*x))
     for progress in (0.0, 0.5, 1.0):
         lesson.on_progress(progress)
         lesson.asked(torch.Generator().manual_seed(0))

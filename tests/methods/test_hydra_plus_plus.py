@@ -88,9 +88,9 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
         with torch.inference_mode():
-            mine, fresh = row.state.drafter.read(row), row.drafter.init_state(row, models)
+            mine, fresh = row.state.drafter.catch_up(row), row.drafter.init_state(row, models)
         torch.testing.assert_close(mine, fresh.newest, rtol=0, atol=1e-10)
-        assert row.state.drafter.entries[0].used == fresh.entries[0].used == len(row.committed) - 1
+        assert row.state.drafter.kv_caches[0].n_used == fresh.kv_caches[0].n_used == len(row.committed) - 1
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"
 

@@ -40,7 +40,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(models: Models, 
     lengths = set()
     for committed in model_helpers.run_rounds(engine, row):
         lengths.add(committed)
-        mine, place = committed_entries(row.state.drafter).clone(), row.state.drafter.place
+        mine, place = committed_entries(row.state.drafter).clone(), row.state.drafter.position
         assert len(row.committed) - 1 - place in (0, 1), "only the last token of a draft accepted whole is read late"
         fresh = row.drafter.init_state(row, models)
         torch.testing.assert_close(mine, committed_entries(fresh)[:, :, : mine.shape[2]], rtol=0, atol=1e-12)
@@ -54,16 +54,16 @@ def test_a_draft_accepted_whole_is_read_to_its_end_in_the_next_round(
     """Guesses are the target's own: each round ends with a token whose exit state nobody computed while drafting."""
     target = models.target
 
-    def all_of_it(self: ExitAdapter, x: Tensor, places: Tensor, entries: object = None) -> Tensor:
-        entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))  # type: ignore[attr-defined]
+    def all_of_it(self: ExitAdapter, x: Tensor, positions: Tensor, kv_cache: object = None) -> Tensor:
+        kv_cache.append(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))  # type: ignore[attr-defined]
         text = [*PROMPT, *model_helpers.hf_greedy(target.model, PROMPT, 40)]
         with torch.inference_mode():
             read = target.model.model(
                 torch.tensor([text], device=target.device), use_cache=False, output_hidden_states=True
             )
-        seen.extend(places.tolist())
-        assert torch.allclose(x[0], read.hidden_states[1][0, places], atol=1e-9)
-        return read.last_hidden_state[:, places]
+        seen.extend(positions.tolist())
+        assert torch.allclose(x[0], read.hidden_states[1][0, positions], atol=1e-9)
+        return read.last_hidden_state[:, positions]
 
     seen: list[int] = []
     monkeypatch.setattr(ExitAdapter, "forward", all_of_it)

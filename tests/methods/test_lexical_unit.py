@@ -52,7 +52,7 @@ def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
     ends = set[int]()
     for row in run(models, 40, SamplingParams(temperature)):
         wanted = placeholder_logits(models, row.committed, row.state.drafter.blank, 3)
-        torch.testing.assert_close(row.state.drafter.said, wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(row.state.drafter.logits, wanted, rtol=0, atol=1e-10)
         ends.add(len(row.trace.rounds[-1].path))
         drawn = row.trace.rounds[-1].signals
         sure = [drawn[f"how sure of what comes [placeholder, {j}]"] for j in (1, 2, 3)]

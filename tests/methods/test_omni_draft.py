@@ -120,9 +120,9 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(shuffled_models: Mo
         engine.step()
         if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
-        state, runner = row.state.drafter, row.state.drafter.writer.runner
+        state, runner = row.state.drafter, row.state.drafter.draft_model.runner
         rewound += len(row.trace.rounds[-1].emitted) < 5
-        text = state.read(row)
+        text = state.tokenise_committed(row)
         state.catch_up(row)
         assert state.cached_ids == text[:-1]
         said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]

@@ -194,7 +194,7 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(degr
     assert row.state.drafter is mine
     shown = state_actions.inspect_state(row, engine.token_text)
     assert shown["kind"] == NAME
-    assert shown["entries"] == row.state.drafter.study.trainable.n_steps >= 3
+    assert shown["entries"] == row.state.drafter.training.trainable.n_steps >= 3
     assert shown["top"], "layers that moved"
     saved = state_actions.save(row)
     while not engine.is_idle:
@@ -216,14 +216,14 @@ def test_each_drafter_has_its_own_online_training(degraded_models: Models, shuff
     row = engine.submit(Request("The king had a son", method, max_new_tokens=40, stop_at_eos=False))
     for _ in range(6):
         engine.step()
-    first = row.state.drafter.study.trainable
+    first = row.state.drafter.training.trainable
     assert first.n_steps
     other = dataclasses.replace(degraded_models, other_vocabulary_drafter=shuffled_models.other_vocabulary_drafter)
     row.change(models=other)
     while row.trace is None or not row.trace.rounds[-1].changes:
         engine.step()
-    assert row.state.drafter.study.trainable is not first
-    assert row.state.drafter.study.trainable.runner is other.draft_model
+    assert row.state.drafter.training.trainable is not first
+    assert row.state.drafter.training.trainable.runner is other.draft_model
     while not engine.is_idle:
         engine.step()
     assert degraded_models.other_vocabulary_drafter is not None
@@ -266,7 +266,7 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(shuffled_models: Mo
         state = row.state.drafter
         stopped += row.trace.rounds[-1].signals["tokens written"] < 4
         assert state.slot.scratch == 0, "nothing half read is left"
-        text = state.read(row)
+        text = state.tokenise_committed(row)
         state.catch_up(row)
         assert state.cached_ids == text[:-1]
         assert state.slot.length == len(text) - 1

@@ -64,7 +64,7 @@ def test_training_step_uses_the_right_positions_and_target_probs(
         lessons.append((list(tokens), start, list(at), distributions.clone()))
         return 0.0
 
-    monkeypatch.setattr(TrainableLayers, "learn", noted)
+    monkeypatch.setattr(TrainableLayers, "distil_step", noted)
     row = run_to_end(models, places=places, every=1, reads=24)
     assert row.trace is not None
     learnt = set()

@@ -118,7 +118,7 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
     for committed in model_helpers.run_rounds(engine, row):
-        assert row.state.drafter.entries.used == row.state.drafter.entries.stable, "no mask leaves an entry"
+        assert row.state.drafter.kv_cache.n_used == row.state.drafter.kv_cache.n_stable, "no mask leaves an entry"
         assert committed
         found.append(ran)
         ran = 0

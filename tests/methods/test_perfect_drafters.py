@@ -133,29 +133,29 @@ def test_perfect_heads_are_accepted_to_the_end(name: str, models: Models, monkey
         ids = torch.tensor(knows.text, device=hidden.device)[wanted.clamp_max(len(knows.text) - 1)]
         return 9.0 * torch.nn.functional.one_hot(ids, knows.vocabulary).double()
 
-    def layer(self: FeatureNet, x: Tensor, places: Tensor, mask: Any = None, entries: Any = None) -> Tensor:
-        if entries is not None:
-            entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
-        return knows.after(places, 1).unsqueeze(0)
+    def layer(self: FeatureNet, x: Tensor, positions: Tensor, mask: Any = None, kv_cache: Any = None) -> Tensor:
+        if kv_cache is not None:
+            kv_cache.append(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
+        return knows.after(positions, 1).unsqueeze(0)
 
-    def ahead(self: FalconNet, x: Tensor, places: Tensor, mask: Any = None, entries: Any = None) -> Tensor:
-        layer(self, x, places, mask, entries)
-        return knows.after(places, self.block).unsqueeze(0)
+    def ahead(self: FalconNet, x: Tensor, positions: Tensor, mask: Any = None, kv_cache: Any = None) -> Tensor:
+        layer(self, x, positions, mask, kv_cache)
+        return knows.after(positions, self.block).unsqueeze(0)
 
     def futures(self: FlashNet, state: Tensor) -> Tensor:
         here = knows.places(state)
         return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
 
-    def adapter(self: ExitAdapter, x: Tensor, places: Tensor, entries: Any = None) -> Tensor:
-        if entries is not None:
-            entries.put(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
+    def adapter(self: ExitAdapter, x: Tensor, positions: Tensor, kv_cache: Any = None) -> Tensor:
+        if kv_cache is not None:
+            kv_cache.append(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
         here = knows.places(x[0], knows.exits)
-        return knows.features[torch.where(here == places, here, 0)].unsqueeze(0)
+        return knows.features[torch.where(here == positions, here, 0)].unsqueeze(0)
 
-    def block(self: BlockNet, x: Tensor, places: Tensor, behind: Any, mask: Any = None) -> Tensor:
-        return knows.after(places, -1).unsqueeze(0)
+    def block(self: BlockNet, x: Tensor, positions: Tensor, text_kv: Any, mask: Any = None) -> Tensor:
+        return knows.after(positions, -1).unsqueeze(0)
 
-    monkeypatch.setattr(MedusaState, "guess", medusa)
+    monkeypatch.setattr(MedusaState, "head_logits", medusa)
     monkeypatch.setattr(BlockNet, "forward", block)
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)

@@ -338,7 +338,7 @@ MARK = 1 << 40
 class DrawRecorder:
     """Records the distributions that a verifier's rule passes to `pick`, in any number of calls.
 
-    While a rule is traced, `pick` returns for each row a mark in place of a token. A mark in `AcceptanceDecision.stop`
+    While a rule is traced, `pick` returns for each row a mark in place of a token. A mark in `AcceptanceDecision.bonus`
     identifies the distribution of the token emitted there. A rule may therefore only emit a drawn token and must not
     use it otherwise; this is checked by a second call with real tokens.
     """

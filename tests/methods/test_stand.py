@@ -106,7 +106,7 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
     assert set(row.state.drafter._entries) == set(wanted)
     assert any(len(r.path) for r in row.trace.rounds)
     for context, probs in wanted.items():
-        entry = row.state.drafter.behind(context)[1]
+        entry = row.state.drafter.lookup(context)[1]
         found = torch.zeros(6, dtype=torch.float64)
         found[list(entry.tokens)] = torch.tensor(entry.probs, dtype=torch.float64)
         assert torch.allclose(found, probs, atol=1e-6)

@@ -93,15 +93,15 @@ def row_of(models: Models, text: list[int], **params: object) -> Sequence:
 
 def test_each_place_counts_once_and_what_was_rejected_not_at_all(models: Models) -> None:
     row = row_of(models, [1, 2, 3, 1, 2, 3], rate=0.0)
-    assert row.state.drafter.row((1, 2)) == pytest.approx({3: 0.08})
+    assert row.state.drafter.successors((1, 2)) == pytest.approx({3: 0.08})
     row.committed += [1, 5]
     outcome = RoundFeedback(
         [1, 2], [-1, 0], VerificationResult((0,), 5, True, (), {}), [1, 5], 3, [[1], [5], [9]], Plan(2)
     )
     row.drafter.observe(row, outcome)
-    assert row.state.drafter.row((2, 3)) == pytest.approx({1: 0.08})
-    assert row.state.drafter.row((3, 1)) == pytest.approx({2: 0.04, 5: 0.04})
-    assert row.state.drafter.row((1, 2)) == pytest.approx({3: 0.08}), "2 was rejected"
+    assert row.state.drafter.successors((2, 3)) == pytest.approx({1: 0.08})
+    assert row.state.drafter.successors((3, 1)) == pytest.approx({2: 0.04, 5: 0.04})
+    assert row.state.drafter.successors((1, 2)) == pytest.approx({3: 0.08}), "2 was rejected"
 
 
 def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Models) -> None:
@@ -112,9 +112,9 @@ def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Mode
         [7, 8], [-1, 0], VerificationResult((), 4, True, (), {}), [4], 3, top, Plan(2), top_probs=chances
     )
     row.drafter.observe(row, outcome)
-    assert row.state.drafter.row((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
-    assert row.state.drafter.row((3, 7)) == pytest.approx({5: 0.4, 9: 0.1})
-    assert row.state.drafter.row((7, 8)) == pytest.approx({6: 0.25, 9: 0.25})
+    assert row.state.drafter.successors((2, 3)) == pytest.approx({4: 0.3, 9: 0.2})
+    assert row.state.drafter.successors((3, 7)) == pytest.approx({5: 0.4, 9: 0.1})
+    assert row.state.drafter.successors((7, 8)) == pytest.approx({6: 0.25, 9: 0.25})
 
 
 # -- search -----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class Soak:
         self.process = psutil.Process() if url is None else _process_at(url)
         self.ends: Counter[str] = Counter()
         self.samples: list[tuple[int, float]] = []
-        self._is_detached = 0
+        self._left = 0
         self._lock = threading.Lock()
 
     def run(self, requests: int, users: int = 8) -> Report:
@@ -116,7 +116,7 @@ class Soak:
         self.watcher.close()
 
     def _crowd(self, requests: int, users: int, seed: str) -> None:
-        self._is_detached = requests
+        self._left = requests
         threads = [threading.Thread(target=self._user, args=(random.Random(f"{seed} {i}"),)) for i in range(users)]
         for thread in threads:
             thread.start()
@@ -144,10 +144,10 @@ class Soak:
 
     def _next(self) -> bool:
         with self._lock:
-            self._is_detached -= 1
-            if self._is_detached % 25 == 0:
-                self.samples.append((-self._is_detached, self.process.memory_info().rss / 1e6))
-            return self._is_detached >= 0
+            self._left -= 1
+            if self._left % 25 == 0:
+                self.samples.append((-self._left, self.process.memory_info().rss / 1e6))
+            return self._left >= 0
 
     def _settle(self) -> None:
         deadline = time.monotonic() + SETTLE_S

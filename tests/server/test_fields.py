@@ -147,7 +147,7 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
     logprob_stream, pieces = server_openai.LogprobStream(wanted, run), []
     Read.reads = 0
     for one in line[n_prompt:]:
-        request.scores.append(one)
+        request.logprobs.append(one)
         pieces.append(logprob_stream.more())
     assert Read.reads == 2 * len(line)  # for its text, and for where it begins
     whole = server_openai.LogprobStream(wanted, run).more()

@@ -57,7 +57,7 @@ def app() -> Iterator[tuple[str, Any]]:
     demo = build(FakeWorkbench())
     port = serving.free_port()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "WRONG", 10_000)
+        patch.setattr(keys, "MAX_WRONG_KEYS", 10_000)
         demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), AccessControl(key=SECRET)))
         httpx.get(f"http://127.0.0.1:{port}/health")  # the door is built at the first request
     yield f"http://127.0.0.1:{port}", demo.app

@@ -98,7 +98,7 @@ def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
 
 def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_background_models(fetches=False) == ["smollm2"]
-    monkeypatch.setattr(background, "state", lambda model: "to fetch")
+    monkeypatch.setattr(background, "availability", lambda model: "to fetch")
     assert default_background_models(fetches=False) == []
     assert default_background_models(fetches=True) == ["smollm2"]
 

@@ -76,7 +76,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
     bench = backend(limits=Limits(requests_per_minute=4))
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, user="a")
     run.wait(120)
-    run.request.images = {}
+    run.request.image_inputs = {}
     event = threading.Event()
 
     def explain(models: Any, request: Any, trace: Any, drafter: Any, told: Callable[[float], None]) -> Any:
@@ -116,7 +116,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     run.change("draft-model", drafter=bench._names.drafter)
     run.step()
     wait_until(lambda: rounds(run) == 1)
-    run.request.images = {}
+    run.request.image_inputs = {}
     run.explain()
     run.resume()
     run.wait(120)

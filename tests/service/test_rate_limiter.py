@@ -80,8 +80,7 @@ def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
 def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
     register = RunRegister(Limits(requests_per_minute=1, tokens_per_minute=1000))
     runs: list[Any] = [
-        SimpleNamespace(user=user_key(ONE), is_timed=True, id=str(i), record_end=True, charged_tokens=0)
-        for i in range(4)
+        SimpleNamespace(user=user_key(ONE), is_timed=True, id=str(i), ended=True, charged_tokens=0) for i in range(4)
     ]
     for run in runs[:2]:
         register.add(run, 600)  # two of one comparison
@@ -102,9 +101,9 @@ def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytes
             if len(begun) > 1:
                 raise CapacityError("Tokens are owed.", "", 2) if len(begun) < 4 else CapacityError("It never fits.")
             trace = SimpleNamespace(footer=SimpleNamespace(reason="tokens"))
-            return SimpleNamespace(record_end=True, wait=lambda *_: trace, cancel=lambda: None)
+            return SimpleNamespace(ended=True, wait=lambda *_: trace, cancel=lambda: None)
 
-        def forget(self, run: Any) -> None:
+        def drop_run(self, run: Any) -> None:
             """Nothing is kept."""
 
     steps = list(compare.measure(Owing(), "x", ["autoregressive", "draft-model"], repeats=1))  # type: ignore[arg-type]
@@ -121,7 +120,7 @@ def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(mon
     class Owing:
         """A host that lets nothing in before 57 s are over."""
 
-        def comparing(self, prompts: Any, lanes: Any, **options: Any) -> Any:
+        def stream_comparison(self, prompts: Any, lanes: Any, **options: Any) -> Any:
             asked.append(clock.now)
             if clock.now < 57:
                 raise CapacityError("Tokens are owed.", "", 57)

@@ -175,7 +175,7 @@ def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[],
                 fail()
             return propose(self, row, plan)
 
-        monkeypatch.setattr(NGram, "propose_row", propose_row)
+        monkeypatch.setattr(NGram, "propose_one", propose_one)
 
     return arm
 
@@ -232,7 +232,7 @@ def test_an_engine_that_fails_as_a_whole_is_replaced(
         raise RuntimeError("not in any row")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DraftVerify, "judge", broken)
+        patch.setattr(DraftVerify, "accept", broken)
         run.resume()
         with pytest.raises(WorkbenchError, match="engine failed"):
             run.wait(120)

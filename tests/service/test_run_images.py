@@ -32,7 +32,7 @@ def pictured(register: RunRegister) -> Run:
     run.request = Request(
         "x", registry.get("draft-model"), pil_images=(picture,), image_inputs=images, on_round=lambda _: run.notify()
     )
-    run.request.scores.append(TokenLogprob(1, b"a", 1, -0.5))
+    run.request.logprobs.append(TokenLogprob(1, b"a", 1, -0.5))
     run.trace_bytes += image_decoding.image_bytes((picture,), images)
     register.add(run, 1)
     return run
@@ -42,21 +42,21 @@ def pictured(register: RunRegister) -> Run:
 def test_a_forgotten_run_leaves_no_picture_in_memory(how: str) -> None:
     register = RunRegister(Limits(kept_runs=0))
     run = pictured(register)
-    alive = weakref.ref(run.request.images["pixel_values"]), weakref.ref(run)
+    alive = weakref.ref(run.request.image_inputs["pixel_values"]), weakref.ref(run)
     id_of = run.id
     gc.collect()
     gc.disable()  # nothing may wait for a collection
     try:
         run.end(CANCELLED)
         kept = register.get(id_of)
-        assert kept.request.images is not None, "an ended run can still be explained"
+        assert kept.request.image_inputs is not None, "an ended run can still be explained"
         del kept
         if how == "removed":
             register.remove(run)
         else:
             register.tidy()
-        assert run.request.scores[0].data == b"a"
-        assert (run.request.pictures, alive[0]()) == ((), None)
+        assert run.request.logprobs[0].data == b"a"
+        assert (run.request.pil_images, alive[0]()) == ((), None)
         del run
         assert alive[1]() is None
     finally:

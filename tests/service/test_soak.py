@@ -20,7 +20,7 @@ def test_mixed_requests_with_cancels_and_lost_followers_leave_nothing_behind(bac
     after = HeldResources.measure(bench)
     assert sum(ends.values()) == 96
     assert {"finished", "cancelled", "forget", "PromptError", "UnknownNameError"} <= set(ends)
-    assert (after.rows, after.slots, after.set_queued, after.active) == (0, 0, 0, 0)
+    assert (after.rows, after.slots, after.queued, after.active) == (0, 0, 0, 0)
     assert after.threads <= before.threads + 4  # loaders start when first needed
     assert after.files <= before.files
     assert len(bench._runs) <= 5

@@ -106,7 +106,7 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
         return {}
 
     monkeypatch.setattr(run_control, "explain", explain)
-    monkeypatch.setattr(run.request, "images", {})
+    monkeypatch.setattr(run.request, "image_inputs", {})
     timed = bench.start(PROMPT, "autoregressive", max_new_tokens=60, paused=True, is_timed=True)
     wait_until(lambda: timed.state == "paused")
     asking = threading.Thread(target=run.explain, daemon=True)

@@ -30,10 +30,10 @@ def keep_on_cpu(callback: Any = None) -> None:
 
 
 def main() -> None:
-    import zero_world
+    import emulated_zerogpu
 
     patch_cuda_names()
-    zero_world.start_device_api()
+    emulated_zerogpu.start_device_api()
     os.environ["SPACE_ID"] = "somebody/workbench"
 
     from workbench.ui import space
@@ -52,11 +52,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import zero_world
+    import emulated_zerogpu
 
     status = 1
     try:
         main()
         status = 0
     finally:
-        zero_world.leave(status)
+        emulated_zerogpu.exit_with_children(status)

@@ -66,7 +66,7 @@ def test_the_model_comes_from_the_hub_behind_the_bundled_pair_and_answers_strang
         wait_until(lambda: "ready" in listed_target(client)["title"], PATIENCE_S)
         trace = client.generate("Once upon a time", "prompt-lookup", target="tiny", drafter=None, max_new_tokens=6)
         assert (trace.header.target, len(trace.token_ids)) == ("tiny", 6)
-        assert "text-target" in {entry["name"] for entry in client.loaded()}
+        assert "text-target" in {entry["name"] for entry in client.loaded_models()}
     assert any("/resolve/" in path and path.endswith(".safetensors") for path in hub.requested_paths)
 
 

@@ -197,7 +197,7 @@ def test_whoever_is_asked_by_others_logs_without_words(
     monkeypatch.setattr("workbench.service.logs.write_plain_logs", lambda: written.append("plain"))
     monkeypatch.setattr("workbench.service.zerogpu.ZeroGpuBackend", lambda *_, **__: written.append("made"))
     monkeypatch.setattr(
-        "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda also: written.append("made"))
+        "workbench.client.Workbench", lambda **_: SimpleNamespace(preload=lambda extra_targets: written.append("made"))
     )
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     space.client(space.detect(env), "text-target", "auto", "auto", "auto", has_other_users=others)

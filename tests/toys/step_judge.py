@@ -2,7 +2,7 @@
 
     WORKBENCH_METHODS=tests/toys/step_judge.py
 
-It shows what that takes: `Verifier.holds` and `Verifier.settle`.
+It shows what that takes: `Verifier.max_tentative` and `Verifier.decide_tentative`.
 """
 
 from __future__ import annotations

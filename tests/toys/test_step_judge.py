@@ -200,7 +200,7 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
     verifier = toy.verifier
 
     class Never(type(verifier)):
-        def settle(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
+        def decide_tentative(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
             return TentativeDecision(n_revoked=len(held))
 
     method = replace(toy, verifier=Never())
@@ -213,10 +213,10 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
 
 def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, plain: list[int]) -> None:
     class Window(type(toy.verifier)):
-        def holds(self) -> int:
+        def max_tentative(self) -> int:
             return 3
 
-        def settle(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
+        def decide_tentative(self, row: Any, held: Any, ends: bool) -> TentativeDecision:
             return TentativeDecision()
 
     method = replace(toy, verifier=Window())

@@ -32,7 +32,7 @@ from workbench.training.answers import is_held_out, read_answers
 from workbench.training.family import eagle, evaluate, heads, pipeline, unrolled
 from workbench.training.family.drafter import Curve, stack_dialogues
 from workbench.training.family.evaluate import read_held_out_prompts
-from workbench.training.family.head_training import TrainingSetup, get_training_module
+from workbench.training.family.head_training import TrainingSetup, answer_continues, get_training_module
 from workbench.training.family.readings import Readings, ReadingsOptions
 from workbench.training.family.vocabulary import count_tokens, coverage, select_draft_vocabulary
 from workbench.training.heads.features import Dialogue
@@ -88,7 +88,7 @@ def test_total_loss_weighs_each_loss_as_the_paper_does(
     kind: str, options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course, _, losses, measure = training_parts(kind, options, tmp_path, monkeypatch)
-    rows = course.readings.part(held_out=False)
+    rows = course.readings.split_indices(held_out=False)
     _, named, total = losses(rows[:6], torch.Generator().manual_seed(0))
     found = torch.stack([loss.detach().float() for loss in named.values()])
     wanted = {"eagle-3": course.options.ttt, "mtp": course.options.ttt, "pard": 6, "block-diffusion": 3}.get(kind)
@@ -106,11 +106,13 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
 ) -> None:
     """Kept tokens have numbers of their own. Who always says what the target says most is right as often."""
     course = training_parts(kind, options, tmp_path, monkeypatch)[0]
-    said = torch.cat([course.target_tokens(row) for row in course.held])
-    ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held]
+    said = torch.cat([course.target_tokens(row) for row in course.held_out])
+    ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held_out]
     most = said[said >= 50].mode().values  # a token whose number among those kept is another
     if kind == "medusa":  # which is asked for what was written, two places on
-        written = torch.cat([row[course.readings.text(n)[1] + 1 :] for row, n in zip(ids, course.held, strict=True)])
+        written = torch.cat(
+            [row[course.readings.text(n)[1] + 1 :] for row, n in zip(ids, course.held_out, strict=True)]
+        )
         most = written[written >= 50].mode().values
     kept = torch.sort(torch.cat([most[None], (most + torch.arange(1, 40) * 7) % 4096])).values
     course = replace(course, draft_vocabulary=kept)
@@ -122,7 +124,7 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
 
     monkeypatch.setattr(TrainingSetup, "run", told)
     get_training_module(kind).train(course)
-    table = course.teacher.head[kept]
+    table = course.teacher.lm_head[kept]
     pick = int((kept == most).nonzero())
     assert pick != most
 
@@ -198,10 +200,10 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
     ids, features, _, answer = unrolled.load_batch(course.readings, rows)
     said = unrolled.pad_and_stack([course.target_tokens(row) for row in rows])
     batch = unrolled.Batch(rows, ids, course.teacher.embedding[ids], features, answer, said)
-    anchors, is_there = module.drawn(answer, None)
+    anchors, is_there = module.sample_anchors(answer, None)
     known = module.sample_visible(anchors.shape, SIZES["block"], None)
     for place, (_, at) in enumerate(found[0](batch, None), 1):
-        use = is_there & module.still(answer, place - 1).gather(1, anchors) & ~known[..., place]
+        use = is_there & answer_continues(answer, place - 1).gather(1, anchors) & ~known[..., place]
         row, column = use.nonzero().unbind(1)
         assert torch.equal(at, row * ids.shape[1] + anchors[row, column] + place - 1), "the place before decides it"
 
@@ -243,10 +245,10 @@ def test_a_place_whose_token_cannot_be_drafted_teaches_nothing(
         return usual(self, places)
 
     monkeypatch.setattr(unrolled.WeightedLoss, "__call__", told)
-    losses(course.readings.part(held_out=False)[:6], torch.Generator().manual_seed(0))
-    said = torch.cat([course.teacher.likeliest(truth) for truth in asked])
+    losses(course.readings.split_indices(held_out=False)[:6], torch.Generator().manual_seed(0))
+    said = torch.cat([course.teacher.greedy_tokens(truth) for truth in asked])
     assert len(said)
-    assert bool(torch.isin(said, course.kept).all())
+    assert bool(torch.isin(said, course.draft_vocabulary).all())
 
 
 def test_the_mean_of_two_runs_has_the_share_of_the_first_that_was_asked_for(
@@ -273,7 +275,7 @@ def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     class Enough(Exception):
         pass
 
-    def trains(options: Any, report: Any, settled: bool = False) -> Any:
+    def trains(options: Any, report: Any, has_head_settings: bool = False) -> Any:
         asked["head"] = options
         raise Enough
 

@@ -60,7 +60,7 @@ def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_pat
 def test_what_drafting_took_before_a_stop_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
-    monkeypatch.setattr(RunClock, "standing", lambda _: nullcontext())
+    monkeypatch.setattr(RunClock, "pause", lambda _: nullcontext())
     for steps in (2, 4):
         train(loop(tmp_path, steps, on_policy=lambda: {"on-policy/tau": 2.0}))
     spent = [value for _, value in read_curves(tmp_path / "curves")["seconds/evaluating"]]

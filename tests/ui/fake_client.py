@@ -133,7 +133,7 @@ class FakeRun:
         if not self.stopped:
             time.sleep(2 * self.pace)
 
-    def _left(self) -> bool:
+    def _is_detached(self) -> bool:
         """Whether nobody followed it for the length of its lease."""
         return self.lease_s is not None and time.monotonic() - self.followed > self.lease_s
 
@@ -453,7 +453,7 @@ class FakeWorkbench:
     def metrics_text(self) -> str:
         return "# HELP synthetic Nothing is measured.\n"
 
-    def preload(self, also: Any = ()) -> None:
+    def preload(self, extra_targets: Any = ()) -> None:
         pass
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:

@@ -27,7 +27,7 @@ def calls() -> dict[str, tuple[Any, Any]]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hosting, "safely", noted)
+        patch.setattr(hosting, "return_errors", noted)
         build(FakeWorkbench())  # type: ignore[arg-type]
     return found
 

@@ -161,7 +161,7 @@ def test_a_client_s_own_refusal_reaches_the_page(view: RecommendationView, monke
     def refuse(*_: Any, **__: Any) -> Any:
         raise PromptError("Nothing there.", "Ask elsewhere.")
 
-    monkeypatch.setattr(RecordingClient, "recommending", refuse)
+    monkeypatch.setattr(RecordingClient, "stream_recommendation", refuse)
     assert collect_messages(view, text="a")[-1]["error"]["message"] == "Nothing there."
 
 

@@ -247,7 +247,7 @@ def test_parquet_of_a_run_and_of_a_trace_the_browser_holds(session: Session) -> 
 
 def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
     class Elsewhere(FakeWorkbench):
-        def barred(self) -> dict[str, str]:
+        def unavailable_actions(self) -> dict[str, str]:
             return {"pause": "not here"}
 
         def estimate(self, request: dict[str, Any]) -> str:

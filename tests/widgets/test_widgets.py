@@ -79,7 +79,7 @@ class FakeRun:
 class FakeClient:
     """Just enough of a `Workbench`."""
 
-    offers, hub_only = frozenset[str](), False
+    capabilities, hub_only = frozenset[str](), False
 
     def unavailable_actions(self) -> dict[str, str]:
         return {}

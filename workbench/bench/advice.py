@@ -91,7 +91,7 @@ def advise(
     user: str = "local",
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Advice]:
-    """Measure step by step; see `workbench.client.protocol.Client.recommending`.
+    """Measure step by step; see `workbench.client.protocol.Client.stream_recommendation`.
 
     Raises:
         WorkbenchError: the request is invalid (raised before the first step), or plain decoding fails on a prompt.

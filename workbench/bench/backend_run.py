@@ -21,7 +21,7 @@ class RunBackend(Protocol):
 
     @property
     def start(self) -> Callable[..., Any]:
-        """Start a generation, see `workbench.service.Backend.start`; `alone=True` gives it the device to itself."""
+        """Start a generation, see `workbench.service.Backend.start`; `is_timed=True` gives it the device to itself."""
         ...
 
     def drop_run(self, run: Any) -> None:

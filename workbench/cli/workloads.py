@@ -53,7 +53,7 @@ def measure(
     chosen = candidates(models, methods or workload_board.training_free())
     board_rows = {}
     if report and not fresh:
-        dtype_name = str(models.target.stored).removeprefix("torch.")
+        dtype_name = str(models.target.weight_dtype).removeprefix("torch.")
         names = {kind: [p.name for p in group] for kind, group in suite.items()}
         board_rows = workload_board.reusable_rows(
             board.read(workload_board.BOARD), models.target_name, dtype_name, [c.name for c in chosen], names, tokens

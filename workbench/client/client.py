@@ -36,8 +36,8 @@ class Workbench(Client):
         device: "auto", "cpu", "cuda", ….
         dtype: "auto", "float64", "float32", "bfloat16", "float16", "int8" (weights only, on CPU).
         drafter_dtype: dtype of draft models, with the same choices.
-        options: further options of `workbench.service.Backend`: `max_sequences`, `limits`, `memory_bytes`, `allow_models`,
-            `folders`.
+        options: further options of `workbench.service.Backend`: `max_sequences`, `limits`, `memory_bytes`,
+            `allow_models`, `folders`.
 
     Raises:
         WorkbenchError: the server cannot be reached, or is not a workbench.

@@ -263,7 +263,7 @@ class ComparisonRequest(Request):
     images: Images = Field(None, description=f"{IMAGES}; they belong to every prompt")
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
-        """Return the keyword arguments of `Workbench.comparing`."""
+        """Return the keyword arguments of `Workbench.stream_comparison`."""
         named_values = dict(self) | {
             "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(self.prompts)],
             "lanes": [lane(client, value) for value in self.lanes],
@@ -288,7 +288,7 @@ class RecommendationRequest(Request):
     methods: Names = Field(None, description="names of methods; empty: all exact methods that can run")
 
     def keyword_arguments(self, client: Client) -> dict[str, Any]:
-        """Return the keyword arguments of `Workbench.recommending`."""
+        """Return the keyword arguments of `Workbench.stream_recommendation`."""
         prompts = [p if is_object(p) else {"text": p, "chat": True} for p in self.prompts]
         return dict(self) | {
             "prompts": [_named_prompt(prompt, i) for i, prompt in enumerate(prompts)],

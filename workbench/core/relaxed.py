@@ -295,7 +295,7 @@ def threshold_rule_error(
         >>> import dataclasses
         >>> p, q = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
         >>> tree = dataclasses.replace(DraftTree.chain([0]), q=q)
-        >>> price_of_keeping(tree, p, torch.tensor([0.1, 0.1]))
+        >>> threshold_rule_error(tree, p, torch.tensor([0.1, 0.1]))
         tensor([0.4000])
     """
     if tree.fanout > 1:

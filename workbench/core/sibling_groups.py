@@ -263,7 +263,7 @@ def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
 def compute_node_errors(
     n: int, errors_of: Callable[[Int[Tensor, " k"]], Float[Tensor, " k"]], p: Float[Tensor, "m V"], lazy: bool
 ) -> Float[Tensor, " N"] | LazySequence[float]:
-    """Return the distribution error of each of n nodes (`AcceptanceDecision.distribution_error`); lazy if that pays off.
+    """Return the distribution error of each of n nodes (see `AcceptanceDecision`); lazy if that pays off.
 
     Args:
         n: number of nodes.

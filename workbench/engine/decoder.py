@@ -58,7 +58,8 @@ class Decoder(Protocol):
     def open(self, sequence: Sequence) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.
 
-        At the start of a run (`row.primed` is False), also load the state that the request brings (`Request.drafter_state`).
+        At the start of a run (`row.primed` is False), also load the state that the request brings
+        (`Request.drafter_state`).
         """
         ...
 
@@ -83,7 +84,10 @@ class Decoder(Protocol):
         ...
 
     def finish(self, sequence: Sequence) -> None:
-        """Save the state that outlives an ending sequence, if its request keeps it (`Sequence.final_drafter_state`). Must not fail."""
+        """Save the state that outlives an ending sequence, if its request keeps it. Must not fail.
+
+        The state is `Sequence.final_drafter_state`.
+        """
         ...
 
     def close(self, sequence: Sequence) -> None:

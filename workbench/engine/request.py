@@ -57,7 +57,8 @@ class Request:
         image_changes: image changes during the run, each with the number of tokens generated before it; written by the
             engine and read for attribution.
         drafter_state: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
-        keep_drafter_state: whether to save the drafter's state when the sequence ends: see `Sequence.final_drafter_state`.
+        keep_drafter_state: whether to save the drafter's state when the sequence ends: see
+            `Sequence.final_drafter_state`.
         logprobs: log-probabilities of the emitted tokens, if `options` request them; written by the engine.
         prompt_logprobs: log-probabilities of the prompt's tokens, from the second on.
     """

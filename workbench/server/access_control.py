@@ -29,8 +29,8 @@ USER = "workbench.user"
 def is_user() -> bool:
     """Return whether the current request may come from this machine's user; true outside of requests.
 
-    Gradio's queue (runs, sweeps) answers in another context, which counts as outside: use `marked` with the request's
-    scope there.
+    Gradio's queue (runs, sweeps) answers in another context, which counts as outside: use `is_user_scope` with the
+    request's scope there.
     """
     return _USER.get()
 
@@ -136,7 +136,7 @@ def make_access_control(
 
     Args:
         host: address that the server listens on.
-        hosts: further host names, see `workbench.server.origins.allowed`.
+        hosts: further host names, see `workbench.server.origins.make_allowlist`.
         origins: further origins whose pages may call the server.
         key: API key; None: that of the environment, if set.
         trusted: trusted proxies; empty: those of the environment.

@@ -176,7 +176,7 @@ def is_large(scope: Any) -> bool:
 
 
 def make_admit_request(client: Client) -> AdmitRequest:
-    """Return a function that counts the requests of users; see `workbench.client.protocol.Client.let_in`."""
+    """Return a function that counts the requests of users; see `workbench.client.protocol.Client.admit_request`."""
 
     def let_in(user: str, counted: bool) -> None:
         if client.ready:  # until it has started, a call to it would block the event loop

@@ -185,7 +185,7 @@ class LogprobStream:
         """Return the log-probabilities of the tokens since the last call; with `echo`, first the prompt's too."""
         if self._extras is None or self._extras.logprobs is None:
             return None
-        new = self._request.scores[self._n :]
+        new = self._request.logprobs[self._n :]
         self._n += len(new)
         return self._shape(new)
 

@@ -27,7 +27,7 @@ RETRY_AFTER_S = 2
 """Retry time for an address with too many calls, in seconds."""
 ChargeCall = Callable[[str, float], None]
 """Function (user, seconds) that charges a user's address, or with 0 seconds refuses one over its budget; see
-`workbench.client.protocol.Client.let_call`."""
+`workbench.client.protocol.Client.charge_call`."""
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 
 
 def make_charge_call(client: Client) -> ChargeCall:
-    """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.let_call`."""
+    """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.charge_call`."""
 
     def let_call(user: str, seconds: float) -> None:
         if client.ready:  # until it has started, a call to it would block the event loop

@@ -54,7 +54,8 @@ class RunController:
         wake: Callable[[], None],
     ) -> None:
         self._wake = wake
-        self._names, self._pool, self._load, self._let_in, self._timing = names, pool, load, admit_request, timing
+        self._names, self._pool, self._load, self._timing = names, pool, load, timing
+        self._admit_request = admit_request
         self._explain_lock = FairLock()
 
     def change(
@@ -68,7 +69,7 @@ class RunController:
     ) -> None:
         """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
         pictures = decode_all(images)
-        if pictures and (run.ended or not run.request.pictures):
+        if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
         run.trace_bytes += image_bytes(pictures)
         chosen = registry.get(method) if method else None
@@ -126,7 +127,7 @@ class RunController:
         if run.sequence is None:
             return _kept_state(run, action)
         if action != "look":  # packing and unpacking delays the rounds of all runs
-            self._let_in(run.user)
+            self._admit_request(run.user)
 
         def do(row: Sequence) -> dict[str, Any]:
             self._check_own(row, action)
@@ -160,20 +161,20 @@ class RunController:
         """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
 
         One explanation is computed at a time, addresses take turns, and none is computed while a run is timed.
-        `run.explained` is the progress. It stops if the caller disconnects.
+        `run.explain_progress` is the progress. It stops if the caller disconnects.
 
         Raises:
             PromptError: the run has no images, or no tokens yet.
             CapacityError: the run is too long, or the user's address exceeds its limits.
             LeftError: the caller disconnected.
         """
-        if run.trace is None or run.request.images is None:
+        if run.trace is None or run.request.image_inputs is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")
         configured, pair = run.active_settings
         models = self._pool.get(pair) or self._load(pair)
 
         check_connected = make_disconnect_check()
-        self._let_in(run.user)
+        self._admit_request(run.user)
 
         def report(done: float) -> None:
             check_connected()

@@ -74,7 +74,7 @@ class ZeroGpuModels:
         return str(self.dtype).removeprefix("torch.")
 
     def resolve_pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """Resolve the names of a target and a draft model; see `workbench.service.names.Names.pair`.
+        """Resolve the names of a target and a draft model; see `workbench.service.names.Names.resolve_pair`.
 
         Raises:
             ModelError: a model is not loaded.
@@ -108,7 +108,7 @@ class ZeroGpuModels:
         return sorted(entries, key=lambda entry: entry["name"] != bundled_drafter(target))
 
     def sizes(self) -> list[dict[str, Any]]:
-        """Return the models in memory, in the format of `workbench.client.Client.loaded`."""
+        """Return the models in memory, in the format of `workbench.client.Client.loaded_models`."""
         return [
             {"name": name, "role": "drafter" if is_drafter(name) else "target", "device": "cuda", "runs": 0,
              "bytes": sum(p.numel() * p.element_size() for p in model.parameters()), "idle_s": 0.0, "dtype": self.kind}

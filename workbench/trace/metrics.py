@@ -14,7 +14,7 @@ from workbench.trace.tokens import CORRECTED
 DISTRIBUTION_ERROR = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
-"""The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.at_most`."""
+"""The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.is_upper_bound`."""
 ACCEPTANCE_GAIN = "acceptance bought (ΔA)"
 """Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
 DELAY = "held back before it (s)"

@@ -71,10 +71,10 @@ def add_view(
 def _wire(stage: gr.HTML, decode: Decode, module: str) -> None:
     bus = gr.HTML(value="", html_template="<i></i>", visible="hidden", js_on_load=BUS)
 
-    passes_mine = "mine" in inspect.signature(decode).parameters
+    passes_is_from_user = "is_from_user" in inspect.signature(decode).parameters
 
     async def stream(event: gr.EventData, request: gr.Request) -> AsyncIterator[str]:
-        extra = {"mine": is_user_request(request)} if passes_mine else {}
+        extra = {"is_from_user": is_user_request(request)} if passes_is_from_user else {}
         async for message in decode(event._data, user=user_key(request), **extra):
             yield as_text(message)
 

@@ -37,7 +37,7 @@ class SavedRunsView:
     """Calls of the pages about saved runs. The store is shared with `workbench runs`.
 
     Args:
-        is_allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
+        allowed: whether this machine's user may use its store here. Other visitors that reach the page over the
             network without a key may not: see `workbench.server.access_control`. A refused call explains why.
     """
 

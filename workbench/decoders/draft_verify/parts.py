@@ -52,7 +52,8 @@ class Part:
         """Return probe positions: tokens to compute after a draft in the same forward, never accepted; None: none.
 
         Called for a method's drafter and verifier before each verification; must not synchronise. Results are in
-        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter; None if there was no room.
+        `Verification.probe_output` for the verifier and `RoundFeedback.probe_output` for the drafter; None if there was
+        no room.
         """
         return None
 
@@ -72,8 +73,8 @@ class Drafter(Part):
     def siblings(self) -> frozenset[Sampling]:
         """Return the ways in which siblings of the drafter's trees may be drawn when sampling. By default any way.
 
-        This determines which verifiers preserve the target's distribution (`Method.unsound_reason`); a tree with siblings
-        drawn otherwise is refused. Empty trees and greedy decoding do not count.
+        This determines which verifiers preserve the target's distribution (`Method.unsound_reason`); a tree with
+        siblings drawn otherwise is refused. Empty trees and greedy decoding do not count.
         """
         return frozenset(Sampling)
 

@@ -1,6 +1,7 @@
 """Actions on a drafter's state: inspect, save, load, reset, between two rounds and in the engine's thread.
 
-Other threads request them through `Sequence.pending_actions`. If `Request.keep_drafter_state` is set, the state is saved when the sequence ends.
+Other threads request them through `Sequence.pending_actions`. If `Request.keep_drafter_state` is set, the state is
+saved when the sequence ends.
 """
 
 from __future__ import annotations

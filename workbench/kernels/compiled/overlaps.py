@@ -163,7 +163,7 @@ def _between(p, q, least, kept):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def threshold_rule_errors(p, q, row_of, least, out, taken):
-    """Compute `workbench.core.relaxed.price_of_keeping` for sampled drafts; threads share the work as in `add_up`.
+    """Compute `workbench.core.relaxed.threshold_rule_error` for sampled drafts; threads share the work as in `add_up`.
 
     Args:
         p: float32 [R, V].

@@ -48,8 +48,15 @@ class LevelOutput(NamedTuple):
     summary: SoftmaxSummary
 
 
-INHERITED_METHODS = ("forward", "reads", "left", "lm_head_input", "pairs", "taken")
-"""Methods that a net must inherit unchanged from the class that sets `enters`."""
+INHERITED_METHODS = (
+    "forward",
+    "attention_inputs",
+    "output_state",
+    "lm_head_input",
+    "make_pairs",
+    "combine_hidden_states",
+)
+"""Methods that a net must inherit unchanged from the class that sets `input_fusion`."""
 
 
 class CompiledFeatureNet:
@@ -81,7 +88,7 @@ class CompiledFeatureNet:
             capacity: maximum sequence length including scratch positions, in tokens.
         """
         weight, kind = net.qkv.weight, type(net)
-        defining = next(base for base in kind.__mro__ if "enters" in vars(base))
+        defining = next(base for base in kind.__mro__ if "input_fusion" in vars(base))
         is_standard = bool(net.input_fusion) and all(
             getattr(kind, name) is getattr(defining, name) for name in INHERITED_METHODS
         )

@@ -95,7 +95,7 @@ class LookaheadState(InspectableState):
             committed token; column 0 of row 0 is that token itself, whatever is stored there. Empty: no window.
         now: number of rounds.
         drafted: number of nodes drafted in the current round.
-        n_accepted: number of drafted tokens that were accepted so far.
+        n_pool_hits: number of drafted tokens that were accepted so far.
         probing: the window as probes of the current round's forward.
     """
 
@@ -105,7 +105,7 @@ class LookaheadState(InspectableState):
     rows: list[list[int]] = field(default_factory=list[list[int]])
     now: int = 0
     drafted: int = 0
-    n_accepted: int = 0
+    n_pool_hits: int = 0
     probing: Probes | None = None
 
     def summarise(self, n: int) -> StateSummary:
@@ -201,7 +201,7 @@ class Lookahead(Drafter):
         sequence.report.signals |= {
             "n-grams in the pool": state.pool.n,
             "n-grams found": len(tails),
-            "pool hits": state.n_accepted,
+            "pool hits": state.n_pool_hits,
         }
         sequence.report.signals["matched tokens"] = float(bool(tails))
         max_nodes = min(plan.limit_nodes(MOST_NODES), ROOM - state.size)
@@ -234,7 +234,7 @@ class Lookahead(Drafter):
         """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
-        state.n_accepted += len(feedback.result.path) if state.drafted else 0
+        state.n_pool_hits += len(feedback.result.path) if state.drafted else 0
         state.drafted = 0
         if self.from_text:
             state.pool.read(sequence.committed, self.ngram, len(sequence.committed) - len(feedback.emitted))

@@ -45,7 +45,7 @@ def unverified_excess(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """Return the deviation as `workbench.core.relaxed.price_of_keeping` does."""
+    """Return the deviation as `workbench.core.relaxed.threshold_rule_error` does."""
     q, q_index = tree.q, node if tree.child_q_rows is None else tree.child_q_rows[node]
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.threshold_rule_error(tree, p, least, node)

@@ -45,9 +45,9 @@ class TypicalAcceptance(Verifier):
     At low entropy the threshold is ε; at high entropy it is lower. The output does not follow the target's
     distribution: approximate, by ε and δ. At temperature 0 it is greedy match.
 
-    Deviation of a round: for a chain see `workbench.core.relaxed.price_of_keeping`. In a tree the drafts determine the
-    path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For deterministic drafts
-    this is exact. For sampled ones it is an upper bound on average: the output distribution is that of the path,
+    Deviation of a round: for a chain see `workbench.core.relaxed.threshold_rule_error`. In a tree the drafts determine
+    the path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For deterministic
+    drafts this is exact. For sampled ones it is an upper bound on average: the output distribution is that of the path,
     averaged over drafts, and the distance of an average of distributions from p is at most their average distance.
     The difference depends on the subtrees of tokens that were not drawn.
 
