@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import worlds
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import ModelError, TokenizerMismatchError, WorkbenchError
@@ -34,7 +34,8 @@ letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
 
 @settings(deadline=None, max_examples=100)
-@given(letters, letters, st.sampled_from([END, 70_000]))
+@given(letters, letters, st.sampled_from([END, 70_000, 2**16 - 1]))
+@example([0] * 28, [0] * 10, END)  # one suffix is the beginning of another, which goes on with token 0
 def test_suffixes_are_in_the_order_of_what_stands_there(a: list[int], b: list[int], vocabulary: int) -> None:
     store = store_from(a, b * 3, vocabulary=vocabulary)
     text = store.tokens.tolist()

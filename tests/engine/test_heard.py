@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,9 +26,9 @@ READERS = [
 PROMPT = worlds.random_prompt(23)
 
 
-@pytest.fixture
-def models(tmp_path: Path, device: str) -> Models:
-    return worlds.world("llama", noise=None, device=device, heads=tmp_path / "heads")
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
+    return worlds.world("llama", noise=None, device=device, heads=tmp_path_factory.mktemp("heads"))
 
 
 def submitted(models: Models, method: str) -> tuple[Engine, Row]:
@@ -53,7 +52,7 @@ def test_the_target_reads_a_prompt_once(
     monkeypatch.setattr(Runner, "forward", counted)
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
     if not lean:
-        models.target._lean = None
+        monkeypatch.setattr(models.target, "_lean", None)
     engine, row = submitted(models, method)
     while not row.primed and not engine.idle:
         engine.step()
@@ -80,7 +79,7 @@ def test_what_was_kept_is_what_a_second_reading_gives(
 ) -> None:
     monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
     if not lean:
-        models.target._lean = None
+        monkeypatch.setattr(models.target, "_lean", None)
     found = []
     drafter = type(registry.get(method).drafter)
     prime = drafter.prime

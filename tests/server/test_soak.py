@@ -13,9 +13,9 @@ from .soak import Held, Report, Soak, problems
 @pytest.mark.slow
 def test_many_users_leave_nothing_behind() -> None:
     with closing(Soak(serving.app().url)) as soak:
-        report = soak.run(requests=60, users=6)
+        report = soak.run(requests=30, users=4)
     assert not problems(report), report
-    assert sum(report.ends.values()) == 60
+    assert sum(report.ends.values()) == 30
     assert {"finished", "cancelled"} <= set(report.ends)
 
 

@@ -73,10 +73,12 @@ def sort_suffixes(tokens: np.ndarray, told: Progress = lambda *_: None) -> np.nd
     Returns:
         int32 [n].
     """
-    n, width = len(tokens), 8 // tokens.itemsize
-    bits, key = 64 // width, np.zeros(n, np.uint64)
-    for i in range(min(width, n)):
-        key[: n - i] |= tokens[i:].astype(np.uint64) << np.uint64(64 - bits * (i + 1))
+    n, bits = len(tokens), 8 * tokens.itemsize
+    if n and int(tokens.max()) == 2**bits - 1:
+        bits *= 2
+    width, key = 64 // bits, np.zeros(n, np.uint64)
+    for i in range(min(width, n)):  # tokens plus one: a text that ends sorts before one that goes on with token 0
+        key[: n - i] |= tokens[i:].astype(np.uint64) + np.uint64(1) << np.uint64(64 - bits * (i + 1))
     rounds = (ORDERED // width).bit_length()
     for step in range(rounds):
         told(step, rounds, "sorting")
