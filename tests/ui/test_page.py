@@ -27,7 +27,7 @@ WATCH = """
 """
 
 
-def state(page: Any, wanted: str, timeout: float = 60_000) -> None:
+def state(page: Any, wanted: str, timeout: float = 120_000) -> None:
     page.wait_for_selector(f".wb-badge[data-state={wanted}]", timeout=timeout)
 
 
