@@ -273,7 +273,7 @@ def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytes
     odd = dataclasses.replace(RATIO, name="odd", title="Odd")
 
     def mixed(self: Lossless, v: Verification) -> AcceptanceDecision:
-        return reasoned(rule(self, v), rules=(RATIO, odd), of=v.tree.tokens % 2)
+        return reasoned(rule(self, v), rules=(RATIO, odd), rule_index=v.tree.tokens % 2)
 
     rule = Lossless.rule
     monkeypatch.setattr(Lossless, "rule", mixed)
