@@ -435,7 +435,7 @@ def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int
         for row in (0, 1):
             one = lesson.dialogue(row)
             for place in range(first, len(one.ids) - 1):
-                probs = lesson.teacher.head @ one.features[place]
+                probs = lesson.teacher.lm_head @ one.features[place]
                 both += 1
                 is_kept = int(probs.argmax()) in kept
                 n += is_kept
