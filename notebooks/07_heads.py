@@ -749,7 +749,8 @@ e, f = look(written)
 n_prompt = len(e) - len(written)
 right = {"own features": [0] * 4, "true features": [0] * 4}
 starts = range(n_prompt, len(e) - 4)  # the newest token is at position `start_`
-one_step = net(net.make_pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]  # true features everywhere
+# true features everywhere:
+one_step = net(net.make_pairs(e[1:], f[:-1])[None], torch.arange(len(e) - 1, device=DEVICE))[0]
 choices = models.target.lm_head.forward(one_step).argmax(-1).tolist()  # after the pair that ends at position s + 1
 for start_ in starts:
     truth = written[start_ + 1 - n_prompt : start_ + 5 - n_prompt]
