@@ -90,7 +90,7 @@ def test_the_slow_leave_after_a_pass_and_the_time_goes_to_the_others(models: Mod
 
 def test_nothing_begins_after_the_time_is_up(models: Models, clock: Clock) -> None:
     begun: list[float] = []
-    found = ask(models, clock, 4.0, told=lambda spent, done, what: begun.append(spent))
+    found = ask(models, clock, 4.0, progress=lambda spent, done, what: begun.append(spent))
     assert found.complete
     assert max(begun) < 4.0
     assert found.seconds < 4.0 + 64 * max(MS.values()) / 1e3
@@ -113,7 +113,7 @@ def test_a_stop_gives_what_was_measured(at: int, how: str, models: Models, clock
         if how == "ctrl-c" and done == at:
             raise KeyboardInterrupt
 
-    found = ask(models, clock, told=told, stopped=lambda: how == "stopped" and len(clock.ran) >= at)
+    found = ask(models, clock, progress=told, stopped=lambda: how == "stopped" and len(clock.ran) >= at)
     assert not found.complete
     assert len(clock.ran) == at
     measured = {name for name, *_ in clock.ran[2 * len(MS) :]} - {"autoregressive"}

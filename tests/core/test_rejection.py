@@ -405,7 +405,7 @@ def test_typical_acceptance_golden_numbers() -> None:
         tree = siblings(tuple(range(len(p))), None, FIXED)
         places = p.expand(len(p) + 1, -1)
         u = torch.zeros(len(p) + 1, dtype=torch.float64)
-        return (rule.rule(Verification(tree, sibling_groups.log(), places, sampling, u)).accept > 0).tolist()
+        return (rule.rule(Verification(tree, places.log(), places, sampling, u)).accept > 0).tolist()
 
     assert kept(P) == [True, True, True, False]  # H = 1.1421, δ·exp(−H) = 0.0957 > ε = 0.09
     assert float(-(P * P.log()).sum()) == pytest.approx(1.1421, abs=1e-4)
@@ -420,7 +420,7 @@ def test_typical_acceptance_uses_the_distribution_at_the_parent() -> None:
     root = torch.tensor([0.5, 0.04] + [0.46 / 48] * 48, dtype=torch.float64)
     sure = torch.tensor([0.95] + [0.05 / 49] * 49, dtype=torch.float64)
     places, u = torch.stack([root, sure, sure]), torch.zeros(3, dtype=torch.float64)
-    v = Verification(siblings((0, 1), None, FIXED), sibling_groups.log(), places, SamplingParams(1.0), u)
+    v = Verification(siblings((0, 1), None, FIXED), places.log(), places, SamplingParams(1.0), u)
     assert TypicalAcceptance().rule(v).accept.tolist() == [1, 1]
 
 
@@ -430,7 +430,7 @@ def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None
     def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
         tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
         u = torch.zeros(len(places), dtype=torch.float64) if heat else None
-        return TypicalAcceptance().rule(Verification(tree, sibling_groups.log(), places, SamplingParams(heat), u))
+        return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
 
     def paid(x: int, q: Tensor | None, heat: float = 1.0) -> float:
         found = ruled((x,), q, heat).distribution_error

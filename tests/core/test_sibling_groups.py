@@ -77,7 +77,7 @@ def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeyp
     found = run_verifier(case, tree, logits)
     assert found.bonus.tolist() == wanted.bonus.tolist()
     torch.testing.assert_close(found.accept, wanted.accept)
-    for name in ("score", "paid"):
+    for name in ("score", "distribution_error"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name))
     assert found.reason is not None
     assert wanted.reason is not None
@@ -160,7 +160,7 @@ def test_compiled_verification_equals_plain_verification(
     else:  # whose weights differ with the kind of number that they are searched with, and its law with none of them
         with monkeypatch.context() as patch:
             for module in (optimal_two, exact):
-                patch.setattr(module, "passes", lambda p, q: False)
+                patch.setattr(module, "supports_distributions", lambda p, q: False)
             wanted = run_verifier(case, tree, logits)
     assert found.reason is not None
     assert wanted.reason is not None

@@ -82,7 +82,7 @@ def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
 
     def sizes(name: str, ratio: int) -> int:
         view = net.compress(x, (8, 8), name, Compression(name, ratio))
-        assert view.inputs.shape[1] == len(view.places)
+        assert view.inputs.shape[1] == len(view.positions)
         assert bool((view.places.diff() > 0).all())
         return view.inputs.shape[1]
 
@@ -139,22 +139,22 @@ def test_the_gate_is_one_operation_in_drafting() -> None:
         with torch.no_grad():
             net.gate.bias.copy_(100.0 * torch.eye(len(MENU))[choice])
         entered = net.build_inputs(prompt, Compression("gate", 4))
-        assert entered.views[0].compressor == name
-        assert max(entered.views[0].gate, key=entered.views[0].gate.get) == name
+        assert entered.images[0].compressor == name
+        assert max(entered.images[0].gate, key=entered.images[0].gate.get) == name
         assert torch.equal(entered.inputs, net.build_inputs(prompt, Compression(name, 4)).inputs)
 
 
 def test_the_gate_reads_the_question_and_nothing_else() -> None:
     net, prompt = net_of(SpecVLMNet), random_inputs(batch=1)
-    gate = net.build_inputs(prompt, Compression("gate")).views[0].gate
+    gate = net.build_inputs(prompt, Compression("gate")).images[0].gate
     start, end = prompt.spans[0]
     other = prompt.features.clone()
     other[:, start:end] += 1
-    assert net.build_inputs(dataclasses.replace(prompt, features=other)).views[0].gate == gate
+    assert net.build_inputs(dataclasses.replace(prompt, features=other)).images[0].gate == gate
     asked = torch.zeros(prompt.features.shape[:2], dtype=torch.bool)
     asked[:, end:] = True
     other = dataclasses.replace(prompt, question=asked)
-    assert net.build_inputs(other).views[0].gate != gate
+    assert net.build_inputs(other).images[0].gate != gate
     assert torch.allclose(other.mean_question_feature(), prompt.features[:, end:].mean(1))
 
 
@@ -164,7 +164,7 @@ def test_in_training_every_operation_is_drawn_and_learns() -> None:
     uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     how = Compression("gate", 4, noise=-(-uniform.log()).log())
     entered = net.build_inputs(prompt, how)
-    view = entered.views[0]
+    view = entered.images[0]
     sizes = [4, 4, 4, 2, 0]
     parts = view.visible.split(sizes, 1)
     n_drawn = [int(part.any(1).sum()) if part.shape[1] else 0 for part in parts]
@@ -173,7 +173,7 @@ def test_in_training_every_operation_is_drawn_and_learns() -> None:
     assert all(bool((part.all(1) | ~part.any(1)).all()) for part in parts[:-1])  # one operation, whole
     # what is drawn enters as it is: the straight-through weight has the value 1
     row = int(parts[1].any(1).nonzero()[0])
-    alone = net.build_inputs(prompt, Compression("pool", 4)).views[0].inputs[row]
+    alone = net.build_inputs(prompt, Compression("pool", 4)).images[0].inputs[row]
     assert torch.allclose(view.inputs.split(sizes, 1)[1][row], alone)
     n = entered.inputs.shape[1]
     mask = torch.ones(n, n, dtype=torch.bool).tril() & entered.visible.unsqueeze(1) | torch.eye(n, dtype=torch.bool)
@@ -192,9 +192,9 @@ def test_confident_gate_still_trains_every_operation() -> None:
     uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     how = Compression("gate", 4, noise=-(-uniform.log()).log())
     prompt = random_inputs(batch=rows)
-    assert not net.build_inputs(prompt, how).views[0].visible.any()
+    assert not net.build_inputs(prompt, how).images[0].visible.any()
     even = torch.arange(rows).unsqueeze(1) < rows // 2
-    visible = net.build_inputs(prompt, dataclasses.replace(how, even=even)).views[0].visible
+    visible = net.build_inputs(prompt, dataclasses.replace(how, even=even)).images[0].visible
     assert not visible[rows // 2 :].any()
     assert all(part[: rows // 2].any() for part in visible.split([4, 4, 4, 2], 1))
 
@@ -244,7 +244,7 @@ def test_as_many_latents_as_patches_can_be_the_patches() -> None:
     features = prompt.features[:, start:end]
     with torch.no_grad():
         net.queries.copy_(1e3 * torch.linalg.pinv(features[0]).mT)  # softmax(A Fᵀ) → identity
-    view = net.build_inputs(prompt).views[0]
+    view = net.build_inputs(prompt).images[0]
     assert torch.allclose(view.inputs, features, atol=1e-9)
     assert view.places.tolist() == list(range(N))
     assert torch.allclose(view.weights, torch.eye(N, dtype=torch.float64), atol=1e-9)
@@ -252,20 +252,20 @@ def test_as_many_latents_as_patches_can_be_the_patches() -> None:
 
 def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
     net, prompt = net_of(FlashNet, latents=4), random_inputs()
-    view = net.build_inputs(prompt).views[0]
+    view = net.build_inputs(prompt).images[0]
     assert view.inputs.shape == (2, 4, D)
     assert torch.allclose(view.weights.sum(1), torch.ones(4, dtype=torch.float64))
     start, end = prompt.spans[0]
     embeds = prompt.embeds.clone()
     embeds[:, start + 1 : end] += 1
-    assert torch.equal(net.build_inputs(dataclasses.replace(prompt, embeds=embeds)).views[0].inputs, view.inputs)
+    assert torch.equal(net.build_inputs(dataclasses.replace(prompt, embeds=embeds)).images[0].inputs, view.inputs)
 
 
 def test_flash_looks_with_the_first_of_its_queries() -> None:
     net, prompt = net_of(FlashNet, latents=4), random_inputs()
-    every = net.build_inputs(prompt).views[0]
+    every = net.build_inputs(prompt).images[0]
     for latents, expected in ((1, 1), (3, 3), (9, 4)):
-        view = net.build_inputs(prompt, latents).views[0]
+        view = net.build_inputs(prompt, latents).images[0]
         assert torch.allclose(view.inputs, every.inputs[:, :expected], atol=1e-12)
         assert view.weights.shape == (expected, N)
 
