@@ -83,7 +83,7 @@ def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
     def sizes(name: str, ratio: int) -> int:
         view = net.compress(x, (8, 8), name, Compression(name, ratio))
         assert view.inputs.shape[1] == len(view.positions)
-        assert bool((view.places.diff() > 0).all())
+        assert bool((view.positions.diff() > 0).all())
         return view.inputs.shape[1]
 
     assert [sizes("prune", r) for r in (1, 3, 4, 20, 64)] == [64, 22, 16, 4, 1]
@@ -177,7 +177,7 @@ def test_in_training_every_operation_is_drawn_and_learns() -> None:
     assert torch.allclose(view.inputs.split(sizes, 1)[1][row], alone)
     n = entered.inputs.shape[1]
     mask = torch.ones(n, n, dtype=torch.bool).tril() & entered.visible.unsqueeze(1) | torch.eye(n, dtype=torch.bool)
-    net(entered.inputs, entered.places, mask.unsqueeze(1))[:, -5:].square().sum().backward()
+    net(entered.inputs, entered.positions, mask.unsqueeze(1))[:, -5:].square().sum().backward()
     gradients = {name: weight.grad for name, weight in net.named_parameters()}
     for name in ("gate.weight", "conv.conv.weight", "resample.queries", "resample.values.weight"):
         assert gradients[name] is not None, name
@@ -246,7 +246,7 @@ def test_as_many_latents_as_patches_can_be_the_patches() -> None:
         net.queries.copy_(1e3 * torch.linalg.pinv(features[0]).mT)  # softmax(A Fᵀ) → identity
     view = net.build_inputs(prompt).images[0]
     assert torch.allclose(view.inputs, features, atol=1e-9)
-    assert view.places.tolist() == list(range(N))
+    assert view.positions.tolist() == list(range(N))
     assert torch.allclose(view.weights, torch.eye(N, dtype=torch.float64), atol=1e-9)
 
 
