@@ -78,7 +78,7 @@ def decide(
         n_back = min(decision.n_revoked, len(tokens) - n_settled)
         if n_back or not ends:
             n_remaining = len(tokens) - n_back
-            n_final = min(n_remaining, max(n_settled + decision.final, n_remaining - window))
+            n_final = min(n_remaining, max(n_settled + decision.n_final, n_remaining - window))
     finals, sequence.state.n_final = tokens[:n_final], 0
     n_emitted, reason, spans = apply_stop_conditions(sequence, [t.token.token for t in finals], models, n_before)
     emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
