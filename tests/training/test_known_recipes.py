@@ -41,7 +41,7 @@ def test_a_damaged_or_stale_file_is_written_again(empty_cache: Path, content: st
 
 
 def test_heads_with_a_command_of_their_own_are_those_of_the_registry() -> None:
-    kinds = {kind for kind, head in registry.heads().items() if head.command}
+    kinds = {kind for kind, head in registry.heads().items() if head.is_for_any_target}
     assert set(method_info.trainable_heads()) == kinds
     assert kinds <= set(RECIPES)
     assert {"mtp", "eagle-3", "kangaroo"} <= kinds

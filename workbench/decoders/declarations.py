@@ -42,6 +42,11 @@ DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
 """Default definition of agreement at a position of held-out text: see `Head.agreement`."""
 
 
+def training_hint(kind: str, target: str) -> str:
+    """Return the sentence with the command that trains heads of a kind for a target."""
+    return f"Train some: workbench train {kind} --target {target}."
+
+
 def heads_in(needs: Sequence[str]) -> list[str]:
     """Return the kinds of trained heads among a method's requirements."""
     return [need for need in needs if need not in NEEDS]
@@ -272,9 +277,9 @@ class Head:
     train: Callable[..., Any] | None = None
 
     @property
-    def command(self) -> str:
-        """Command that trains the head for any target, without "--target …"; "" if the head has no such command."""
-        return f"workbench train {self.kind}" if self.recipe == FOR_ANY_TARGET else ""
+    def is_for_any_target(self) -> bool:
+        """Whether `workbench train KIND --target MODEL` trains the head for any target: see `training_hint`."""
+        return self.recipe == FOR_ANY_TARGET
 
     @property
     def kind(self) -> str:

@@ -13,7 +13,7 @@ from workbench.core.errors import ParameterError, UnknownNameError, WorkbenchErr
 from workbench.core.params import ParamSpec, params_of
 from workbench.core.promise import Promise
 from workbench.core.soundness import why_unsound
-from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing
+from workbench.decoders.declarations import Claim, Head, Recording, Setting, Testing, training_hint
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.draft_verify.decoder import DraftVerify
 from workbench.decoders.draft_verify.parts import Drafter, Part, Policy, TreeBuilder, Verifier, siblings_of
@@ -307,8 +307,8 @@ class ConfiguredMethod:
         if head is not None and head.kind not in models.heads:
             if head.train is not None:
                 messages.append(f"Train one: workbench train {head.recipe}.")
-            elif head.command and models.target_name:
-                messages.append(f"Train some: {head.command} --target {models.target_name}.")
+            elif head.is_for_any_target and models.target_name:
+                messages.append(training_hint(head.kind, models.target_name))
         heads = [part.head for part in (self.verifier, self.policy) if part.head is not None]
         absent = [head.recipe for head in heads if head.kind not in models.heads]
         messages += [f"Train one: workbench train {recipe} --set target={models.target_name}." for recipe in absent]

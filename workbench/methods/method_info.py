@@ -105,7 +105,7 @@ class MethodInfo:
             _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
             method.summary, source, method.needs, drafter.reads_target, drafter.ignores_images, idea, method.formula,
-            method.differences, method.params, method.head.kind if method.head and method.head.command else "",
+            method.differences, method.params, method.head.kind if method.head and method.head.is_for_any_target else "",
         )  # fmt: skip
 
     @classmethod

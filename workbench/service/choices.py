@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.core.errors import ModelError
-from workbench.decoders.declarations import ANY_DRAFTER
+from workbench.decoders.declarations import ANY_DRAFTER, training_hint
 from workbench.methods import method_info
 from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
@@ -145,7 +145,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 if name is not None and accepts_images(name) is False:
                     return f"{name} reads text only."
             elif need != "trees" and need not in heads:  # whether a target accepts trees is known only after loading
-                train = f" Train some: workbench train {need} --target {target}." if need in trainable else ""
+                train = f" {training_hint(need, target)}" if need in trainable else ""
                 return unfit.get(need) or no_heads(need, target) + train
         return ""
 
