@@ -98,14 +98,14 @@ class MethodInfo:
         """Return the facts about a registered method. `costs`: deviations of unsound pairs, by default `deviations`."""
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
-        drafter = method.drafter
+        drafter, head = method.drafter, method.head
         idea = method.idea or (inspect.getdoc(drafter) or "").split("\n\n")[0].replace("\n", " ")
         return cls(
             method.name, method.title, method.promise.value, {v: p.value for v, p in method.promises.items()},
             _unsound(method, costs),
             tuple(policy.name for policy in method.policies if policy.simulates),
             method.summary, source, method.needs, drafter.reads_target, drafter.ignores_images, idea, method.formula,
-            method.differences, method.params, method.head.kind if method.head and method.head.is_for_any_target else "",
+            method.differences, method.params, head.kind if head and head.is_for_any_target else "",
         )  # fmt: skip
 
     @classmethod
