@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
 def test_a_stream_has_no_token_that_is_taken_back(models: Models, toy: Method, plain: list[int]) -> None:
     """Who follows gets tokens once, with their text and log-probabilities, at most a step late."""
     got, scores = list[int](), list[int]()
-    request = make_request(toy.with_params(**SEVERE), extras=RequestOptions(logprobs=1))
+    request = make_request(toy.with_params(**SEVERE), options=RequestOptions(logprobs=1))
 
     def follow(r: Round) -> None:
         got.extend(e.token for e in r.emitted)
@@ -155,7 +155,7 @@ def test_a_stop_string_counts_where_it_stands(models: Models, toy: Method, plain
 
 def test_the_end_of_text_is_judged_with_its_step(models: Models, toy: Method, plain: list[int]) -> None:
     stop = RequestOptions(stop_tokens=(plain[9],))
-    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), extras=stop)))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), options=stop)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == plain[: plain.index(plain[9]) + 1]
     assert list_tentative_tokens(trace.rounds) == []

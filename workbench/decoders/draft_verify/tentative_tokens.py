@@ -82,7 +82,7 @@ def decide(
     finals, sequence.state.n_final = tokens[:n_final], 0
     n_emitted, reason, spans = apply_stop_conditions(sequence, [t.token.token for t in finals], models, n_before)
     emitted = [_final(t, span) for t, span in zip(finals, spans, strict=False)]
-    sequence.request.logprobs.extend(t.scored for t in finals[:n_emitted] if t.scored is not None)
+    sequence.request.logprobs.extend(t.logprob for t in finals[:n_emitted] if t.logprob is not None)
     del tokens[:n_emitted]
     sequence.state.retractions = 0 if n_emitted else sequence.state.retractions
     if reason:
