@@ -114,7 +114,7 @@ def test_what_it_cannot_do_is_refused_by_name(models: Models, toy: Method, plain
     engine = Engine(models)
     with pytest.raises(MethodUnavailableError, match=r"Mask filling.*log-probabilities.*repetition penalty"):
         engine.submit(
-            make_request(toy, extras=RequestOptions(logprobs=2), sampling=SamplingParams(repetition_penalty=1.2))
+            make_request(toy, options=RequestOptions(logprobs=2), sampling=SamplingParams(repetition_penalty=1.2))
         )
     row = engine.submit(make_request(toy))
     while row.n_new < 3:
@@ -135,7 +135,7 @@ def test_generate_refuses_it_by_name(toy: Method) -> None:
 
 def test_a_text_that_ends_leaves_nothing_standing(models: Models, toy: Method, plain: list[int]) -> None:
     stop = RequestOptions(stop_tokens=(plain[9],))
-    trace = checked(Engine(models).generate(make_request(toy.with_params(places=17, sure=0.0), extras=stop)))
+    trace = checked(Engine(models).generate(make_request(toy.with_params(places=17, sure=0.0), options=stop)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == plain[: plain.index(plain[9]) + 1]
     assert list_tentative_tokens(trace.rounds) == []
