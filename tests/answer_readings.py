@@ -14,7 +14,7 @@ def quiet(line: str) -> None:
 
 
 def write_readings(out: Path, tokens: int = 600, longest: int = 16, given: bool = True) -> ReadingsOptions:
-    """Generate answers and their readings in a folder; with `with_text_answers`, also readings of the training text's
+    """Generate answers and their readings in a folder; with `given`, also readings of the training text's
     answers."""
     answers = AnswersOptions("text-target", out / "none", out / "answers", tokens, max_new_tokens=longest, per_task=12,
                              rows=8, dtype="float32", threads=1)  # fmt: skip

@@ -77,8 +77,8 @@ def _isolate_pass_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Write measured pass costs to a temporary file; compile native code before a test moves the user's disk cache.
 
     Costs that are measured while other tests run must not enter the user's disk cache; code that numba compiles may.
-    numba's cache folder is chosen at import: after a test that moves the user's cache, as `own_cache` does, each worker
-    compiled everything again, for half a minute, into a folder that nobody uses later.
+    numba's cache folder is chosen at import: after a test that moves the user's cache, as `temporary_disk_cache` does,
+    each worker compiled everything again, for half a minute, into a folder that nobody uses later.
     """
     from workbench.kernels import compilation
 

@@ -77,7 +77,8 @@ def sort_tests(items: list[pytest.Item]) -> None:
 
 
 class DurationRecorder:
-    """Add up the seconds of each file and write them to `RECORD` when the session ends (`--record-durations`)."""
+    """Add up the seconds of each file and write them to `DURATIONS_FILE` when the session ends
+    (`--record-durations`)."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

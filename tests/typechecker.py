@@ -23,7 +23,7 @@ beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Type checker that accepts an int as a float (PEP 484)."""
 
 FIRST_CALLS, CHECK_EVERY = 2, 200
-"""In each test, the first `OFTEN` calls of each function are checked, and then every `THEN_EVERY`-th call."""
+"""In each test, the first `OFTEN` calls of each function are checked, and then every `CHECK_EVERY`-th call."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
 _test = 0
@@ -62,7 +62,7 @@ def _called_sparingly(function: Callable[..., Any], check: Callable[..., Any]) -
 def jaxtyped_sparingly(*, typechecker: Any) -> Callable[[Any], Any]:
     """Return a decorator for functions and classes, in place of `jaxtyping.jaxtyped` in the import hook.
 
-    Of a nested function, the first definitions in this process get a checker, and then one in `THEN_EVERY`; none gets
+    Of a nested function, the first definitions in this process get a checker, and then one in `CHECK_EVERY`; none gets
     one while shape checks are switched off. Functions that are not nested always get one.
     """
     check = _jaxtyped(typechecker=typechecker)

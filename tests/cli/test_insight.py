@@ -82,7 +82,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
     monkeypatch.setattr(claims, "COLUMNS", columns := {claims.BUNDLED: "toys", other: "a real one"})
     monkeypatch.setattr(claimsboard, "COLUMNS", columns)
-    plain = Claim("τ", "any", 1.0, 1.0, "definition", lambda lab: lab.on("maths").tau())
+    plain = Claim("τ", "any", 1.0, 1.0, "definition", lambda lab: lab.on_groups("maths").tau())
     sampled = Claim("τ / τ", "any", None, None, "p", lambda lab: lab.tau_over("autoregressive", {}, {}, 1.0))
     broken = Claim("", "", 1, 1, "", fails)
     for name, claim in (("autoregressive", plain), ("prompt-lookup", sampled), ("oracle", broken)):

@@ -58,12 +58,12 @@ def test_ctrl_c_answers_with_what_is_measured(
 ) -> None:
     whole = measuring.recommend
 
-    def interrupted(*args: Any, told: Any, **options: Any) -> Any:
+    def interrupted(*args: Any, progress: Any, **options: Any) -> Any:
         def stop(spent: float, done: int, what: str) -> None:
             if done == 7:  # four runs of warm-up, three that count
                 raise KeyboardInterrupt
 
-        return whole(*args, told=stop, **options)
+        return whole(*args, progress=stop, **options)
 
     monkeypatch.setattr(measuring, "recommend", interrupted)
     found = workbench("recommend", "--prompts", prompts, *SHORT, "--minutes", "1", "--json")

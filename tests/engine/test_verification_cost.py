@@ -90,18 +90,18 @@ def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> No
 def test_verification_kernels_are_compiled_before_the_first_round(
     vocabulary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What wide laws are looked at with is loaded with the engine, optimal-two's search when a row takes it."""
+    """Kernels for large vocabularies are loaded with the engine; optimal-two's search when a request needs it."""
     called: list[str] = []
 
     def noted(module: Any, name: str) -> None:
         call = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, **named: (called.append(name), call(*given, **named))[1])
 
-    noted(distributions, "look")
-    noted(distributions, "weigh")
+    noted(distributions, "top_and_entropy")
+    noted(distributions, "summarise_softmax")
     noted(optimal_two, "_search_weights_compiled")
     engine = Engine(make_small_models(vocabulary))
-    assert called == ["look", "weigh", "weigh"] * (vocabulary == 2048)
+    assert called == ["top_and_entropy", "summarise_softmax", "summarise_softmax"] * (vocabulary == 2048)
     called.clear()
     method = registry.get("draft-tree-sampled").with_params(verifier="optimal-two", grower="specinfer")
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(1.0), 4, stop_at_eos=False))

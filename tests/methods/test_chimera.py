@@ -169,7 +169,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
         mine, theirs = row.state.drafter.kv_caches[0], fresh.kv_caches[0]
         assert mine.n_used == mine.n_stable == theirs.n_used == len(row.committed) - 1
         torch.testing.assert_close(
-            mine._buffer[:, :, :, : mine.used], theirs._buffer[:, :, :, : mine.used], rtol=0, atol=1e-10
+            mine._buffer[:, :, :, : mine.n_used], theirs._buffer[:, :, :, : mine.n_used], rtol=0, atol=1e-10
         )
     assert row.error is None
     assert {1, 2} <= lengths, "drafts were rejected and accepted"

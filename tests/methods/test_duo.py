@@ -101,7 +101,7 @@ def test_sequences_with_one_prompt_share_a_weight_sharing_copy(models: Models) -
 
 
 def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
-    small = next(rounds(models, PROMPT, share=0.25)).state.drafter.kept
+    small = next(rounds(models, PROMPT, share=0.25)).state.drafter.retained_shares
     row = next(rounds(models, PROMPT, share=0.25, big=2))
     left = max(small)
     assert row.state.drafter.retained_shares == [left if share == left else 1.0 for share in small]

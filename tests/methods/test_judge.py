@@ -142,8 +142,8 @@ def test_what_a_processor_forbids_is_not_kept() -> None:
     logits = P.log().expand(2, 4).clone()
     logits[0, 1] = -torch.inf
     p = logits.softmax(1)
-    assert run_judge(sampled_draft(1), p, said=P.log().expand(2, 4)).accept.tolist() == [1]
-    assert run_judge(sampled_draft(1), p, said=logits).accept.tolist() == [0]
+    assert run_judge(sampled_draft(1), p, processed_logits=P.log().expand(2, 4)).accept.tolist() == [1]
+    assert run_judge(sampled_draft(1), p, processed_logits=logits).accept.tolist() == [0]
 
 
 # -- through the engine ------------------------------------------------------------------------------------------------

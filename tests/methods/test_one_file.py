@@ -30,8 +30,9 @@ from .test_registry import TEXT, file
 WHOLE = (
     TEXT.replace("register(Method(", "METHOD = Method(").replace(
         "policies=(Fixed(),)))",
-        """policies=(Fixed(),), differs=("The paper stutters twice.",),
-    claims=(Claim("tokens a target pass (τ)", "anywhere", 1.0, 1.0, "a paper", lambda lab: lab.on("maths").tau()),),
+        """policies=(Fixed(),), differences=("The paper stutters twice.",),
+    claims=(Claim("tokens a target pass (τ)", "anywhere", 1.0, 1.0, "a paper",
+                  lambda lab: lab.on_groups("maths").tau()),),
     suites={"vision": (Setting("Stutter, deep", {"depth": 3}),)}, recording=Recording(("chat",)))""",
     )
 ).replace(
@@ -88,7 +89,7 @@ class Scaled(FeatureDrafter):
 METHOD = Method(
     "my-layer", title="My layer", promise=Promise.EXACT, source=Source("A paper", "A. N. Other", 2026, ""),
     summary="Scale it.", drafter=Scaled(), verifier=Lossless(), policies=(Fixed(depth=3),),
-    differs=("The paper scales nothing.",),
+    differences=("The paper scales nothing.",),
     claims=(Claim("mean accepted length", "anywhere", 1.0, 1.0, "a paper", lambda lab: lab.tau("Mine"),
                   home=VISION_TARGET),),
     suites={"vision": (Setting("Mine"),)}, recording=Recording(scene="four-shapes"),

@@ -120,7 +120,7 @@ def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
     ruling = run_verifier(Reflective(0.0), tree, first, -first)
     wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
     assert torch.allclose(ruling.accept, wanted.accept, atol=1e-12)
-    assert torch.equal(ruling.stop, wanted.bonus)
+    assert torch.equal(ruling.bonus, wanted.bonus)
     assert float(ruling.distribution_error.abs().max()) == 0.0
 
 

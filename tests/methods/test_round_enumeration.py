@@ -450,7 +450,7 @@ def output_distribution_of_draft(
         verifier: verifier under test.
         joint: the target's joint distributions after each text (`World.joint`).
         depth: maximum depth of the draft.
-        drawn: recorder of `laws_drawn_from`.
+        drawn: recorder of `record_draws`.
     """
     ruling, last = drawn.rule(verifier, v)
     texts, tokens = texts_of(v.tree), v.tree.tokens.tolist()

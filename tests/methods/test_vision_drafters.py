@@ -113,7 +113,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
 
     exact = joint_distribution(Seeing(), inputs["input_ids"][0].tolist(), n, lambda x: to_probs(x[None], how)[0])
     engine = Engine(small, max_sequences=32, record=False)
-    more = {"images": inputs, "pictures": (picture,), "stop_at_eos": False}
+    more = {"image_inputs": inputs, "pil_images": (picture,), "stop_at_eos": False}
     rows = [engine.submit(Request(text, setting(name), how, n + 1, seed, **more)) for seed in range(150)]
     while not engine.is_idle:
         engine.step()

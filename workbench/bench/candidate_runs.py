@@ -247,7 +247,7 @@ def measuring_params(method: MethodInfo) -> dict[str, Any]:
 
 
 def repeated_share(prompts: Mapping[int, Sequence[int]], plain: Iterable[Sample]) -> float | None:
-    """Return the share of generated tokens that also followed the latest occurrence of the same `KNOWN_BY` tokens.
+    """Return the share of generated tokens that also followed the last occurrence of the same `REPEAT_CONTEXT` tokens.
 
     Args:
         prompts: token ids by index.

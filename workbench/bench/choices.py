@@ -110,7 +110,7 @@ def check_choice(
 
     On a target in float64 the distribution is that of tiny models, enumerated. In another format, or if the setting
     needs a part that tiny models lack, long texts are tested by the positions of their tokens in the target's own
-    distributions (`check_places`).
+    distributions (`check_cdf_positions`).
 
     Args:
         choice: a setting that can run on these models.

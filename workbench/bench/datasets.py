@@ -96,7 +96,7 @@ DATASETS = {
 }  # fmt: skip
 BUNDLED = "bundled"
 ANSWERS = "answers"
-"""Problems whose answers a program checks: see `answerable`."""
+"""Problems whose answers a program checks: see `workbench.bench.answers_suite`."""
 NAMES = (BUNDLED, ANSWERS, workloads.WORK, *workloads.KINDS, *DATASETS)
 
 

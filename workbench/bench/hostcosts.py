@@ -250,7 +250,7 @@ def plot(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: table, plot, machine, and drafters that take longer than `WANTED_S`."""
+    """Return the board: table, plot, machine, and drafters that take longer than `MAX_ROUND_S`."""
     slow = [
         f"`{key.split(' ')[0]}` ({1e3 * row['median']:.2f} ms)"
         for key, row in report["rows"].items()

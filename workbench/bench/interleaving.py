@@ -16,7 +16,7 @@ def rotate(items: Sequence[T], number: int) -> list[T]:
     """Return the items in cyclic order, starting one later in each turn.
 
     Example:
-        >>> [order("ABC", n) for n in range(3)]
+        >>> [rotate("ABC", n) for n in range(3)]
         [['A', 'B', 'C'], ['B', 'C', 'A'], ['C', 'A', 'B']]
     """
     shift = number % len(items)

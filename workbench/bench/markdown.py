@@ -17,7 +17,7 @@ def markdown_table(columns: Mapping[str, Callable[[T], Any]], rows: Iterable[T],
         left: titles of text columns, aligned left like the first one. Others are aligned right.
 
     Example:
-        >>> print(markdown({"n": str, "n²": lambda n: n * n}, [2, 3]))
+        >>> print(markdown_table({"n": str, "n²": lambda n: n * n}, [2, 3]))
         | n | n² |
         |---|--:|
         | 2 | 4 |
@@ -37,7 +37,7 @@ def format_interval(figure: Mapping[str, Any] | None) -> str:
     """Format a figure with its interval like an `Estimate`: "1.52 [1.31–1.77]"; negative ends are joined by "to".
 
     Example:
-        >>> span({"value": -0.004, "low": -0.07, "high": 0.01})
+        >>> format_interval({"value": -0.004, "low": -0.07, "high": 0.01})
         '0.00 [−0.07 to 0.01]'
     """
     if not figure:

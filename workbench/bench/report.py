@@ -29,7 +29,7 @@ class BenchReport:
         rows: over all prompts.
         groups: rows by group of prompts; empty if there is only one group.
         complete: False if it was stopped.
-        runs: every timed run as plain values (`SAVED`), for comparisons with other reports and for answer files.
+        runs: every timed run as plain values (`RUN_COLUMNS`), for comparisons with other reports and for answer files.
         left_out: numbers of prompts that were not run, by the reason.
     """
 

@@ -41,7 +41,7 @@ def rates(samples: Iterable[Sample], whole: bool = False) -> dict[tuple[int, int
 
 
 def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[tuple[Any, int], float]:
-    """Return the same as `rates` for the runs of a saved report (`report.SAVED`)."""
+    """Return the same as `rates` for the runs of a saved report (`report.RUN_COLUMNS`)."""
     return {
         (run.get("prompt", run.get("name")), run["repeat"]):
             run["tokens"] / (run["seconds"] if whole else run["decode_seconds"] or run["seconds"])

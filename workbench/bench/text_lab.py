@@ -111,7 +111,7 @@ def copied_share(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> fl
     """Return the share of an answer's n-grams that occur in its prompt; 0 for a shorter answer.
 
     Example:
-        >>> copies([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
+        >>> copied_share([1, 2, 3, 4, 5], [9, 2, 3, 4, 5], n=2)
         0.75
     """
     prompt_grams = set(zip(*(prompt[i:] for i in range(n)), strict=False))
@@ -155,7 +155,7 @@ class TextLab:
         scale: the target and the size of the measurement.
         groups: kinds of prompts; those of `workbench.bench.verifiable_problems` are problems whose answers a program
             checks.
-        reads_code: use `store_of_code` as the datastore instead of the bundled one.
+        reads_code: use `code_datastore` as the datastore instead of the bundled one.
         other_vocabulary_drafter: draft model with a different vocabulary, in place of the target's own; "": the
             target's own.
         weight_noise: noise in the target's matrices since its heads were trained, as a share of their standard

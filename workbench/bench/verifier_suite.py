@@ -262,7 +262,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board: the table, the machine, and the rules that take more than `WANTED` of a forward."""
+    """Return the board: the table, the machine, and the rules that take more than `MAX_SHARE` of a forward."""
     lines = [
         "# Cost of verifiers",
         "",

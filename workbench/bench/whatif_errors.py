@@ -60,7 +60,7 @@ class ErrorEstimate:
         """Error in words: over all predictions, and of a typical single run.
 
         Example:
-            >>> Error("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
+            >>> ErrorEstimate("lengths", 1.006, 0.99, 1.02, 0.03, 25, 200, "text-target").sentence
             'Against 200 real runs on 25 prompts (text-target): predicted / measured 1.01 [0.99–1.02]; typically ±3 %.'
         """
         return (

@@ -64,13 +64,13 @@ def inspect(
         }
     lines = [] if target is None else _lines(head, target)
     if as_json:
-        entries = [{"what": line.what, "fits": line.fits, "says": line.says} for line in lines]
+        entries = [{"what": line.name, "fits": line.fits, "says": line.message} for line in lines]
         print(json.dumps(report | ({} if target is None else {"target": target, "lines": entries}), ensure_ascii=False))
     else:
         for line in description(report):
             print(harmless(line))
         for line in lines:
-            print(harmless(f"{SIGNS[line.fits]} {line.what}: {line.says}"))
+            print(harmless(f"{SIGNS[line.fits]} {line.name}: {line.message}"))
     if any(line.fits is False for line in lines):
         raise typer.Exit(1)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Client(Protocol):
     """Interface of a backend, the only one that the app, the command line and the servers use. Thread-safe.
 
-    Implemented by `workbench.client.Workbench`, `workbench.service.Backend`, `workbench.client.remote.Remote` and
-    `workbench.service.zerogpu.ZeroClient`. A backend refuses a call that it cannot answer, with the reason.
+    Implemented by `workbench.client.Workbench`, `workbench.service.Backend`, `workbench.client.remote.RemoteBackend`
+    and `workbench.service.zerogpu.ZeroGpuBackend`. A backend refuses a call that it cannot answer, with the reason.
     """
 
     # -- models, methods and state -------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Client(Protocol):
             user: opaque key for limits and fairness; "local" has no limit of runs. An app sets the user itself.
             lease_s: time without a follower after which the run is cancelled, in seconds; None: never. A run in an app
                 ends when the client that started it disconnects.
-            extras: stop conditions, penalties, log-probabilities: `workbench.engine.request_options.Extras`.
+            extras: stop conditions, penalties, log-probabilities: `workbench.engine.request_options.RequestOptions`.
             memory: initial state of the drafter: a file saved by `RunHandle.memory`.
             keeps: whether to keep the drafter's state after the run, so that `RunHandle.memory` can save it.
 

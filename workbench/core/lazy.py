@@ -27,8 +27,8 @@ class LazySequence(Sequence[T], Generic[T]):
         make: function from distinct indices, int64 [k], to their numbers [k].
 
     Example:
-        >>> squares = Late[int](4, lambda at: at * at)
-        >>> squares[3], squares.some([1, 3]), list(squares)
+        >>> squares = LazySequence[int](4, lambda at: at * at)
+        >>> squares[3], squares.take([1, 3]), list(squares)
         (9, [1, 9], [0, 1, 4, 9])
     """
 
@@ -62,7 +62,7 @@ class LazyValue(Generic[M]):
     """Value that is computed at its first use and then cached.
 
     Example:
-        >>> sums = Once(lambda: sum(range(5)))
+        >>> sums = LazyValue(lambda: sum(range(5)))
         >>> sums(), sums()
         (10, 10)
     """

@@ -44,7 +44,7 @@ class ParamSpec:
         """Return whether the parameter has an effect with these values of the other parameters; see `when`.
 
         Example:
-            >>> ParamSpec("top_k", "int", 0, when="temperature > 0").acts({"temperature": 0.0})
+            >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})
             False
         """
         name, sign, operand = (*self.when.split(" ", 2), "", "")[:3]

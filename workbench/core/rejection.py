@@ -124,7 +124,7 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `Judge` for `place_by_place` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
+"""A `Judge` for `verify_positions` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
 
 
 def recursive_rejection(
@@ -264,7 +264,7 @@ def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:
         accept: acceptance probability of each node.
 
     Example:
-        >>> expected_kept([-1, 0, -1], [0.5, 0.5, 0.5])  # 0.5 + 0.25 for its child + 0.25 for its sibling
+        >>> expected_accepted([-1, 0, -1], [0.5, 0.5, 0.5])  # 0.5 + 0.25 for its child + 0.25 for its sibling
         1.0
     """
     at = [1.0, *[0.0] * len(parents)]  # probability that the walk is at a position whose tested children were rejected

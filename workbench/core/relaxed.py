@@ -69,8 +69,8 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `Judge` for `place_by_place` whose columns are acceptance probability, r, q, q′ and raised probability; and, if the
-third argument is true, `apart`."""
+"""A `Judge` for `verify_positions` whose columns are acceptance probability, r, q, q′ and raised probability; and, if
+the third argument is true, `apart`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `Relaxed` for the siblings at some positions (with `apart` last if `priced`).
+    """Return the columns of `RelaxedResult` for the siblings at some positions (with `apart` last if `priced`).
 
     The second result are the residual weights at the end, if `ends`. Each pass over a distribution is expensive.
     """

@@ -118,7 +118,7 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
     """Return the distribution over the next token: temperature, then top-k, top-p and min-p, in that order.
 
     Args:
-        logits: logits after `with_history`. Half precision is widened to float32; float64 stays.
+        logits: logits after `apply_logits_processors`. Half precision is widened to float32; float64 stays.
         sampling: sampling parameters.
 
     Returns:
@@ -201,7 +201,7 @@ def entropy_of(
     also after filtering. Logits of −inf have p = 0 and must not give NaN. Negative rounding errors are clamped to 0.
 
     Args:
-        logits: logits after `with_history`.
+        logits: logits after `apply_logits_processors`.
         p: distribution computed from them.
         some: a likely token of each row.
         p_some: probability of that token.

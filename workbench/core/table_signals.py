@@ -16,7 +16,7 @@ def make_table_signals(
         columns: column names; by default 1, 2, ….
 
     Example:
-        >>> cells("run", {"attention": [1, 0]})
+        >>> make_table_signals("run", {"attention": [1, 0]})
         {'run [attention, 1]': 1, 'run [attention, 2]': 0}
     """
     return {

@@ -187,7 +187,7 @@ def tree_attention_mask(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor
         depth: upper bound of the number of levels.
 
     Example:
-        >>> ancestors(torch.tensor([-1, 0, 0]), 2).int().tolist()
+        >>> tree_attention_mask(torch.tensor([-1, 0, 0]), 2).int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
     n = parents.shape[-1]

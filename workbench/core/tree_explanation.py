@@ -49,7 +49,7 @@ class TreeExplanation:
     Attributes:
         rules: rules by which nodes were added.
         rule_index: int64 [N], index into `rules` for each node; None: the first rule for all.
-        before: first value of each node [N]; or `Chances`, whose product along a node's path is its value; None:
+        before: first value of each node [N]; or `RankProbs`, whose product along a node's path is its value; None:
             no value.
         after: second value of each node, in the same forms.
     """
@@ -91,7 +91,7 @@ def path_products(rank_probs: RankProbs, parents: Sequence[int]) -> list[float]:
     """Return the product of `rank_probs` along each node's path; 0 for a rank that `rank_probs` does not list.
 
     Example:
-        >>> products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])
+        >>> path_products([[0.5, 0.25], [0.4]], [-1, -1, 0, 0])
         [0.5, 0.25, 0.2, 0.0]
     """
     depths, values, n_children = list[int](), list[float](), Counter[int]()

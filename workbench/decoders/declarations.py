@@ -122,8 +122,8 @@ class Claim:
         by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
             measurement could support the paper; such a claim is not counted. Empty: some could.
         explanation: date and reason of a contradicted or inconclusive figure on the bundled models, written by a
-            person. The reason has at most `LONGEST_WHY` characters and begins with one of `KINDS`. It does not apply to
-            figures measured after this date.
+            person. The reason has at most `MAX_REASON_CHARS` characters and begins with one of `KINDS`. It does not
+            apply to figures measured after this date.
         explanation_by_column: the same for figures in other columns, by the column's name.
         method: registry name of the method that declares it, filled in by the method; in a part (`Part.claims`) the
             method that it is measured with.

@@ -1,7 +1,7 @@
 """Interface between the scheduler and decoders: open a sequence, run rounds, apply changes, close it.
 
-A method names its decoder (`Chosen.decoder`). An engine may have several decoders, and a sequence may change from one
-to another between two rounds. The package `workbench.decoders` contains them.
+A method names its decoder (`ConfiguredMethodProtocol.decoder`). An engine may have several decoders, and a sequence may
+change from one to another between two rounds. The package `workbench.decoders` contains them.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ class MethodProtocol(Protocol):
 
 @runtime_checkable
 class ConfiguredMethodProtocol(Protocol):
-    """A method with all parameters set; implemented by `Configured`.
+    """A method with all parameters set; implemented by `ConfiguredMethod`.
 
     The types of the parts are in `decoders/draft_verify/parts.py` (`Drafter`, `TreeBuilder`, `Verifier`, `Policy`) and
-    `decoders/decoder_params.py` (`OwnRounds`).
+    `decoders/decoder_params.py` (`DecoderParams`).
     """
 
     @property
@@ -154,7 +154,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def decoder_params(self) -> Any:
-        """Parameters of the method's own decoder (`OwnRounds`), or None."""
+        """Parameters of the method's own decoder (`DecoderParams`), or None."""
         ...
 
     def with_changes(self, **values: Any) -> ConfiguredMethodProtocol:

@@ -122,7 +122,7 @@ def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> 
     """Summarise the target's logits for a round.
 
     Args:
-        logits: logits after `with_history`, [n, V].
+        logits: logits after `apply_logits_processors`, [n, V].
         sampling: sampling parameters in force.
     """
     if sampling.greedy and (summary := summarise_softmax(logits, TOP)) is not None:
@@ -152,7 +152,7 @@ def top_and_entropy(
     weights have just evicted everything else from the CPU caches.
 
     Args:
-        logits: logits after `with_history`.
+        logits: logits after `apply_logits_processors`.
         p: distributions of these logits.
         sampling: sampling parameters that `p` was computed with.
     """

@@ -133,7 +133,7 @@ def has_lean_version(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder:
-    """Lean version of a whole model. Create it with `self_test.lean_of`, which compares it with its model."""
+    """Lean version of a whole model. Create it with `self_test.make_lean_decoder`, which compares it with its model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if weight_dtype(model) == torch.int8:

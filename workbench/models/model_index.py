@@ -37,7 +37,7 @@ class IndexedModel:
         copy_bytes: size of the converted files.
         licence: licence of the weights.
         shape: expected values in its configuration.
-        vocabulary: SHA-256 of its tokens and their ids; see `words_sum`.
+        vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_hash`.
     """
 
     name: str
@@ -131,7 +131,7 @@ def mismatch_reason(model: IndexedModel, folder: Path) -> str:
 
 
 def vocabulary_of(tokenizer: dict[str, Any]) -> str:
-    """Return `words_sum` of the tokens in a tokenizer.json."""
+    """Return `vocabulary_hash` of the tokens in a tokenizer.json."""
     vocabulary = tokenizer["model"].get("vocab", {})
     words = vocabulary if isinstance(vocabulary, dict) else {word: i for i, (word, *_) in enumerate(vocabulary)}
     return vocabulary_hash({**words, **{t["content"]: t["id"] for t in tokenizer.get("added_tokens", [])}})

@@ -88,8 +88,8 @@ class Runner:
         if self.weight_dtype != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
-        self.unknown_token: int | None = None  # set by `read_unknown` if texts may hold ids without an embedding
-        self.is_image_decoding_tested = False  # whether decoding after images was tested: set by `prefill_pictures`
+        self.unknown_token: int | None = None  # set by `set_unknown_token` if texts may hold ids without an embedding
+        self.is_image_decoding_tested = False  # whether decoding after images was tested: set by `prefill_images`
         self._enters: dict[int, bool] = {}
         self._own = ModelForward(self.lm_head, layers)
         scale_by_position(model)

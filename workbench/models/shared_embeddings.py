@@ -41,7 +41,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     """Load the decoder in a folder, with embedding and LM head computed from its target's.
 
     Args:
-        folder: folder of a draft model that `borrows`.
+        folder: folder of a draft model that `shares_embeddings`.
         config: its configuration.
         dtype: dtype of the loaded model.
 
@@ -97,7 +97,7 @@ def expand_rows(
 def factor_rows(
     weights: dict[str, Tensor], embedding: Float[Tensor, "V D"], head: Float[Tensor, "V D"]
 ) -> dict[str, Tensor]:
-    """Return the inverse of `written_out`; weights that already have the matrices are returned unchanged.
+    """Return the inverse of `expand_rows`; weights that already have the matrices are returned unchanged.
 
     Raises:
         ValueError: the rows cannot be expressed by the target's.

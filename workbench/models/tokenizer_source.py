@@ -18,7 +18,8 @@ from workbench.models.model_index import MODEL_INDEX, vocabulary_hash, vocabular
 from workbench.models.names import folder_of
 
 VOCABULARY = "target_vocabulary"
-"""Key in a draft model's configuration: `words_sum` of the tokens it was trained with; its folder has no tokenizer."""
+"""Key in a draft model's configuration: `vocabulary_hash` of the tokens it was trained with; its folder has no
+tokenizer."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Tokenizer files in a model's folder."""
 
@@ -29,7 +30,7 @@ class TokenizerSource:
 
     Attributes:
         target: a published model; a configuration may not name local folders or anything else here.
-        vocabulary: SHA-256 of the tokens that the tokenizer must have; see `words_sum`.
+        vocabulary: SHA-256 of the tokens that the tokenizer must have; see `vocabulary_hash`.
     """
 
     target: str

@@ -24,7 +24,7 @@ def of_chat(scores: Sequence[Any]) -> dict[str, Any]:
     """Return `choices[].logprobs` of chat completions.
 
     Args:
-        scores: a `workbench.engine.request_options.Scored` per token.
+        scores: a `workbench.engine.request_options.TokenLogprob` per token.
     """
     return {
         "content": [_entry(score) | {"top_logprobs": [_entry(top) for top in score.top]} for score in scores],
@@ -52,7 +52,7 @@ class CompletionLogprobs:
         """Return the next chunk; with `echo`, the first one begins with the prompt.
 
         Args:
-            scores: a `workbench.engine.request_options.Scored` per new token.
+            scores: a `workbench.engine.request_options.TokenLogprob` per new token.
         """
         before, self._before = self._before, None
         offsets: list[int] = []

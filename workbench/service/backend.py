@@ -1,7 +1,7 @@
 """Backend of this process: one device and one engine thread; models are loaded once and shared by all users' runs.
 
-`rounds` has the engine thread. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
-`steering` changes them. This module has the calls for users.
+`engine_thread` has the engine's thread. `loading` loads models into a `modelpool`, `runregister` holds the runs, and
+`run_control` changes them. This module has the calls for users.
 """
 
 from __future__ import annotations

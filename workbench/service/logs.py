@@ -25,7 +25,7 @@ class RedactingFormatter(logging.Formatter):
 
 
 class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
-    """Format records as one JSON object per line, and errors as `Discreet` does."""
+    """Format records as one JSON object per line, and errors as `RedactingFormatter` does."""
 
 
 class RedactingFilter(logging.Filter):

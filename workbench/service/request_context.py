@@ -20,7 +20,7 @@ CPU_TIME_CALLBACK: ContextVar[Callable[[float], None] | None] = ContextVar("work
 
 @contextlib.contextmanager
 def measure_cpu_time() -> Iterator[None]:
-    """Report the CPU time of this thread in the block to `COST`.
+    """Report the CPU time of this thread in the block to `CPU_TIME_CALLBACK`.
 
     Time in which other threads hold the interpreter is not counted, so the load of a server does not raise the charge.
     """
@@ -40,7 +40,7 @@ class DisconnectedError(WorkbenchError):
 
 
 def make_disconnect_check() -> Callable[[], None]:
-    """Return a function for long computations that raises `LeftError` after the caller has disconnected.
+    """Return a function for long computations that raises `DisconnectedError` after the caller has disconnected.
 
     Call `watch` in the context of the request; call the function from any thread, wherever the work may be aborted.
     """

@@ -25,7 +25,7 @@ _STATIC = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdo
 """Static output types, the richest first."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _STILL = 'class="wb-still'
-"""Marker of a widget's static image that is a separate output (`workbench.widgets.view.STILL`)."""
+"""Marker of a widget's static image that is a separate output (`workbench.widgets.view.SNAPSHOT_CLASS`)."""
 _BAR = re.compile(r"\d%\|.*\| \d+/")
 """Progress bar, as shown while models load."""
 _LESSON = re.compile(r'(?<=href=")(?:\./)?(\d\d_\w+)\.(?:ipynb|py)(?=[#"])')

@@ -174,7 +174,7 @@ def list_tentative_tokens(rounds: Iterable[Round]) -> list[TentativeTokenRecord]
     """Return the tentative tokens after `rounds`, the first rounds of a trace: placed, but neither revoked nor emitted.
 
     Example:
-        >>> standing([])
+        >>> list_tentative_tokens([])
         []
     """
     tentative: dict[int, TentativeTokenRecord] = {}

@@ -48,7 +48,7 @@ def to_json_lines(trace: Trace) -> str:
 
 
 def read_json_lines(text: str) -> Trace:
-    """Return the trace from the output of `json_lines`. Without a footer the trace gets the warning `INCOMPLETE`.
+    """Return the trace from the output of `to_json_lines`. Without a footer the trace gets the warning `INCOMPLETE`.
 
     Raises:
         WorkbenchError: the text is not such a file, is damaged, or was written by a newer workbench.

@@ -63,7 +63,7 @@ def replace_atomically(path: Path) -> Generator[Path, None, None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check before the work that `write_whole` can write a file; leave its contents unchanged.
+    """Check before the work that `write_atomically` can write a file; leave its contents unchanged.
 
     Raises:
         OSError: it cannot be written.

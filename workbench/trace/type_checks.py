@@ -38,8 +38,8 @@ def find_invalid_field(event: Any) -> str:
 
     Example:
         >>> from workbench.trace.events import Footer
-        >>> misfit(Footer()), misfit(Footer(seconds=float("inf"))), misfit(Footer(warnings=[1]))
-        ('', 'seconds', 'warnings')
+        >>> [find_invalid_field(footer) for footer in (Footer(), Footer(seconds=float("inf")), Footer(warnings=[1]))]
+        ['', 'seconds', 'warnings']
     """
     for name, fits in _fields(event.__class__).items():
         value = getattr(event, name)

@@ -260,7 +260,7 @@ def encode_message(tokenizer: Any, message: str) -> list[int]:
 
 
 def _first_held(turns: abc.Sequence[tuple[int, str]], tokenizer: Any, longest: int) -> list[tuple[int, list[int]]]:
-    """Return the first `FIRST_HELD` held-out prompts, in the format of `_askable`.
+    """Return the first `FIRST_HELD` held-out prompts, in the format of `_encode_prompts`.
 
     They are answered before all others, so that even the shortest run has answers for training and for evaluation.
     """

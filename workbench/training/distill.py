@@ -181,7 +181,7 @@ def distillation_loss(
 
 
 def draft_model_losses(text: str) -> WeightedLoss:
-    """Return the losses that a draft model can be trained with, parsed by `Weighted.parse`.
+    """Return the losses that a draft model can be trained with, parsed by `WeightedLoss.parse`.
 
     Raises:
         ParameterError: there is no loss of this name, or it compares features.

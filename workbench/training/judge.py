@@ -3,7 +3,7 @@
 `swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that spoil it. The
 judge reads the last hidden states after such a token, of the target alone and of both models. Both are frozen: their
 states are computed once, and a logistic regression is trained on the standardised states. Its bias is then set on other
-problems, so that at δ = `CHOSEN` at most `PASSING` of the wrong tokens pass.
+problems, so that at δ = `CHOSEN` at most `MAX_WRONG_PASS_SHARE` of the wrong tokens pass.
 
 Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
 2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).

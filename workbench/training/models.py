@@ -149,7 +149,7 @@ def save_model(
 def format_json(facts: Any) -> bytes:
     r"""Return JSON for a file that people read: one entry per line, but lists of numbers on one line, half the bytes.
 
-    >>> in_lines({"kept": [1, 2], "name": "x"}).decode()
+    >>> format_json({"kept": [1, 2], "name": "x"}).decode()
     '{\n  "kept": [1,2],\n  "name": "x"\n}\n'
     """
     text = json.dumps(facts, indent=2)

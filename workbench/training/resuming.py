@@ -30,7 +30,7 @@ def resolve_resume(
         options: parsed options.
         user_options: options by name, as the user gave them.
         report: receives progress lines.
-        old_defaults: see `check_same`.
+        old_defaults: see `check_same_settings`.
 
     Raises:
         ParameterError: a checkpoint has other settings.

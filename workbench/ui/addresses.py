@@ -66,9 +66,9 @@ def rewrite_run_path(scope: dict[str, Any]) -> dict[str, Any]:
     """Return the scope with the path of the page of tabs if it is an address of runs; otherwise unchanged.
 
     Example:
-        >>> led({"path": "/r/20261122-180000-0a1b2c3d"})["path"]
+        >>> rewrite_run_path({"path": "/r/20261122-180000-0a1b2c3d"})["path"]
         '/'
-        >>> led({"path": "/app/r/one+other", "root_path": "/app"})["path"]
+        >>> rewrite_run_path({"path": "/app/r/one+other", "root_path": "/app"})["path"]
         '/app/'
     """
     root = scope.get("root_path", "")

@@ -190,7 +190,7 @@ class DistributionDrafter(Drafter):
     """
 
     superposes: ClassVar[bool] = False
-    """Whether the drafter can feed several tokens as one, by their mean embedding: see `Growth.superpose`."""
+    """Whether the drafter can feed several tokens as one, by their mean embedding: see `PartialTree.superpose`."""
     default_tree_builder: ClassVar[TreeBuilder | None] = None
     """Default tree builder if neither plan nor method names one."""
 

@@ -1,8 +1,8 @@
 """Building of draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
 
-A `Growth` is a tree under construction, for one sequence and one drafter. It records each node's parent and attention
-mask; subclasses compute the distribution after a node. So each tree builder works with every drafter that gives
-distributions.
+A `PartialTree` is a tree under construction, for one sequence and one drafter. It records each node's parent and
+attention mask; subclasses compute the distribution after a node. So each tree builder works with every drafter that
+gives distributions.
 """
 
 from __future__ import annotations

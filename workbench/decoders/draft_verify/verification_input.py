@@ -35,7 +35,7 @@ class VerificationInput:
 
     Attributes:
         tree: draft, N nodes.
-        probes_by_part: probes by the part that requested them, in the order of `ASKERS`.
+        probes_by_part: probes by the part that requested them, in the order of `PROBING_PARTS`.
         exits: the target's hidden states computed by drafting, from which the forward continues.
     """
 
@@ -138,8 +138,8 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
             continue
         if probes.attention_mask.shape != (len(probes), len(tree) + len(probes)):
             raise WorkbenchError(
-                f"{probes.source or part} gave a probe mask of shape {list(probes.sees.shape)} for a draft of "
-                f"{len(tree)} nodes and {len(probes)} probes.",
+                f"{probes.source or part} gave a probe mask of shape {list(probes.attention_mask.shape)} for a draft "
+                f"of {len(tree)} nodes and {len(probes)} probes.",
                 "Give a mask over nodes and probes: bool [P, N + P].",
             )
         if len(probes) > room or probes.max_depth > farthest:

@@ -55,7 +55,7 @@ TRAIN_ADVICE = "Train it for this target: workbench train block-diffusion --targ
 
 @dataclass(frozen=True, slots=True)
 class TrainingKV:
-    """Keys and values of whole texts in one layer, for training, with the interface of `Entries` but nothing stored."""
+    """Keys and values of whole texts in one layer, for training: `DraftKVCache`'s interface without its storage."""
 
     keys_values: Float[Tensor, "two B H n d"]
 
@@ -233,7 +233,7 @@ def n_unmasked(step: int, steps: int, masks: int) -> int:
     """Return how many of a block's masks are filled in after a step, counted from 1: spread evenly, more at first.
 
     Example:
-        >>> [unmasked(step, 3, 7) for step in (1, 2, 3)]
+        >>> [n_unmasked(step, 3, 7) for step in (1, 2, 3)]
         [3, 5, 7]
     """
     return -(-step * masks // steps)

@@ -2,9 +2,10 @@
 
 The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer,
 whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer also reads the embedding, not only the
-residual stream: its projection is added to queries, keys and values, as a bias per token. So `Fused` runs the layer:
-a dozen small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by rounding
-from those of the net's own code, which changes only how many are accepted; the target verifies them either way.
+residual stream: its projection is added to queries, keys and values, as a bias per token. So `FusedDecoder` runs the
+layer: a dozen small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by
+rounding from those of the net's own code, which changes only how many are accepted; the target verifies them either
+way.
 
 """
 

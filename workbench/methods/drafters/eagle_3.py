@@ -118,7 +118,7 @@ def default_capture_layers(layers: int) -> tuple[int, ...]:
         ValueError: there are no two layers below the last.
 
     Example:
-        >>> usual_taps(32), usual_taps(12), usual_taps(5), usual_taps(3)
+        >>> default_capture_layers(32), default_capture_layers(12), default_capture_layers(5), default_capture_layers(3)
         ((2, 16, 29), (2, 6, 9), (1, 2, 4), (1, 2))
     """
     released = (2, layers // 2, layers - 3)

@@ -136,7 +136,7 @@ class EarlyExitDrafter(Drafter):
 
 @dataclass(frozen=True)
 class EarlyExit(EarlyExitDrafter):
-    """Draft with the first E layers of the target. See `Exiting`.
+    """Draft with the first E layers of the target. See `EarlyExitDrafter`.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
     """

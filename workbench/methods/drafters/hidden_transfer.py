@@ -7,7 +7,7 @@ t + 1, t + 2, …. They enter the forward there, in addition to the draft, and t
     between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
     layers l + 1 … L   attend to the text, the draft up to their node, and the pseudo states before them → predictions
 
-`InPass` defines the positions of such probes and the use of their predictions.
+`ProbeDrafter` defines the positions of such probes and the use of their predictions.
 
 """
 
@@ -69,7 +69,7 @@ class Transfers(ProbeNet):
 
 @dataclass(frozen=True)
 class HiddenTransfer(ProbeDrafter):
-    """Draft with pseudo hidden states as probes. See `InPass`.
+    """Draft with pseudo hidden states as probes. See `ProbeDrafter`.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """

@@ -84,7 +84,7 @@ def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 
     Example:
-        >>> sorted(spread(5, 3))
+        >>> sorted(evenly_skipped(5, 3))
         [2, 3, 6, 7]
     """
     steps = max(1, n_run) - 1

@@ -201,7 +201,7 @@ def fast_stream_segment(segment: Segment) -> Segment:
 
 @dataclass(frozen=True)
 class M2R2(EarlyExitDrafter):
-    """Draft with a fast stream through the target's first layers; verify from the slow stream's states. See `Exiting`.
+    """Draft with a fast stream through the target's first layers; verify from the slow stream's states.
 
     Each drafted token costs two passes through these layers. The pass of the slow stream gives keys, values and exit
     states that are the target's own and are reused; the pass of the fast stream gives the prediction.

@@ -151,7 +151,7 @@ class HeadsGrowth(PartialTree):
     """Tree over independent predictions: head k has the same distribution after all nodes of level k.
 
     Args:
-        row: the sequence; its drafter state is `Blind`.
+        row: the sequence; its drafter state is `IndependentLevels`.
         hidden: input of the state's `whole`.
         logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.

@@ -1,6 +1,6 @@
 """Parallel prompt decoding: trained embeddings after the draft make the target itself predict later tokens.
 
-A prompt token is a learned input embedding that belongs to no vocabulary token. `InPass` defines the positions of
+A prompt token is a learned input embedding that belongs to no vocabulary token. `ProbeDrafter` defines the positions of
 prompt tokens and the use of their predictions.
 
 """
@@ -58,7 +58,7 @@ class PromptState(ProbeState):
 
 @dataclass(frozen=True)
 class PPD(ProbeDrafter):
-    """Draft with prompt tokens as probes. See `InPass`.
+    """Draft with prompt tokens as probes. See `ProbeDrafter`.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
     """

@@ -53,7 +53,7 @@ class ProbeNet(TrainedNet):
     """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return logits per probe step: the target's logits in the order of `laid_out`, averaged over the ensemble."""
+        """Return logits per probe step: the target's, in the order of `probe_layout`, averaged over the ensemble."""
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 

@@ -38,7 +38,7 @@ def supported_builders(
         drafter: the drafter's class; by default a class that can feed tokens only, no embeddings.
 
     Example:
-        >>> [grower.name for grower in offered(Template())][:2]
+        >>> [builder.name for builder in supported_builders(Template())][:2]
         ['template', 'chain']
     """
     supported = (grower for grower in ALL_BUILDERS if drafter.superposes or not grower.superposes)

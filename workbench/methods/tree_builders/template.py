@@ -87,7 +87,7 @@ class Template(TreeBuilder):
         Args:
             plan: depth and budget.
             rank_probs: how often each rank of each level is right; the last level also applies to all deeper ones;
-                empty: `ASSUMED`.
+                empty: `ASSUMED_RANK_PROBS`.
         """
         depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":

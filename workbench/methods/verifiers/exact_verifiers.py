@@ -21,7 +21,7 @@ def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
     """Return the verifiers that are exact for siblings drawn in each of these ways and differ from `Lossless` there.
 
     Example:
-        >>> [verifier.name for verifier in offered(Sampling.CHAIN)]
+        >>> [verifier.name for verifier in verifiers_for_kinds(Sampling.CHAIN)]
         ['block', 'deterministic']
     """
     return tuple(v for v in EXACT_VERIFIERS if set(kinds) <= v.exact_for and set(kinds) & v.useful_for)

@@ -228,7 +228,7 @@ def config_of(options: ChatDrafterOptions, teacher: Teacher) -> LlamaConfig:
 
 
 def load_batch(readings: Readings, rows: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Load some stored answers with their hidden states and stack them; see `side_by_side`."""
+    """Load some stored answers with their hidden states and stack them; see `stack_dialogues`."""
     return stack_dialogues([readings.dialogue(row) for row in rows])
 
 

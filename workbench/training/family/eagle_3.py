@@ -118,7 +118,7 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
         setup: training setup, whose readings provide the sizes of streams and features.
         net: the net to initialise.
         layer: the finished layer.
-        scales: sizes of the fused numbers, see `steady`.
+        scales: sizes of the fused numbers, see `normalise_inputs`.
     """
     layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)

@@ -35,7 +35,7 @@ CHUNK = 512
 REPORT_S = 10.0
 COLUMNS = ("n", "start", "prompt", "length", "kind")
 """Columns of the table of readings: number of the prompt, start in the flat files, number of tokens of the prompt, of
-prompt and answer, and kind of the answer: 1 greedy, 0 sampled, −1 not from the target (`GIVEN`)."""
+prompt and answer, and kind of the answer: 1 greedy, 0 sampled, −1 not from the target (`TEXT_ANSWER`)."""
 TEXT_ANSWER = -1
 """Kind of an answer that is part of the training text."""
 

@@ -89,7 +89,7 @@ class RolloutOptions:
 def number_sentences(answer: str) -> str:
     """Return an answer in the format that the target is trained on: one numbered sentence per line.
 
-    >>> print(numbered("Tom ran. He fell!"))
+    >>> print(number_sentences("Tom ran. He fell!"))
     1. Tom ran.
     2. He fell!
     """

@@ -165,7 +165,7 @@ def make_next_batch(
 
     Args:
         readings: readings of the target's answers, and of those of the training text.
-        source: one of `MADE`.
+        source: one of `SOURCES`.
         size: texts per step.
         seed: seed of their order.
         regenerate_every: steps after which the drafter generates new texts; each text is used `READ` times before.

@@ -37,9 +37,9 @@ def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] 
     Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: the drafter's own calibration text decides.
 
     Example:
-        >>> kept_tokens(np.array([0, 5, 0, 7, 1]), 3)
+        >>> most_frequent_tokens(np.array([0, 5, 0, 7, 1]), 3)
         [1, 3, 4]
-        >>> kept_tokens(np.array([0, 5, 0, 7, 1]), 3, always=[2])
+        >>> most_frequent_tokens(np.array([0, 5, 0, 7, 1]), 3, always=[2])
         [1, 2, 3]
     """
     order = np.argsort(-counts, kind="stable").tolist()

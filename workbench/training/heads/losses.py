@@ -115,7 +115,7 @@ class WeightedLoss:
     """A weighted sum of losses.
 
     Example:
-        >>> Weighted.parse("smooth_l1:1+ce_soft:0.1").terms
+        >>> WeightedLoss.parse("smooth_l1:1+ce_soft:0.1").terms
         (('smooth_l1', 1.0), ('ce_soft', 0.1))
     """
 
