@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 class DecoderParams(Part):
     """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
 
-    The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
+    The methods of one class share a decoder, which reads a sequence's parameters from its configured method.
     """
 
     is_speculative: ClassVar[bool] = False
     """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
+    keeps_greedy: ClassVar[bool] = True
+    """Whether greedy output equals the target's own greedy output."""
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""

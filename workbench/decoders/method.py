@@ -281,7 +281,7 @@ class ConfiguredMethod:
     @property
     def keeps_greedy(self) -> bool:
         """Whether greedy output is the target's own."""
-        return self.verifier.keeps_greedy
+        return self.verifier.keeps_greedy and (self.decoder_params is None or self.decoder_params.keeps_greedy)
 
     def make_ready(self, models: Models) -> None:
         """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""

@@ -183,11 +183,20 @@ class Runner:
         """Drop everything after the first `length` positions."""
         slot.length, slot.scratch = min(slot.length, length), 0
 
-    def commit(self, slot: Slot, path: Sequence[int]) -> None:
-        """Commit the scratch nodes `path` (strictly increasing), in order, and drop the others."""
-        self.cache.commit(slot.index, slot.length, path)
+    def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
+        """Commit the scratch nodes `path`, in order, and drop the others but `kept`.
+
+        Args:
+            slot: slot of the sequence.
+            path: nodes to commit, strictly increasing.
+            kept: nodes that stay scratch nodes, strictly increasing and after `path`; they are renumbered from 0.
+        """
+        nodes = [*path, *kept]
+        self.cache.commit(slot.index, slot.length, nodes)
+        if kept and slot.positions is not None:
+            slot.positions = slot.positions[nodes[len(path) :]]
         slot.length += len(path)
-        slot.scratch = 0
+        slot.scratch = len(kept)
 
     # -- forwards ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,126 @@
+"""The overlapped schedule: exact, also under shuffled delays; both lanes in the trace; changes of the method."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import model_helpers
+import pytest
+
+from workbench.core.sampling import SamplingParams
+from workbench.decoders.overlapped.decoder import DISCARDED, USED, OverlappedDecoder
+from workbench.engine import Engine, Models, Request
+from workbench.engine.request import ENDED
+from workbench.methods import registry
+from workbench.trace import export
+from workbench.trace.events import Phase, Round, Trace
+
+PROMPT = model_helpers.repeating_prompt(11, period=5)
+N = 40
+AMUSD = registry.get("amusd")
+
+
+@pytest.fixture(scope="module")
+def models(device: str) -> Models:
+    """A drafter that is right often, and far from always."""
+    return model_helpers.make_models("llama", noise=0.05, device=device)
+
+
+def make_request(method: Any, **more: Any) -> Request:
+    return Request(PROMPT, method, max_new_tokens=N, stop_at_eos=False, **more)
+
+
+def phase(r: Round, name: str, lane: str) -> Phase | None:
+    return next((p for p in r.phases if (p.name, p.lane) == (name, lane)), None)
+
+
+def total(trace: Trace, name: str) -> float:
+    return sum(r.signals.get(name, 0) for r in trace.rounds)
+
+
+def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: Models) -> None:
+    trace = Engine(models).generate(make_request(AMUSD))
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
+    assert total(trace, USED) > 0
+    assert total(trace, DISCARDED) > 0, "wasted drafts are counted"
+    overlapped = 0
+    for r in trace.rounds:
+        ahead, verify = phase(r, "draft", "drafter"), phase(r, "verify", "device")
+        assert verify is not None
+        if ahead is not None:
+            assert verify.start_s <= ahead.start_s <= verify.end_s
+            overlapped += 1
+    assert overlapped > 0
+    assert export.read_json_lines(export.to_json_lines(trace)) == trace
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, temperature: float) -> None:
+    """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
+    sampling = SamplingParams(temperature=temperature)
+    shared_copy = model_helpers.make_models("llama", noise=0.0, device=str(models.target.device))
+    trace = Engine(shared_copy).generate(make_request(AMUSD, sampling=sampling, seed=3))
+    assert total(trace, USED) > 0
+    if temperature == 0:
+        assert total(trace, DISCARDED) == 0
+        assert trace.token_ids == model_helpers.hf_greedy(shared_copy.target.model, PROMPT, N)
+    assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), "the laws are still those of the drafts"
+
+
+def test_rows_side_by_side_changed_into_it_and_out_of_it(models: Models) -> None:
+    engine, plain = Engine(models), model_helpers.hf_greedy(models.target.model, PROMPT, N)
+    rows = [
+        engine.submit(make_request(m))
+        for m in (AMUSD, AMUSD, registry.get("draft-model"), registry.get("autoregressive"))
+    ]
+    while any(row.n_new < 3 for row in rows):
+        engine.step()
+    rows[1].change(method=registry.get("prompt-lookup"))
+    rows[2].change(method=AMUSD)
+    while any(row.status not in ENDED for row in rows):
+        engine.step()
+    assert [row.trace.token_ids for row in rows if row.trace is not None] == [plain] * 4
+    assert not models.target.slots
+    assert models.drafter is not None
+    assert not models.drafter.slots
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_text_does_not_depend_on_the_order_of_the_threads(
+    models: Models, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random delays before and after each thread's work change no token. (Sampled text differs from a run without a
+    second thread, as drafts then use other random numbers; its distribution is tested in `test_exact_sampling.py`.)"""
+
+    def generate() -> list[list[int]]:
+        requests = [make_request(AMUSD, sampling=SamplingParams(temperature), seed=seed) for seed in range(3)]
+        return [trace.token_ids for trace in Engine(models).generate_all(requests)]
+
+    undelayed = generate()
+    delays, threads = random.Random(5), set[str]()
+    for name in ("_draft_ahead", "_verify"):
+        whole = getattr(OverlappedDecoder, name)
+
+        def delayed(self: OverlappedDecoder, *args: Any, whole: Any = whole) -> None:
+            threads.add(threading.current_thread().name)
+            time.sleep(delays.choice((0, 0, 0.002, 0.006)))
+            whole(self, *args)
+            time.sleep(delays.choice((0, 0.002)))
+
+        monkeypatch.setattr(OverlappedDecoder, name, delayed)
+    for _ in range(3):
+        assert generate() == undelayed
+    assert len(threads) > 1, "the drafter has a thread of its own"
+
+
+def test_a_drafter_that_fails_ahead_costs_only_its_draft(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(state: Any) -> None:
+        raise RuntimeError("no draft")
+
+    monkeypatch.setattr("workbench.decoders.overlapped.decoder.draft_ahead", broken)
+    trace = Engine(models).generate(make_request(AMUSD))
+    assert trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
+    assert total(trace, USED) == 0

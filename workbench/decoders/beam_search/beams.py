@@ -1,0 +1,145 @@
+"""Beam search on token ids and scores: extend running beams, collect finished ones, decide when to stop.
+
+This module has no models. Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2, and the stopping rules of
+Hugging Face's `generate(num_beams=…)`, whose results it reproduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from jaxtyping import Float
+from torch import Tensor
+
+HEURISTIC, FULL, NEVER = "heuristic", "full", "never"
+STOP_RULES = (HEURISTIC, FULL, NEVER)
+"""When a search ends although beams still run: if the best of them, at its present length, scores less than the worst
+finished hypothesis (`early_stopping=False` of Hugging Face); as soon as all hypotheses are finished (`True`); or if the
+best beam could not win even at the longest length ("never")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """A candidate text.
+
+    Attributes:
+        nodes: indices of its nodes in the KV cache's scratch part, the root first; all but the last token.
+        tokens: its tokens after the root; the last one has no cache entry yet.
+        probs: the target's probability of each token.
+        score: sum of the log-probabilities of all tokens since the search began.
+    """
+
+    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A finished candidate: its tokens after the root and their probabilities, and its length-penalised score."""
+
+    tokens: tuple[int, ...]
+    probs: tuple[float, ...]
+    score: float
+
+
+@dataclass(slots=True)
+class Search:
+    """State of a search.
+
+    Attributes:
+        beams: running candidates, the best first.
+        finished: the best finished candidates, at most as many as beams, the best first.
+        length: number of tokens of the running beams since the search began.
+        can_improve: whether a running beam may still enter `finished`.
+    """
+
+    beams: list[Beam] = field(default_factory=list[Beam])
+    finished: list[Hypothesis] = field(default_factory=list[Hypothesis])
+    length: int = 0
+    can_improve: bool = True
+
+    def extend(
+        self,
+        logprobs: Float[Tensor, "k V"],
+        n_beams: int,
+        n_ends: int,
+        end_reason: Callable[[Sequence[int]], str],
+        length_penalty: float,
+        stop_rule: str,
+        max_length: int,
+    ) -> bool:
+        """Extend all running beams by one token. Return whether the search continues.
+
+        Args:
+            logprobs: log-probabilities of the next token after each running beam.
+            n_beams: number of beams.
+            n_ends: number of end-of-text tokens; so many more candidates are examined.
+            end_reason: function of a candidate's tokens: why the text ends there, or "".
+            length_penalty: exponent of the length that divides a finished candidate's score.
+            stop_rule: one of `STOP_RULES`.
+            max_length: largest number of tokens of a text.
+        """
+        starts = logprobs.new_tensor([beam.score for beam in self.beams])
+        total = (logprobs + starts[:, None]).flatten()
+        scores, indices = total.topk(min(max(2, 1 + n_ends) * n_beams, len(total)))
+        vocabulary = logprobs.shape[1]
+        candidates: list[tuple[Beam, str]] = []
+        for score, index in zip(scores.tolist(), indices.tolist(), strict=True):
+            parent, token = self.beams[index // vocabulary], index % vocabulary
+            p = float(logprobs[index // vocabulary, token].exp())
+            beam = Beam(parent.nodes, (*parent.tokens, token), (*parent.probs, p), score)
+            candidates.append((beam, end_reason(beam.tokens)))
+        self.length += 1
+        is_closed = not self.can_improve or (stop_rule == FULL and len(self.finished) == n_beams)
+        if not is_closed:
+            new = [
+                Hypothesis(beam.tokens, beam.probs, beam.score / self.length**length_penalty)
+                for beam, reason in candidates[:n_beams]
+                if reason
+            ]
+            self.finished = sorted([*self.finished, *new], key=lambda h: -h.score)[:n_beams]
+        self.beams = [beam for beam, reason in candidates if not reason][:n_beams]
+        is_full = len(self.finished) == n_beams
+        if self.beams and is_full:
+            length = max_length if stop_rule == NEVER and length_penalty > 0 else self.length
+            self.can_improve &= self.beams[0].score / length**length_penalty > self.finished[-1].score
+        return bool(self.beams) and self.can_improve and not (stop_rule == FULL and is_full)
+
+    def common_prefix(self) -> int:
+        """Return the number of tokens that every possible result of the search shares."""
+        texts = [beam.tokens for beam in self.beams] + [h.tokens for h in self.finished[:1]]
+        n = 0
+        while all(len(text) > n and text[n] == texts[0][n] for text in texts):
+            n += 1
+        return n
+
+    def drop_others(self, token: int) -> None:
+        """Keep only candidates that begin with this token."""
+        self.beams = [beam for beam in self.beams if beam.tokens[0] == token]
+        self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
+
+    def best(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return tokens and probabilities of the result if the search ended now, or of the best running beam."""
+        best = self.finished[0] if self.finished else self.beams[0]
+        return best.tokens, best.probs
+
+    def shorten(self, n: int, new_index: dict[int, int]) -> None:
+        """Drop the first `n` tokens, which all candidates share, and renumber the nodes of beams.
+
+        Args:
+            n: number of tokens.
+            new_index: new index of each scratch node that remains, by its old one.
+        """
+        self.beams = [
+            Beam(tuple(new_index[node] for node in beam.nodes[n:]), beam.tokens[n:], beam.probs[n:], beam.score)
+            for beam in self.beams
+        ]
+        prefix = self.finished[0].tokens[:n] if self.finished else ()
+        # A hypothesis with another beginning cannot win any more; only its score still counts.
+        self.finished = [
+            Hypothesis(h.tokens[n:], h.probs[n:], h.score) if h.tokens[:n] == prefix else Hypothesis((), (), h.score)
+            for h in self.finished
+        ]

@@ -1,0 +1,147 @@
+"""Decoder of beam search: all beams of a sequence are one token tree over its KV cache.
+
+The root is the last committed token. Beams with a common beginning share its entries in the cache, as the branches of a
+draft tree do; a round is one forward over the newest token of every beam. Tokens that all possible results share are
+final: they are committed and emitted. The rest of the best beam is shown as tentative tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as TokenSequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import NumericalError
+from workbench.core.params import param
+from workbench.core.sampling import SamplingParams
+from workbench.core.transfer import to_device
+from workbench.decoders.beam_search.beams import HEURISTIC, STOP_RULES, Beam, Search
+from workbench.decoders.decoder_params import DecoderParams
+from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step
+from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.request import Sequence
+from workbench.engine.stop_conditions import find_end
+from workbench.kernels.segment import Segment
+
+
+@dataclass(frozen=True)
+class BeamSearch(DecoderParams):
+    """Find a text of high probability: extend the best `beams` candidates by one token per round.
+
+    A finished candidate's score is its log-probability divided by its length to the power of `length_penalty`.
+
+    Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is that of Hugging Face's `generate`.
+    """
+
+    keeps_greedy: ClassVar[bool] = False
+
+    beams: int = param(4, ge=1, le=16, doc="number of candidates that are extended in each round")
+    length_penalty: float = param(
+        1.0, ge=-2.0, le=4.0, doc="exponent of the length that divides a finished candidate's log-probability"
+    )
+    stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="when the search ends although candidates still run")
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return the decoder for all sequences."""
+        return BeamSearchDecoder(context)
+
+    def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
+        """Refuse sampling: beam search is deterministic."""
+        if not sampling.greedy:
+            return f"it does not sample, so set the temperature to 0 (it is {sampling.temperature:g})"
+        return super().unsupported_reason(sequence, sampling)
+
+
+@dataclass(slots=True)
+class BeamState(OnePassState):
+    """A search, and what its scratch nodes need.
+
+    Attributes:
+        search: beams and finished hypotheses.
+        hidden: the LM head's input at each scratch node, [D] each.
+    """
+
+    search: Search = field(default_factory=Search)
+    hidden: list[Tensor] = field(default_factory=list[Tensor])
+
+
+class BeamSearchDecoder(OnePassDecoder):
+    """One search per sequence."""
+
+    def open(self, sequence: Sequence) -> None:
+        """Start a search after the committed text."""
+        sequence.state = BeamState()
+
+    def segment(self, sequence: Sequence) -> Segment:
+        """Return the newest token of every beam, or the last committed token in the first round of a search."""
+        slot, state, device = sequence.cache_slot, sequence.state, self.models.target.device
+        beams = state.search.beams
+        if not any(beam.tokens for beam in beams):  # the root itself has no cache entry
+            slot.scratch, state.hidden = 0, []
+            return Segment(slot, to_device([sequence.committed[-1]], device))
+        mask = torch.zeros(len(beams), slot.scratch + len(beams), dtype=torch.bool)
+        for i, beam in enumerate(beams):
+            mask[i, [*beam.nodes, slot.scratch + i]] = True
+        depth = to_device([len(beam.nodes) for beam in beams], device)
+        return Segment(slot, to_device([beam.tokens[-1] for beam in beams], device), mask.to(device), depth)
+
+    def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
+        """Extend the beams, and commit what all of them share."""
+        params, state = sequence.configured_method.decoder_params, sequence.state
+        assert isinstance(params, BeamSearch)
+        search, slot = state.search, sequence.cache_slot
+        first = slot.scratch - len(logits)
+        new_beams = search.beams or [Beam((), (), (), 0.0)]
+        search.beams = [
+            Beam((*beam.nodes, first + i), beam.tokens, beam.probs, beam.score) for i, beam in enumerate(new_beams)
+        ]
+        state.hidden += hidden.unbind(0)
+        logprobs = logits.float().log_softmax(1)
+        if logprobs.isnan().any():
+            raise NumericalError("The target returned NaN instead of log-probabilities.", "Try another dtype.")
+        base = len(sequence.committed)
+        n_ends = len(self.models.eos) if sequence.request.stop_at_eos else 0
+        goes_on = search.extend(
+            logprobs, params.beams, n_ends, lambda tokens: self._end_reason(sequence, tokens, base),
+            params.length_penalty, params.stop_rule, sequence.max_new_tokens,
+        )  # fmt: skip
+        signals = {"beams": float(len(search.beams)), "finished hypotheses": float(len(search.finished))}
+        if not goes_on:
+            return self._finish(sequence, signals)
+        if slot.scratch + 2 * params.beams > self._room(sequence):  # commit the best beam's first token
+            search.drop_others(search.best()[0][0])
+        return self._commit(sequence, search.common_prefix(), signals)
+
+    def _room(self, sequence: Sequence) -> int:
+        """Return the number of scratch nodes that the KV cache can hold after the committed text."""
+        return self.models.target.cache.capacity - sequence.cache_slot.length
+
+    def _end_reason(self, sequence: Sequence, tokens: TokenSequence[int], base: int) -> str:
+        return find_end(sequence, tokens, self.models, base)[1]
+
+    def _commit(self, sequence: Sequence, n: int, signals: dict[str, float]) -> Step:
+        """Commit the first `n` tokens of all beams, and drop the cache entries that no beam needs."""
+        state, slot, search = sequence.state, sequence.cache_slot, sequence.state.search
+        tokens, probs = search.beams[0].tokens[:n], search.beams[0].probs[:n]
+        path = search.beams[0].nodes[:n]
+        needed = sorted({node for beam in search.beams for node in beam.nodes[n:]})
+        self.models.target.commit(slot, path, needed)
+        if path:
+            slot.last_hidden = state.hidden[path[-1]]
+        state.hidden = [state.hidden[node] for node in needed]
+        search.shorten(n, {node: i for i, node in enumerate(needed)})
+        emitted, reason = self.emit(sequence, tokens, probs)
+        best_tokens, best_probs = search.best()
+        at = len(sequence.committed)
+        tentative = {at + i: pair for i, pair in enumerate(zip(best_tokens, best_probs, strict=True))}
+        return Step(emitted, tentative, reason, signals)
+
+    def _finish(self, sequence: Sequence, signals: dict[str, float]) -> Step:
+        """Emit the best candidate."""
+        tokens, probs = sequence.state.search.best()
+        emitted, reason = self.emit(sequence, tokens, probs)
+        return Step(emitted, {}, reason or "length", signals)

@@ -1,0 +1,1 @@
+"""Overlapped schedules: the drafter works on the next round while the target verifies this one."""

@@ -1,0 +1,42 @@
+"""Beam search, the classical search for a text of high probability."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.beam_search.decoder import BeamSearch
+from workbench.decoders.declarations import Testing
+from workbench.decoders.method import Method, Source
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.policies.no_draft import NoDraft
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "beam-search",
+    title="Beam search",
+    promise=Promise.APPROXIMATE,
+    source=Source(
+        "Beam search strategies for neural machine translation",
+        "Freitag and Al-Onaizan",
+        2017,
+        "https://arxiv.org/abs/1702.01806",
+        "§2",
+    ),
+    summary="Several candidate texts grow in one token tree; the most probable complete one is the output.",
+    idea=(
+        "Greedy decoding commits to the most probable token at once. Beam search extends the best few candidate texts "
+        "by one token per round, keeps the best of all extensions, and returns the candidate with the best score. The "
+        "candidates are the branches of one tree over the KV cache, so one forward extends all of them. Tokens that "
+        "all candidates share are final; the rest of the best candidate may still change."
+    ),
+    formula="score(x) = Σ log p(x(t) | x(1) … x(t − 1)) / length(x)^λ; keep the best B extensions in each round",
+    differences=(
+        "When the KV cache is full, candidates that do not begin with the best one's first token are dropped.",
+        "A stop string does not finish a candidate: the final text is cut there.",
+    ),
+    order=5,
+    testing=Testing(no_perfect_reason="It drafts without a model."),
+    drafter=EmptyDrafter(),
+    verifier=Lossless(),
+    policies=(NoDraft(),),
+    decoder_params=BeamSearch(),
+)
