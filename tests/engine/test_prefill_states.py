@@ -11,7 +11,7 @@ import torch
 
 from workbench.decoders.draft_verify.captured_states import states_of
 from workbench.decoders.draft_verify.parts import Drafter
-from workbench.engine import Engine, Models, Request, scheduler
+from workbench.engine import Engine, Models, Request, prefill
 from workbench.engine.request import Sequence
 from workbench.kernels.segment import PrefillHiddenStates
 from workbench.methods import registry
@@ -48,7 +48,7 @@ def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monke
         return forward(self, batch, *args, **options)
 
     monkeypatch.setattr(Runner, "forward", counted)
-    monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(prefill, "PREFILL_CHUNK", 5)
     if not lean:
         monkeypatch.setattr(models.target, "_lean", None)
     engine, row = submit(models, method)
@@ -75,7 +75,7 @@ def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monke
 def test_prefill_states_equal_those_of_a_second_prefill(
     models: Models, method: str, lean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(prefill, "PREFILL_CHUNK", 5)
     if not lean:
         monkeypatch.setattr(models.target, "_lean", None)
     found = []

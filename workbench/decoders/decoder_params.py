@@ -20,6 +20,8 @@ class DecoderParams(Part):
 
     is_speculative: ClassVar[bool] = False
     """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
+    is_unbounded: ClassVar[bool] = False
+    """Whether prompt and text may be longer than the target's context."""
     keeps_greedy: ClassVar[bool] = True
     """Whether greedy output equals the target's own greedy output."""
 

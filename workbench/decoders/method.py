@@ -270,6 +270,11 @@ class ConfiguredMethod:
         return self.decoder_params is None or self.decoder_params.is_speculative
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether prompt and text may be longer than the target's context."""
+        return self.decoder_params is not None and self.decoder_params.is_unbounded
+
+    @property
     def decoder_kind(self) -> type:
         """Kind of decoder that the method needs; an engine has one decoder of each kind."""
         return DraftVerify if self.decoder_params is None else type(self.decoder_params)

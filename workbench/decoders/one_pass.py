@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import PromptError
+from workbench.core.errors import NumericalError, PromptError
+from workbench.core.random_stream import Purpose
+from workbench.core.sampling import likeliest, pick, to_probs
+from workbench.core.transfer import to_host
 from workbench.decoders.draft_verify.decoder import spans_of
 from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.prefill import prefill_chunk
 from workbench.engine.request import FINISHED, Sequence
 from workbench.engine.round_timing import Drafting, Timing, Work, share_forwards
 from workbench.engine.settings import Settings
@@ -63,6 +68,14 @@ class OnePassDecoder(Decoder, ABC):
 
     def __init__(self, context: EngineContext) -> None:
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
+
+    def prefill(self, sequence: Sequence) -> bool:
+        """Let the target prefill the next chunk of the prompt."""
+        return prefill_chunk(sequence, self.context, self.prefill_chunk(sequence))
+
+    def prefill_chunk(self, sequence: Sequence) -> int | None:
+        """Return the largest number of prompt tokens per chunk; None: the engine's default."""
+        return None
 
     @abstractmethod
     def open(self, sequence: Sequence) -> None:
@@ -169,3 +182,25 @@ class OnePassDecoder(Decoder, ABC):
         append_round(sequence, record_placed(sequence, step.emitted, placed, sorted(revoked), timing, t_round))
         if step.reason:
             self.context.end(sequence, FINISHED, step.reason)
+
+
+def choose_token(sequence: Sequence, logits: Float[Tensor, "n V"]) -> tuple[int, float]:
+    """Return the next token and its probability, from the logits at the last position.
+
+    The random number belongs to the token's position, so that the text is that of plain decoding with the same
+    distributions.
+
+    Raises:
+        NumericalError: the logits are NaN.
+    """
+    last = logits[-1:].float() if logits.dtype in (torch.bfloat16, torch.float16) else logits[-1:]
+    if sequence.sampling.greedy:
+        p, found = last.softmax(1), likeliest(last)
+    else:
+        p = to_probs(last, sequence.sampling)
+        u = sequence.random_stream.uniform(len(sequence.committed), Purpose.BONUS, 1)
+        found = pick(p, torch.from_numpy(u).to(p.device))
+    tokens, probs = to_host([found, p.gather(1, found.unsqueeze(1)).squeeze(1)])
+    if probs[0] != probs[0]:
+        raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+    return tokens[0], probs[0]

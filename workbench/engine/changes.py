@@ -35,14 +35,12 @@ def _apply_each(sequence: Sequence, decoder_of: GetDecoder, changes: abc.Sequenc
     Raises:
         Exception: the target's KV cache could not be restored; the sequence cannot continue.
     """
-    settings, length = sequence.settings_after(changes), sequence.cache_slot.length
+    settings, length = sequence.settings_after(changes), sequence.cache_slot.text_length
     try:
         with convert_panics():
             _change(sequence, decoder_of, settings)
     except Exception as error:  # a bug in the new method must not end the run
-        if (
-            sequence.cache_slot.length != length
-        ):  # the cache is incomplete: the next round would miss the start of the text
+        if sequence.cache_slot.text_length != length:  # the next round would miss a part of the text
             raise
         if len(changes) > 1:  # leave out only the changes that fail
             for ask in changes:

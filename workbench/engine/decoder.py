@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
+from workbench.engine.prefill import prefill_chunk
+
 if TYPE_CHECKING:
     from workbench.engine.detokenise import TokenText
     from workbench.engine.request import Sequence
@@ -54,6 +56,15 @@ class Decoder(Protocol):
 
     isolates_errors: ClassVar[bool] = False
     """Whether the decoder ends failing sequences itself. If it raises an error nevertheless, the engine is replaced."""
+
+    context: EngineContext
+
+    def prefill(self, sequence: Sequence) -> bool:
+        """Process the next part of the prompt. Return whether it is finished; `open` follows then.
+
+        By default the target prefills a chunk of it.
+        """
+        return prefill_chunk(sequence, self.context)
 
     def open(self, sequence: Sequence) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.

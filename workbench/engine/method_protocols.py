@@ -99,6 +99,11 @@ class ConfiguredMethodProtocol(Protocol):
         ...
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether prompt and text may be longer than the target's context."""
+        ...
+
+    @property
     def decoder_kind(self) -> type:
         """Kind of decoder that the method needs; an engine has one decoder of each kind."""
         ...

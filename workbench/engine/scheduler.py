@@ -17,23 +17,19 @@ from workbench.core.panics import convert_panics
 from workbench.engine.changes import apply_changes, close
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.detokenise import TokenText, detokeniser
-from workbench.engine.image_inputs import check_end, check_text, image_token_counts
+from workbench.engine.image_inputs import check_end, check_text
 from workbench.engine.image_trace import record_images
 from workbench.engine.method_protocols import ConfiguredMethodProtocol
 from workbench.engine.request import CANCELLED, ENDED, ERROR, PREFILL, Request, Sequence
-from workbench.engine.request_options import prefill_with_logprobs
 from workbench.engine.trace_recording import current_params
 from workbench.kernels.device_clock import Clock
 from workbench.kernels.distributions import make_ready
 from workbench.kernels.segment import PrefillHiddenStates
-from workbench.models.image_prefill import prefill_images
 from workbench.models.loading import Models
 from workbench.models.pretrained import encode
 from workbench.trace.events import Footer, Header, Trace
 
 log = logging.getLogger(__name__)
-
-PREFILL_CHUNK = 512
 
 
 class Engine:
@@ -87,7 +83,7 @@ class Engine:
         configured.make_ready(models)
         room, why = self.models.target.context - len(prompt), self.models.target.why_context or "the context ends there"
         notes = []
-        if row.max_new_tokens > room:
+        if row.max_new_tokens > room and not configured.is_unbounded:
             notes.append(f"max_new_tokens was cut from {row.max_new_tokens} to {room}: {why}.")
             row.max_new_tokens = room
         notes += [notice] if (notice := configured.notice()) else []
@@ -129,7 +125,7 @@ class Engine:
         context, vocabulary = self.models.target.context, self.models.target.vocab_size
         if not prompt:
             raise PromptError("The prompt is empty.", "Write at least one token for the model to continue.")
-        if len(prompt) >= context:
+        if len(prompt) >= context and not request.configured_method().is_unbounded:
             raise PromptError(
                 f"The prompt has {len(prompt)} tokens; the context holds {context}, one of which must stay free.",
                 f"Shorten it by {len(prompt) - context + 1} tokens or more"
@@ -256,23 +252,10 @@ class Engine:
         """Prefill the next chunk of the prompt; after the last one, open the decoder, which primes the drafter."""
         assert sequence.slot is not None
         assert sequence.trace is not None
-        if sequence.image_inputs is not None:
-            counts = image_token_counts(self.models, sequence.image_inputs, sequence.pil_images)
-            prefill_images(self.models.target, sequence.slot, sequence.image_inputs, counts)
-        else:
-            chunk = sequence.committed[: sequence.prompt_length - 1][
-                sequence.slot.length : sequence.slot.length + PREFILL_CHUNK
-            ]
-            n_top = sequence.request.options.prompt_logprobs
-            if chunk and n_top is not None:
-                chunk = sequence.committed[sequence.slot.length :][: len(chunk) + 1]
-                scores = prefill_with_logprobs(self.models.target, sequence.slot, chunk, n_top, self.token_text)
-                sequence.request.prompt_logprobs.extend(scores)
-            elif chunk:
-                self.models.target.prefill(sequence.slot, chunk)
-            if sequence.slot.length < sequence.prompt_length - 1:
-                return
-        self._decoder(sequence.configured_method).open(sequence)
+        decoder = self._decoder(sequence.configured_method)
+        if not decoder.prefill(sequence):
+            return
+        decoder.open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
         sequence.is_open = True  # it holds resources from here on, which `_end` releases
         sequence.trace.header.prefill_s = time.perf_counter() - sequence.prefill_start

@@ -178,6 +178,22 @@ class TreeCache(Cache):
             for stack in self._stacks:
                 move_single_threaded(stack[:, :, row], [length + node for node in path], length)
 
+    def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
+        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+
+        Args:
+            row: row of the sequence.
+            start: first entry that is dropped.
+            stop: first entry after them.
+            length: number of entries.
+            rotate: function from keys [L, H, n, D] to the keys of positions that are `stop − start` smaller.
+        """
+        with torch.inference_mode():
+            for stack in self._stacks:
+                moved = stack[:, :, row, :, stop:length].clone()
+                moved[:, 0] = rotate(moved[:, 0])
+                stack[:, :, row, :, start : start + length - stop] = moved
+
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
         """Restore these positions of a row on exit. Buffers allocated in the meantime are zeroed there."""

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbench.kernels.image_layout import ImagePrefill
+
+if TYPE_CHECKING:
+    from workbench.kernels.kv_cache import TreeCache
+
+
+@runtime_checkable
+class Retention(Protocol):
+    """Rule that decides which committed entries of the KV cache a sequence keeps."""
+
+    def after_commit(self, cache: TreeCache, slot: Slot) -> None:
+        """Drop entries of the slot that are not kept, and adjust its length and shift."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +81,12 @@ class Slot:
     """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
 
     `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
-    `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which
-    the target's sequence is longer than this model's, whose prompt has fewer image tokens. `sequence_id` is the `id` of
-    the engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
-    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
+    `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens of the
+    text that have no entry: in a draft model's slot if its prompt has fewer image tokens, in a target's slot if
+    `retention` dropped their entries. `sequence_id` is the `id` of the engine's sequence that the slot serves, so that
+    forwards are counted for their sequences. `prefill_states` holds the hidden states captured for the drafter during
+    prefill; it is dropped when the drafter has read them. `retention` decides after each commit which entries stay;
+    None: all.
     """
 
     index: int
@@ -84,6 +99,12 @@ class Slot:
     shift: int = 0
     sequence_id: int | None = None
     prefill_states: PrefillHiddenStates = field(default_factory=PrefillHiddenStates)
+    retention: Retention | None = None
+
+    @property
+    def text_length(self) -> int:
+        """Number of tokens of the text that are committed, with or without an entry."""
+        return self.length + self.shift
 
     @property
     def image_prefill_length(self) -> int:

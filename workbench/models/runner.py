@@ -197,6 +197,8 @@ class Runner:
             slot.positions = slot.positions[nodes[len(path) :]]
         slot.length += len(path)
         slot.scratch = len(kept)
+        if slot.retention is not None:
+            slot.retention.after_commit(self.cache, slot)
 
     # -- forwards ------------------------------------------------------------------------------------------------
 

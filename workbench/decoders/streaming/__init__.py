@@ -1,0 +1,1 @@
+"""Plain decoding with a KV cache of constant size."""

@@ -1,0 +1,114 @@
+"""Plain decoding over a streaming KV cache: attention sinks and a window of the newest tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.core.errors import MethodUnavailableError
+from workbench.core.params import param
+from workbench.core.transfer import to_device
+from workbench.decoders.decoder_params import DecoderParams
+from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step, choose_token
+from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Segment
+from workbench.kernels.streaming import SinkWindow
+from workbench.models.key_rotation import key_rotation
+
+
+@dataclass(frozen=True)
+class Streaming(DecoderParams):
+    """Decode with a KV cache that holds the first `sinks` tokens and the newest `window` ones.
+
+    Source: Xiao et al. 2023, StreamingLLM, arXiv:2309.17453, §3.2.
+    """
+
+    keeps_greedy: ClassVar[bool] = False
+    is_unbounded: ClassVar[bool] = True
+
+    sinks: int = param(4, ge=0, le=64, doc="number of first tokens whose cache entries stay")
+    window: int = param(128, ge=8, le=4096, doc="number of newest tokens whose cache entries stay")
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return the decoder for all sequences."""
+        return StreamingDecoder(context)
+
+
+class StreamingDecoder(OnePassDecoder):
+    """One token per round and sequence; the cache keeps a constant size from prefill on."""
+
+    def prefill(self, sequence: Sequence) -> bool:
+        """Prefill in chunks of one window, and drop old entries after each."""
+        self._set_retention(sequence)
+        return super().prefill(sequence)
+
+    def prefill_chunk(self, sequence: Sequence) -> int | None:
+        """Return the window, so that a token of the prompt reads at most the sinks and two windows."""
+        return self._params(sequence).window
+
+    def open(self, sequence: Sequence) -> None:
+        """Drop old entries of a sequence that comes from another decoder."""
+        self._set_retention(sequence)
+        sequence.state = OnePassState()
+
+    def _set_retention(self, sequence: Sequence) -> None:
+        """Let the sequence's cache slot keep sinks and window, as its parameters are now."""
+        params, slot, target = self._params(sequence), sequence.cache_slot, self.models.target
+        if params.sinks + 2 * params.window >= target.context:
+            raise MethodUnavailableError(
+                f"{params.sinks} sinks and two windows of {params.window} tokens exceed the context of "
+                f"{target.context} tokens.",
+                "Set a smaller window.",
+            )
+        slot.retention = SinkWindow(params.sinks, params.window, key_rotation(target))
+        slot.retention.after_commit(target.cache, slot)
+
+    @staticmethod
+    def _params(sequence: Sequence) -> Streaming:
+        params = sequence.configured_method.decoder_params
+        assert isinstance(params, Streaming)
+        return params
+
+    def segment(self, sequence: Sequence) -> Segment:
+        """Return the last token of the text."""
+        self._set_retention(sequence)  # parameters may have changed, or a change to another decoder was refused
+        sequence.cache_slot.scratch = 0
+        return Segment(sequence.cache_slot, to_device([sequence.committed[-1]], self.models.target.device))
+
+    def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
+        """Choose the next token as plain decoding does."""
+        slot = sequence.cache_slot
+        token, p = choose_token(sequence, logits)
+        self.models.target.commit(slot, range(1))
+        slot.last_hidden = hidden[0]
+        emitted, reason = self.emit(sequence, [token], [p])
+        return Step(emitted, {}, reason, {"KV cache entries": float(slot.length)})
+
+    def revoke(self, sequence: Sequence) -> None:
+        """Compute the dropped cache entries again, before another decoder continues the text.
+
+        Raises:
+            MethodUnavailableError: the text is longer than the context.
+        """
+        slot, target = sequence.cache_slot, self.models.target
+        if not slot.shift:
+            return
+        if len(sequence.committed) > target.context:
+            raise MethodUnavailableError(
+                f"The text has {len(sequence.committed)} tokens, more than the context of {target.context}, which "
+                "only a streaming KV cache can continue.",
+                "Keep the method, or start a new run.",
+            )
+        slot.retention = None
+        target.rewind(slot, 0)
+        slot.shift = 0
+        target.prefill(slot, sequence.committed[:-1])
+
+    def close(self, sequence: Sequence) -> None:
+        """Keep all entries from here on."""
+        sequence.cache_slot.retention = None
+        super().close(sequence)

@@ -1,0 +1,73 @@
+"""Streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
+
+Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are those within the
+cache, not those in the text. When entries in between are dropped, the later ones move forward, and their keys are
+rotated to the new positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.segment import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class SinkWindow:
+    """Keep the first `sinks` entries and the last `window` ones of a sequence: see `Retention`.
+
+    Attributes:
+        sinks: number of first entries that stay.
+        window: number of newest entries that stay.
+        rotation: rotation of the model's keys.
+    """
+
+    sinks: int
+    window: int
+    rotation: KeyRotation
+
+    def after_commit(self, cache: TreeCache, slot: Slot) -> None:
+        """Drop the oldest entries after the sinks if there are more than sinks and window hold."""
+        n = slot.length - self.sinks - self.window
+        if n > 0:
+            cache.drop(slot.index, self.sinks, self.sinks + n, slot.length, lambda keys: self.rotation(keys, -n))
+            slot.length -= n
+            slot.shift += n
+
+
+class KeyRotation:
+    """Rotary embedding that moves cached keys to other positions.
+
+    Args:
+        frequencies: angle per position of each pair of dimensions, [D/2]; dimension i forms a pair with i + D/2.
+    """
+
+    def __init__(self, frequencies: Float[Tensor, " half"]) -> None:
+        self.frequencies = frequencies.double()
+
+    def __call__(self, keys: Float[Tensor, "*b n D"], by: int) -> Float[Tensor, "*b n D"]:
+        """Return the keys that the same tokens have `by` positions later."""
+        angle = self.frequencies * by
+        cos, sin = (torch.cat([value, value], -1).to(keys.device, keys.dtype) for value in (angle.cos(), angle.sin()))
+        first, second = keys.chunk(2, -1)
+        return keys * cos + torch.cat([-second, first], -1) * sin
+
+
+def find_key_rotation(model: Any) -> KeyRotation | None:
+    """Return the rotation of a model's keys, or None if the model has none or another one per layer.
+
+    The caller compares the result with the model's own keys.
+
+    Args:
+        model: causal language model.
+    """
+    trunk = model.get_decoder() if hasattr(model, "get_decoder") else getattr(model, "model", None)
+    rotary = getattr(trunk, "rotary_emb", None)
+    frequencies = getattr(rotary, "inv_freq", None)
+    return KeyRotation(frequencies) if isinstance(frequencies, Tensor) else None

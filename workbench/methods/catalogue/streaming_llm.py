@@ -1,0 +1,43 @@
+"""StreamingLLM: plain decoding with a KV cache of constant size."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Testing
+from workbench.decoders.method import Method, Source
+from workbench.decoders.streaming.decoder import Streaming
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.policies.no_draft import NoDraft
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "streaming-llm",
+    title="StreamingLLM",
+    promise=Promise.APPROXIMATE,
+    source=Source(
+        "Efficient streaming language models with attention sinks",
+        "Xiao et al.",
+        2023,
+        "https://arxiv.org/abs/2309.17453",
+        "§3.2",
+    ),
+    summary="Plain decoding with the first few and the newest tokens in the KV cache: constant memory, endless text.",
+    idea=(
+        "The KV cache grows with every token, and a model fails beyond the length that it was trained for. This cache "
+        "keeps the entries of the first few tokens, which take much of the attention (attention sinks), and those of "
+        "the newest ones, and drops the others. Positions are counted within the cache, so they never exceed it. Until "
+        "the window is full the text is the target's own; later it is an approximation."
+    ),
+    formula="attend to x(1) … x(S) and x(t − W + 1) … x(t), at positions 1 … S + W",
+    differences=(
+        "Keys are cached with their positions and rotated when they move; the paper caches them without. Both give the "
+        "same attention up to rounding.",
+        "The prompt is read in chunks of one window, and tokens of a chunk read up to two windows before them.",
+    ),
+    order=6,
+    testing=Testing(no_perfect_reason="It drafts without a model."),
+    drafter=EmptyDrafter(),
+    verifier=Lossless(),
+    policies=(NoDraft(),),
+    decoder_params=Streaming(),
+)
