@@ -213,7 +213,7 @@ def test_reset_empties_what_is_shared(device: str) -> None:
 def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
     data = data_of(models, "suffix")
     engine, row = run_six_rounds(models, "token-recycling")
-    with pytest.raises(ModelError, match="holds the state of suffix; the run drafts with token-recycling"):
+    with pytest.raises(ModelError, match="contains the state of suffix; the run drafts with token-recycling"):
         state_actions.load(row, data)
     other = model_helpers.make_models("llama", noise=None, device=device)
     other.target_name = "another"

@@ -290,7 +290,7 @@ def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
 
     growing = OnlyTokens(table(0))
     growing.sequence = make_growth(table(0)).sequence
-    with pytest.raises(MethodUnavailableError, match="cannot read several of them as one"):
+    with pytest.raises(MethodUnavailableError, match="cannot process several of them as one"):
         Superposed().build(growing, Plan(2))
 
 

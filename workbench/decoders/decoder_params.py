@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class DecoderParams(Part):
     """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
 
-    The methods of one class share a decoder: it reads the parameters of a sequence from `row.configured.rounds`.
+    The methods of one class share a decoder: it reads a sequence's parameters from
+    `ConfiguredMethod.decoder_params`.
     """
 
     is_speculative: ClassVar[bool] = False
-    """Whether the decoder's rounds draft and verify in some order, so that features that need a draft tree work."""
+    """Whether the decoder's rounds draft and verify, in any order, so that features that need a draft tree work."""
 
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences with parts of this class."""
@@ -30,7 +31,7 @@ class DecoderParams(Part):
         if self.is_speculative:
             return ""
         features = {
-            "pictures": sequence.image_inputs is not None,
+            "images": sequence.image_inputs is not None,
             "log-probabilities of its tokens": sequence.request.options.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,

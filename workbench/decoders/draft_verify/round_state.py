@@ -62,7 +62,7 @@ class RoundState:
     verified_tree: VerifiedTree | None = None
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
-        """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
+        """Set the draft budget, limited by the remaining tokens, the plan's nodes and the drafter's context."""
         row = self.sequence
         planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.limit_nodes(planned.depth)))
@@ -179,7 +179,7 @@ class RoundState:
     def _tentative_tokens(
         self, new: list[EmittedToken], before: Tensor | None, scores: list[TokenLogprob], context: EngineContext
     ) -> list[TentativeToken]:
-        """Return the round's tokens as tentative ones. `before`: LM head input from which its root was drawn."""
+        """Return the round's tokens as tentative ones. `before`: LM head input from which the root was drawn."""
         assert self.verified_tree is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.verified_tree.result.path)]

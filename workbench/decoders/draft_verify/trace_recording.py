@@ -1,4 +1,4 @@
-"""Conversion of a verification result to the `Round` in the trace."""
+"""Convert a verification result to the `Round` in the trace."""
 
 from __future__ import annotations
 
