@@ -55,7 +55,7 @@ def test_nobody_at_the_address(workbench: Command) -> None:
     url = f"http://127.0.0.1:{serving.free_port()}"
     result = workbench("generate", "Hello", "--connect", url)
     assert result.status == 1
-    assert f"Nothing answers at {url}" in result.err
+    assert f"No server answers at {url}" in result.err
 
 
 def test_what_the_app_decides_is_not_asked_for(workbench: Command) -> None:

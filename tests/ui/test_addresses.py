@@ -105,10 +105,10 @@ def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
 
 def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
     made = store.save(recorded_runs.trace("switch"))
-    with pytest.raises(WorkbenchError, match="A public app does not keep runs"):
+    with pytest.raises(WorkbenchError, match="A public app does not save runs"):
         pair.load_run(SavedRunsView(), {"name": made})
     store.delete(made)
-    with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):
+    with pytest.raises(WorkbenchError, match=f"No run {made} is saved on this machine"):
         pair.load_run(SavedRunsView(allowed=True), {"name": made})
 
 
@@ -186,7 +186,7 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
         page.get_by_role("button", name=f"Delete {run}").click()
         page.wait_for_function(f"!document.body.textContent.includes('{run}')")
     page.goto(f"{fake_app}/r/{one}")
-    wait_for_text(page, ".wb-alert.is-error", f"No run {one} is kept on this machine")
+    wait_for_text(page, ".wb-alert.is-error", f"No run {one} is saved on this machine")
     page.goto(f"{fake_app}/r/{one}+%3Cimg%20src=x%3E")
     page.locator("#wb-pair .wb-alert:has-text('<img src=x>')").wait_for()
     assert page.locator("#wb-pair img").count() == 0

@@ -98,7 +98,7 @@ def test_the_last_runs_are_their_own_users_alone(
     assert "user of this machine" in collect_messages(view, mine=False, last=3)[-1]["error"]["message"]
     public = RecommendationView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
-    assert "does not keep runs" in collect_messages(public, last=3)[-1]["error"]["message"]
+    assert "does not save runs" in collect_messages(public, last=3)[-1]["error"]["message"]
 
 
 class _Run:

@@ -199,7 +199,7 @@ def read_state(path: Path | None) -> bytes | None:
     """Read the saved state of a drafter; None if the file does not exist yet.
 
     Raises:
-        WorkbenchError: the file cannot be read, or holds no drafter state.
+        WorkbenchError: the file cannot be read, or has no drafter state.
     """
     if path is None or not path.exists():
         return None
@@ -310,7 +310,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
-    """Print the prompt and then the tokens; call it after loading, which erases its progress line."""
+    """Print the prompt and then the tokens; call it after loading, when the progress line is erased."""
     if not output.is_quiet():
         printer.echo(prompt)
     for round_ in run:

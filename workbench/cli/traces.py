@@ -13,7 +13,7 @@ def read_trace(path: Path) -> Trace:
     """Read a recorded run from its file.
 
     Raises:
-        WorkbenchError: the file cannot be read, or holds no trace.
+        WorkbenchError: the file cannot be read, or has no trace.
     """
     from workbench.trace import export  # brings Polars
 

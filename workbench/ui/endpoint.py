@@ -36,7 +36,7 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls. They are billed like the calls of pages."""
+    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
