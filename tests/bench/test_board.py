@@ -23,7 +23,9 @@ FIT = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_v
 
 def finding(kind: str, verdict: str = PASS, **figures: object) -> Finding:
     known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": FIT}
-    return Finding("m", "exact", f"sampling law ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures)
+    return Finding(
+        "m", "exact", f"sampling distribution ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures
+    )
 
 
 def wire(*findings: Finding) -> list[dict]:

@@ -120,7 +120,7 @@ def test_an_approximate_choice_is_named_and_not_judged(models: Models) -> None:
     finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
-    assert finding.detail.endswith("promises no law, not judged: verifier=typical")
+    assert finding.detail.endswith("no promised distribution, not tested: verifier=typical")
 
 
 @dataclasses.dataclass(frozen=True)

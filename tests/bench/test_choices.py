@@ -67,7 +67,7 @@ def test_exact_rules_pass_at_each_position_and_approximate_ones_report_their_err
     verdict, figures, detail = check_positions(method.with_params(verifier="lenient", lenience=0.2), models)
     assert verdict == MEASURED
     assert 0.01 < float(str(figures["total_variation"])) < 1
-    assert "of total variation a token" in detail
+    assert "(total variation per token)" in detail
     verdict, figures, detail = check_positions(method.with_params(verifier="typical"), models)
     assert verdict == MEASURED
     assert 0 < float(str(figures["total_variation"])) < 1

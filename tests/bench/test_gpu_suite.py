@@ -75,8 +75,8 @@ def test_one_table_has_our_engine_and_hugging_face_for_every_target_and_names_th
     assert [row.method for row in made.rows] == [f"{name} @ {group}" for name in gpu_suite.HEADLINE]
     assert made.settings["left out"].startswith("huge: ")
     n_bytes = bandwidth.bytes_read(random_pair(TINY, torch.device(device), torch.float64, 20).target.model)
-    assert f"reads {n_bytes / 1e9:.3g} GB, at the copy's rate in" in made.settings[f"a pass of {group}"]
-    assert "of that rate" in made.settings[f"a pass of {group}"]
+    assert f"reads {n_bytes / 1e9:.3g} GB, which takes" in made.settings[f"forward pass of {group}"]
+    assert "of that rate" in made.settings[f"forward pass of {group}"]
     assert {run["group"] for run in made.runs} == {group}
     assert "left out huge" in made.to_markdown(by_group=True)
 
@@ -93,7 +93,7 @@ def test_measurements_are_kept_if_the_suite_ends_early(error: BaseException, dev
     assert made.complete is not isinstance(error, KeyboardInterrupt)
     said = made.settings["left out"]
     assert said == ("the real target: No room in the cache. Make some." if made.complete else None)
-    assert made.settings["draft length on the made targets"] is None, "each method reports its own draft length"
+    assert made.settings["draft length on the random targets"] is None, "each method reports its own draft length"
 
 
 def test_a_forward_reads_all_weights_except_an_untied_embedding() -> None:

@@ -87,7 +87,7 @@ def test_two_rules_are_compared_on_the_same_chains() -> None:
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
     assert 1 < better.value < 1.2
-    assert "1 draws a prompt, expected of the same drafts" in better.setting
+    assert "1 draws per prompt, expectation over the same drafts" in better.setting
 
 
 @pytest.mark.on_demand

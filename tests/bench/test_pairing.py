@@ -134,7 +134,7 @@ def test_a_stopped_run_does_not_count(reason: str) -> None:
 def test_stopping_rule_of_paired_measurement() -> None:
     assert stop_reason([2.0, 2.0], 0) == ""
     assert "one side" in stop_reason([2.0, 2.1, 2.05], 0)
-    assert stop_reason([1.0, 1.01, 0.99, 1.0], 0) == "it is known to 5%"
+    assert stop_reason([1.0, 1.01, 0.99, 1.0], 0) == "the speed-up is known to ±5%"
     scattered = [0.5, 2.0] * (MAX_PAIRS // 2)
     assert stop_reason(scattered[:-1], 0) == ""
     assert stop_reason(scattered, 0) == f"{MAX_PAIRS} pairs"

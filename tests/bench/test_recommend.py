@@ -74,7 +74,7 @@ def test_the_fastest_is_named_with_its_reason_and_its_command(models: Models, cl
     assert found.ranking[0].speedup.value == pytest.approx(10 / 6, rel=0.02)
     assert found.command == 'workbench generate --target tiny-llama --chat "…" --method suffix'
     assert found.answer.startswith("Suffix decoding: 1.65×: faster")
-    assert "2.00 tokens per pass, 50% of its drafts accepted; a round costs 1.21 plain ones" in found.answer
+    assert "2.00 tokens per pass, 50% of its drafts accepted; a round costs 1.21 plain steps" in found.answer
     assert found.prompts == ["p0", "p1", "p2"]
     assert found.complete
 
@@ -197,13 +197,13 @@ def test_plain_decoding_is_recommended_if_no_method_is_clearly_faster() -> None:
     def made(*choices: RankedMethod, repeats: float | None = None) -> Recommendation:
         return Recommendation("t", ["a"], list(choices), repeats, 1.0, 1, True, {})
 
-    assert made(choice(0.9, 1.3)).answer.startswith("Plain decoding: no method is surely faster yet.")
+    assert made(choice(0.9, 1.3)).answer.startswith("Plain decoding: no method is significantly faster yet.")
     assert made(choice(0.5, 0.9)).answer == "Plain decoding: every method was slower."
     assert made(choice(0.5, 0.9)).command.endswith("--method autoregressive")
     assert "there is little to copy" in made(choice(0.5, 0.9), repeats=0.1).answer
     other = dataclasses.replace(choice(1.0, 1.6), method="rest")
     assert made(choice(1.2, 1.5), other, repeats=0.5).rivals == ["rest"]
-    assert "Of the text, 50% repeats what stood before: what copies has something to copy." in made(
+    assert "50% of the text repeats earlier text: methods that copy can benefit." in made(
         choice(1.2, 1.5), repeats=0.5
     ).answer  # fmt: skip
 

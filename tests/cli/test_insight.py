@@ -103,7 +103,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
     drawn = rows[f"prompt-lookup/main@{other}"]["measured"]
     assert drawn["n"] == 7, "one prompt of each kind"
     assert drawn["setting"].startswith("text-drafter, bfloat16, bundled prompts, at most 1")
-    assert "at most 8 tokens, temperature 1.0, 2 draws a prompt" in drawn["setting"]
+    assert "at most 8 tokens, temperature 1.0, 2 draws per prompt" in drawn["setting"]
     lines = (tmp_path / "claims.md").read_text().splitlines()
     line = next(x for x in lines if x.startswith("| `autoregressive`"))
     assert [cell.split("<br>")[1].removesuffix(" |") for cell in line.split(" | ")[3:5]] == ["1 (1–1, n = 7)"] * 2

@@ -107,6 +107,6 @@ def test_the_speed_of_the_run_store_can_be_measured() -> None:
     assert found["newest"].rows == 40
     assert found["one method"].rows == 10
     assert found["all of these"].rows <= found["a tag"].rows == 2
-    assert found["a word that is nowhere"].rows == 0
-    assert found["newest, right after one more was kept"].rows == 42
+    assert found["a word that does not occur"].rows == 0
+    assert found["newest, directly after a save"].rows == 42
     assert "| newest | 40 |" in report(list(found.values()), 40)

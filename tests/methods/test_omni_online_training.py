@@ -246,7 +246,11 @@ def test_the_head_that_stops_writes_less_where_little_is_kept(degraded_models: M
 
     assert kept_of(taught)[0] < 0.7 * kept_of(wild)[0]
     assert kept_of(taught)[1] > 1.2 * kept_of(wild)[1]
-    said = [r.signals["chance that all is kept"] for r in taught.rounds if "chance that all is kept" in r.signals]
+    said = [
+        r.signals["predicted acceptance of the whole draft"]
+        for r in taught.rounds
+        if "predicted acceptance of the whole draft" in r.signals
+    ]
     assert said
     assert all(0 < chance <= 1 for chance in said)
     sure = write(shuffled_models, prompt, stop=0.4, merge=False)

@@ -128,9 +128,9 @@ def test_rest_says_what_it_found_and_where(temperature: float, models: Models) -
     drafted = [r for r in trace.rounds if r.nodes.tokens]
     assert drafted
     for r in drafted:
-        assert r.signals["store tokens"] == len(store)
+        assert r.signals["datastore tokens"] == len(store)
         assert 2 <= r.signals["matched tokens"] <= 16
-        assert r.signals["hits in the store"] >= 1
+        assert r.signals["occurrences in the datastore"] >= 1
         assert store.tokens[int(r.signals["entry"] + r.signals["matched tokens"])] == r.nodes.tokens[0]
         assert set(r.nodes.source) == {"rest"}
     assert store.tokens.tobytes() == before, "nothing of a request gets into it"
@@ -152,7 +152,7 @@ def test_rasd_says_who_proposed_each_node_and_merges_what_both_did(models: Model
         nodes = r.nodes
         siblings = Counter(zip(nodes.parents, nodes.tokens, strict=True))
         assert not siblings or max(siblings.values()) == 1, "no token twice behind the same parent"
-        assert nodes.source.count(STORE) == r.signals.get("nodes from the store", 0) <= 8
+        assert nodes.source.count(STORE) == r.signals.get("nodes from the datastore", 0) <= 8
         seen.update(nodes.source)
     assert set(seen) == {MODEL, STORE, BOTH}
     alone = run(models, "rasd", retrieved=0)

@@ -137,7 +137,7 @@ def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.Mon
     cold, warmed = engine.generate(warm), engine.generate(warm)
     assert first.token_ids == cold.token_ids == warmed.token_ids
     assert summary(warmed)["tau"] > max(2.0, summary(cold)["tau"])
-    assert any(r.signals["from earlier runs"] for r in warmed.rounds)
+    assert any(r.signals["draft from earlier runs"] for r in warmed.rounds)
     store = models.shared["suffix"]
     assert store.tokens.tolist() == [*cold.token_ids, END, *warmed.token_ids, END], "outputs, and no prompt"
     monkeypatch.setattr(suffix, "STORED", 100)

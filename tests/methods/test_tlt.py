@@ -441,5 +441,5 @@ def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(
     together, alone = set[int](), set[int]()
     assert rows[0].trace is not None
     for r in rows[0].trace.rounds:
-        (together if r.signals["rows of the batch"] > 1 else alone).add(len(r.nodes.tokens))
+        (together if r.signals["sequences in the batch"] > 1 else alone).add(len(r.nodes.tokens))
     assert 1 < max(together) <= 4 < max(alone) <= 9

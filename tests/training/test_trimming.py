@@ -172,5 +172,5 @@ def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOpt
         assert sum(small["emitted"]) / sum(small["rounds"]) < sum(whole["emitted"]) / sum(whole["rounds"])
         assert {len(rates) for rates in small["rates"]} == {2}
     assert report["covered"]["target"]["16"] < report["covered"]["target"]["512"] <= 1
-    assert "**What it says**" in page(report)
+    assert "**Results**" in page(report)
     assert page([report, synthetic_report()]).count("## For `") == 2, "a board has room for several targets"

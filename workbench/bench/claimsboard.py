@@ -141,8 +141,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 RULES = (
     "Each row compares a figure that a paper claims with the same quantity measured here: on the small bundled models, "
-    "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.judge` computes the verdict from the two "
-    "figures:",
+    "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.compute_verdict` computes the verdict "
+    "from the two figures:",
     "",
     "- **reproduced in size**: the whole 95 % interval lies on the paper's side of “no change”, and the value within a "
     "quarter of the paper's range, or within the narrower tolerance of a closed form.",

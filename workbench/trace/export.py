@@ -2,8 +2,8 @@
 
 - JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
   computed.
-- Parquet: one table with a row per round. Nodes, places, tokens and phases are lists of structs; header and footer are
-  in the file's metadata. One nested table instead of an archive of several files, because
+- Parquet: one table with a row per round. Nodes, tree positions (`places`), tokens and phases are lists of structs;
+  header and footer are in the file's metadata. One nested table instead of an archive of several files, because
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
 """
 
@@ -85,7 +85,7 @@ def to_parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes
 
 
 def read_parquet(data: bytes) -> Trace:
-    """Return the trace from the output of `parquet`.
+    """Return the trace from the output of `to_parquet`.
 
     Raises:
         WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.

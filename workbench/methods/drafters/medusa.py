@@ -152,7 +152,7 @@ class HeadsGrowth(PartialTree):
 
     Args:
         row: the sequence; its drafter state is `IndependentLevels`.
-        hidden: input of the state's `whole`.
+        hidden: input of the state's `level_logits`.
         logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.
     """

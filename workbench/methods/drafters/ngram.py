@@ -121,7 +121,7 @@ class NGram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
+        """Return the name of the drafter's memory, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:

@@ -164,7 +164,7 @@ class OmniDraft(Drafter):
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the memory's name, without the training schedule; None if the layers are not trained."""
+        """Return the name of the drafter's memory, without training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
@@ -262,7 +262,7 @@ class OmniDraft(Drafter):
             if study.stop is not None and words is not None:
                 end += len(words.text(draft_ids[-1]))
                 study.draft_states.append((out.hidden[0, -1], end))
-                sequence.report.signals["chance that all is kept"] = accept_prob
+                sequence.report.signals["predicted acceptance of the whole draft"] = accept_prob
             if words is not None and (
                 words.has_no_text(draft_ids[-1]) or len(words.translate(draft_ids, self.merge, state.text)) >= depth
             ):

@@ -78,7 +78,7 @@ class Online(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the training schedule."""
+        """Return the name of the drafter's memory, which does not contain the training schedule."""
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:

@@ -214,7 +214,7 @@ class Stand(DistributionDrafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of the table."""
+        """Return the name of the drafter's memory, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Table:

@@ -105,7 +105,7 @@ class TLT(Eagle):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the training schedule."""
+        """Return the name of the drafter's memory, which does not contain the training schedule."""
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:

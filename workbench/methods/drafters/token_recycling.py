@@ -127,7 +127,7 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the parameters of the tree."""
+        """Return the name of the drafter's memory, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Successors:

@@ -73,7 +73,7 @@ class AdaptiveTrigram(Drafter):
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of the table but not those of the search."""
+        """Return the name of the drafter's memory, which contains the parameters of the table, not of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Trigrams:

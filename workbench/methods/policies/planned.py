@@ -166,7 +166,7 @@ class Planned(Policy):
             belief.add_times(lap)
         k = self.choose(belief)
         sequence.report.signals["planned depth"] = k
-        sequence.report.signals["believed acceptance"] = belief.acceptance
+        sequence.report.signals["estimated acceptance"] = belief.acceptance
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:

@@ -31,12 +31,12 @@ class RoundStats:
 
 
 def parts_of(sequence: Sequence) -> tuple[Any, ...]:
-    """Return the drafter, verifier, tree builder and models of a sequence; other laps are not comparable."""
+    """Return a sequence's drafter, verifier, tree builder and models; rounds with different ones are not comparable."""
     return sequence.drafter, sequence.verifier, sequence.configured_method.tree_builder, id(sequence.models)
 
 
 class RoundStatsReader:
-    """Reader of laps: tokens of a round are available after verification, times when the round is over."""
+    """Reader of round statistics: tokens are available after verification, times when the round is over."""
 
     def __init__(self) -> None:
         self._run: RoundStats | None = None

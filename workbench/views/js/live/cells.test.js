@@ -20,7 +20,7 @@ test("signals that name a row and a column are cells of a table; the others are 
   ]);
   assert.deepEqual(tables({ signals: { matchness: 0.5 } }), []);
   assert.deepEqual(tables(null), []);
-  assert.equal(isCell("chance of a rejection (1 − ∏ p̂)"), false);
+  assert.equal(isCell("probability of a rejection (1 − ∏ p̂)"), false);
 });
 
 test("the least is blank and the greatest full; of equals all that are above nothing", () => {

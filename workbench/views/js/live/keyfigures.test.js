@@ -38,7 +38,7 @@ test("an approximate rule shows its gain over the exact one and its distance fro
     nodes: { status: ["accepted"] }, path: [0], emitted: [{}, {}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
   });
   const told = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
-  const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
+  const bought = "acceptance gain (ΔA)", paid = "distribution error (TV)";
   assert.equal(told(round({})), "acceptance rate");
   const over = "acceptance rate; +0.30 tokens per round over the exact rule, total variation distance";
   const [dear, free] = [round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })];
@@ -71,8 +71,10 @@ test("a paced run says so beside its times and its speed-up", () => {
   });
   const speed = figure({ mine: 10, plain: 5, none: "" }),
     by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);
-  const waited = [round({}), round({ "held back before it (s)": 0.4 })];
+  const waited = [round({}), round({ "delay before the round (s)": 0.4 })];
   assert.match(by(waited, "rate").label, /; some rounds delayed$/);
+  const earlier = [round({}), round({ "held back before it (s)": 0.4 })];
+  assert.match(by(earlier, "rate").label, /; some rounds delayed$/);
   assert.match(by(waited, "rate").worked, /1 of 2 rounds started after a pause .* took longer than at full speed$/);
   assert.match(by(waited, "speedup").label, /; some rounds delayed$/);
   for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /delayed/);

@@ -107,7 +107,7 @@ test("the head warns of what is approximate as soon as it is chosen, and of a si
     assert.deepEqual([told({ run }), told({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
   const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
   assert.equal(told({ run }), "approximate");
-  const changed = live("chain"), signals = { "acceptance bought (ΔA)": 0.1 };
+  const changed = live("chain"), signals = { "acceptance gain (ΔA)": 0.1 };
   changed.rounds = changed.rounds.map((r, i) => (i === 4 ? { ...r, signals } : r));
   assert.equal(told({ run: changed }), "approximate", "one round was, though the rule was taken back");
 });
@@ -135,8 +135,8 @@ test("the panel names the branch it would run", () => {
 test("of a run that is held back, the newest round counts only when all of it has been shown", () => {
   const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
   const at = (now, more = {}) => of(page({ run, arrival: { run, n, at: 0 }, ...more }), now);
-  assert.deepEqual([at(0).rounds.length, at(0).arriving.judged, at(0).figures.rounds], [n - 1, 0, n - 1]);
-  assert.ok(at(0.5 * whole).arriving.judged > 0);
+  assert.deepEqual([at(0).rounds.length, at(0).arriving.tested, at(0).figures.rounds], [n - 1, 0, n - 1]);
+  assert.ok(at(0.5 * whole).arriving.tested > 0);
   assert.deepEqual([at(whole).rounds.length, at(whole).arriving], [n, null]);
   assert.equal(at(0, { still: true }).arriving, null, "where motion is unwanted, a round is there at once");
   assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
@@ -164,7 +164,7 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   assert.equal(hit.stalls.size, before.stalls.size + 1);
   assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
   plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
-  const after = beside(), told = stalls.counted(after.stalls, after.plainStalls);
+  const after = beside(), told = stalls.stallCount(after.stalls, after.plainStalls);
   assert.ok(after.plainStalls.size > 0);
   assert.match(told, /^\d rounds? and \d of the baseline stalled$/);
   assert.equal(after.speed.label, `one run, ${told}`, "counted as beside the wall clock");
@@ -193,7 +193,7 @@ test("pairs of runs belong to the run they repeat", () => {
     before: [],
     ratios: [1.4, 1.41, 1.4, 1.42],
     channel: null,
-    ended: "it is known to 5%",
+    ended: "the speed-up is known to ±5%",
     error: "",
   };
   assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
