@@ -131,7 +131,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "rejected-draft-stays-possible",
         "core.sample_matching:match_sampled_token",
         Bypass(0, "scatter"),
-        REJECTION + "test_golden_acceptance",
+        REJECTION + "test_golden_acceptance_rates",
         why="a deterministic draft token that was rejected can be emitted after all",
     ),
     _m(
@@ -237,7 +237,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "each-round-drafts-with-the-same-random-numbers",
         "methods.tree_builders.chain:_uniforms",
         Argument(0, "uniform", 0, "0"),
-        DRAFTS + "test_a_drafter_draws_anew_in_every_round",
+        DRAFTS + "test_drafter_uses_new_random_numbers_in_every_round",
         why="drafts of different rounds are not independent: sampled text is biased",
     ),
     _m(
@@ -308,7 +308,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "hidden-state-of-the-root-after-each-round",
         "decoders.draft_verify.round_state:RoundState.commit",
         Force(5, "if-else", new=False),
-        DRAFTS + "test_medusas_heads_read_the_newest_state_the_target_has",
+        DRAFTS + "test_medusa_heads_read_the_newest_hidden_state",
         why="heads draft from a hidden state some tokens old: almost nothing is accepted",
     ),
     _m(
@@ -495,7 +495,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "any-key-opens-the-server",
         "server.keys:Keys._is",
         Return("True"),
-        "tests/server/test_keys.py::test_wrong_keys_have_to_wait_and_a_right_one_never_does",
+        "tests/server/test_keys.py::test_wrong_keys_are_delayed_and_the_right_one_never_is",
         why="a public server answers without its key",
     ),
     _m(
@@ -503,21 +503,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         "server.keys:Keys.__init__",
         Force(0, "if-else", new=True),
         "tests/server/test_keys.py::"
-        "test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_outlasts_the_server",
+        "test_the_cookie_of_a_short_key_cannot_be_derived_from_it_and_that_of_a_long_key_survives_a_restart",
         why="short keys can be guessed through cookies, whose attempts are not counted",
     ),
     _m(
         "token-text-as-html-on-the-page",
         "ui.hosting:as_text",
         Bypass(0, "replace"),
-        "tests/security/test_hostile_text.py::test_the_wire_brings_hostile_text_back_unchanged_and_inert",
+        "tests/security/test_hostile_text.py::test_hostile_text_survives_serialisation_unchanged_and_inert",
         why="a model's text can run scripts in the page",
     ),
     _m(
         "token-text-as-html-in-a-replay",
         "views.replay:embed",
         Return("json.dumps(value, ensure_ascii=False)"),
-        "tests/security/test_hostile_text.py::test_the_replay_file_holds_no_markup_of_the_models",
+        "tests/security/test_hostile_text.py::test_the_replay_file_contains_no_markup_from_the_model",
         why="a model's text can run scripts in a saved replay",
     ),
 )
