@@ -110,7 +110,7 @@ def test_copy_bandwidth_counts_reads_and_writes(monkeypatch: pytest.MonkeyPatch)
     assert bandwidth.copy_bandwidth("cpu", 1000) == 4000.0
 
 
-@pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is none"), ("mps", "mps is none")])
+@pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is not one"), ("mps", "mps is not one")])
 def test_a_device_without_gpu_is_refused_with_a_remedy(device: str, says: str) -> None:
     with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run it where .* CUDA)\."):
         check_gpu(device, "The suite gpu")

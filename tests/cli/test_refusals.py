@@ -126,7 +126,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("bench", "--out", "report.docx"): ".json",
         ("bench", "--out", "/no/such/report.md"): "cannot be written",
         ("bench", "--suite", "gms8k"): "Did you mean 'gsm8k'",
-        ("bench", "--suite", "gpu", "--device", "cpu"): "--device: The suite gpu needs a GPU, and cpu is none. ",
+        ("bench", "--suite", "gpu", "--device", "cpu"): "--device: The suite gpu needs a GPU, but cpu is not one. ",
         ("bench", "--suite", "gpu", "--method", "medusa"): "medusa needs more than a target and a draft model: medusa",
         (
             "bench",

@@ -292,7 +292,7 @@ def test_where_a_forward_cannot_be_recorded_it_runs_as_it_is(
     by = Raises(runner, RuntimeError(f"{WAITS}\nmore of it")) if how == "waits" else Wrong(runner, how == "elsewhere")
     target = records(runner, by)
     wanted = model_helpers.hf_greedy(runner.model, PROMPT, 24)
-    why = WAITS if how == "waits" else "what is played differs by 1.0e-02"
+    why = WAITS if how == "waits" else "the replay's logits differ by 1.0e-02"
     assert Engine(models).generate(make_request(24)).token_ids == wanted
     assert target.why_not == why
     assert len(target) == 0

@@ -294,7 +294,7 @@ def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
     engine, prompt = Engine(models), model_helpers.repeating_prompt(20)
     trace = engine.generate(Request(prompt, registry.get("prompt-lookup"), max_new_tokens=40))
     assert trace.token_ids == model_helpers.hf_greedy(model, prompt, 12)
-    assert "cut from 40 to 12: behind 32 tokens this model turns its keys by other factors" in trace.footer.warnings[0]
+    assert "cut from 40 to 12: after 32 tokens this model rotates its keys by other factors" in trace.footer.warnings[0]
     with pytest.raises(PromptError, match="longrope"):
         engine.submit(Request(model_helpers.random_prompt(33), registry.get("prompt-lookup")))
     ids = torch.tensor([prompt])

@@ -156,10 +156,9 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `RelaxedResult` for the siblings at some positions (the total variation
-    distance last if `priced`).
+    """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
 
-    The second result are the residual weights after all siblings, if `ends`.
+    If `priced`, the last column is the total variation distance. If `ends`, the weights are those after all siblings.
     """
     weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None

@@ -27,7 +27,7 @@ class CaptureSelection:
 
 @dataclass(slots=True)
 class PrefillHiddenStates:
-    """Hidden states captured during prefill, from the first position on, one piece per forward. Default: none.
+    """Hidden states captured during prefill, from the first position on, one tensor per forward. Default: none.
 
     Attributes:
         selection: which states are captured.
@@ -67,11 +67,11 @@ class HiddenStates:
 class Slot:
     """A row of a runner's KV cache. `length` positions are committed; `scratch` nodes are written after them.
 
-    `positions` holds the sequence positions of the scratch nodes, for models whose masks depend on positions.
+    `positions` are the sequence positions of the scratch nodes, for models whose masks depend on positions.
     `image_prefill` holds embeddings and hidden states of a prompt with images. `shift` is the number of tokens by which
     the target's sequence is longer than this model's, whose prompt has fewer image tokens. `sequence_id` is the `id` of
-    the engine's sequence that the slot serves, so that forwards are counted for their sequences. `prefill_states` holds
-    the hidden states captured for the drafter during prefill; it is dropped when the drafter has read them.
+    the engine's sequence in this slot, so that forwards are timed per sequence. `prefill_states` are the hidden states
+    captured for the drafter during prefill; they are dropped when the drafter has read them.
     """
 
     index: int
@@ -100,12 +100,12 @@ class Segment:
         tokens: int64 [n].
         attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
             continues the last node and attends to all nodes. If no new token attends to itself or another new one, it
-            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the
-            tokens reads the entries that they write.
+            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case no token
+            attends to the entries written by these tokens.
         depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
-        states: [n, D], read instead of the tokens: their residual stream before the first layer that runs, or input
-            embeddings if that is the model's first layer. None: the tokens themselves. If the first layer that runs is
-            not layer 0, either all segments of a forward have states or none.
+        states: [n, D], used instead of the tokens: residual stream before the first layer that is run, or input
+            embeddings if that is layer 0. None: use the tokens. If the first layer that is run is not layer 0, either
+            all segments of a forward have states or none.
     """
 
     slot: Slot
@@ -133,12 +133,12 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """Return the states that a forward starts from, padded to its longest segment; None: start from embeddings.
+    """Return the starting states of a forward, padded to its longest segment; None: start from embeddings.
 
     Args:
         rows: segments; None: padding.
         n: tokens of the longest segment.
-        embed: embedding of tokens, for segments without states in a batch where others have them.
+        embed: embedding function, for segments without states in a batch in which others have states.
     """
     segment_states = [None if segment is None else segment.states for segment in rows]
     like = next((states for states in segment_states if states is not None), None)
