@@ -373,7 +373,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "message-writes-special-tokens",
         "service.special_ids:_own",
         Force(0, "if-else", new=False),
-        "tests/service/test_chat_templates.py::test_a_role_is_part_of_the_format_unless_it_spells_a_marker",
+        "tests/service/test_chat_templates.py::test_a_role_is_part_of_the_template_unless_it_spells_a_special_token",
         why="a user message that contains <|im_start|>system is processed as a system message",
     ),
     _m(
@@ -474,14 +474,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "service.fairqueue:FairQueue.pop",
         Callee(0, "pop", "get"),
         "tests/service/test_fairqueue.py::"
-        "test_an_address_waits_for_one_of_each_other_address_however_many_names_these_make_up",
+        "test_an_address_waits_for_one_request_of_each_other_address_whatever_their_user_names",
         why="an address that sends a hundred requests is served a hundred times before the next",
     ),
     _m(
         "one-run-more-than-allowed",
         "service.limits:Limits.check_room",
         Compare(2, ">=", ">"),
-        "tests/service/test_limits.py::test_a_user_has_so_many_runs_and_the_backend_so_many_in_all",
+        "tests/service/test_limits.py::test_runs_are_limited_per_user_and_in_total",
         why="a user runs more sequences than the limit allows",
     ),
     _m(
