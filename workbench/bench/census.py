@@ -215,7 +215,7 @@ def markdown(saved_board: Mapping[str, Any]) -> str:
                 "family": lambda r: f"`{r['family']}`",
                 "class": lambda r: r["model"],
                 "verdict": lambda r: r["verdict"],
-                "why": lambda r: r["why"].replace("<", "&lt;"),
+                "reason": lambda r: r["why"].replace("<", "&lt;"),
             },
             rows,
             left=("class", "verdict", "why"),

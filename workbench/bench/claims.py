@@ -106,8 +106,8 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
     contradicts its own construction is still contradicted, since something is broken.
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
-    not kept" if the whole interval of its right answers lies below `MIN_RETAINED` of the exact verifier's, and
-    "inconclusive" if the interval contains that share.
+    not kept" if the whole interval of its right answers lies below `declarations.MIN_RETAINED` of the exact verifier's,
+    and "inconclusive" if the interval contains that share.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE

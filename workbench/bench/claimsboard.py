@@ -174,7 +174,7 @@ FIGURE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "setting": lambda row: row["measured"]["setting"],
     "date, commit": lambda row: f"{row['date']}, {row['commit']}",
     "machine": lambda row: row["machine"] + (f", load {row['load']}" if row["timed"] else ""),
-    "measure it": lambda row: f"`{row['command']}`",
+    "command": lambda row: f"`{row['command']}`",
 }
 
 

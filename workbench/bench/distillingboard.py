@@ -119,7 +119,7 @@ def page(report: dict[str, Any]) -> str:
     claim_columns: Columns = {
         "statement": lambda row: row["claim"],
         "drafting": lambda row: HOW[row["how"]],
-        "found": lambda row: format_interval(row["found"]),
+        "measured": lambda row: format_interval(row["found"]),
         "verdict": lambda row: f"**{row['verdict']}**",
     }
     lines += [

@@ -22,7 +22,7 @@ def page(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "parameters": lambda row: f"{row['cell']['parameters']:,}",
         "tokens read": lambda row: f"{row['cell']['tokens']:,}",
-        "held out: agreement": lambda row: format_value(row["cell"]["agreement"], ".3f"),
+        "held-out agreement": lambda row: format_value(row["cell"]["agreement"], ".3f"),
         "τ": lambda row: format_value(row["tau"], ".3f"),
         "τ − fitted τ": lambda row: format_value(row["left"], "+.3f"),
         "minutes": lambda row: format_value(row["cell"]["seconds"] / 60, ".1f"),

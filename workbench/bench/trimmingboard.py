@@ -124,7 +124,7 @@ def _target_section(report: dict[str, Any]) -> list[str]:
         lines += ["", f"**`{kind}`**", "", markdown_table(columns, rows, ("counted in",))]
     claim_columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "statement": lambda row: row["claim"],
-        "found": lambda row: row["found"],
+        "measured": lambda row: row["found"],
         "verdict": lambda row: f"**{row['verdict']}**",
     }
     return [*lines, "", "**Results**", "", markdown_table(claim_columns, claims(report), ("statement", "verdict"))]

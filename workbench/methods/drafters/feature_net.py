@@ -32,8 +32,8 @@ NORMS = ("norm_embed", "norm_feature", "before", "after")
 FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
 """Ways in which a pair enters the layer (`FeatureNet.input_fusion`).
 
-FUSED: one product fuses embedding and feature into the residual stream. BESIDE: the state is the residual stream, and
-queries, keys and values also read the embedding. OWN_WAY: another way.
+FUSED: one product fuses embedding and feature into the residual stream. QKV_ONLY: the state is the residual stream, and
+queries, keys and values also read the embedding. CUSTOM: another way.
 """
 
 
@@ -127,7 +127,7 @@ class FeatureNet(DecoderLayer):
     predicts_features: ClassVar[bool] = True
     """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
     input_fusion: ClassVar[str] = FUSED
-    """FUSED, BESIDE or OWN_WAY, for compiled passes (`compiled_feature_net`); set by subclasses."""
+    """FUSED, QKV_ONLY or CUSTOM, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 

@@ -233,10 +233,10 @@ class Stand(DistributionDrafter):
         """Start a tree; None if no known context ends with the newest token."""
         table: Table = sequence.state.drafter
         n, entry = table.lookup(sequence.committed)
-        sequence.report.signals |= {"contexts known": len(table), "matched tokens": n}
+        sequence.report.signals |= {"known contexts": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
-        sequence.report.signals["distributions averaged"] = entry.n
+        sequence.report.signals["averaged distributions"] = entry.n
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -93,7 +93,7 @@ class AdaptiveTrigram(Drafter):
         table: Trigrams = sequence.state.drafter
         pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
         successors = table.successors(pair)
-        sequence.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
+        sequence.report.signals |= {"known pairs": len(table), "known successors": len(successors)}
         sequence.report.signals["matched tokens"] = 2.0 if successors else 0.0
         nodes, device = plan.limit_nodes(self.nodes), sequence.models.target.device
         if not successors:

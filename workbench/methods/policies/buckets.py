@@ -106,9 +106,9 @@ class Buckets(Policy):
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
-        if (lap := pulls.stats_reader.take_last_round(sequence)) is not None:
+        if (stats := pulls.stats_reader.take_last_round(sequence)) is not None:
             history = pulls.rounds.setdefault(pulls.batch_size, deque())
-            history.append((lap.planned, lap.tokens, lap.seconds))
+            history.append((stats.planned, stats.tokens, stats.seconds))
             while len(history) > self.remembered:
                 history.popleft()
         pulls.batch_size = rows

@@ -161,12 +161,12 @@ class Planned(Policy):
         """Plan the best K from 0 to `depth`, or a length to try again."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
-        belief = state[0]
-        if (lap := belief.stats_reader.take_last_round(sequence)) is not None:
-            belief.add_times(lap)
-        k = self.choose(belief)
+        estimates = state[0]
+        if (stats := estimates.stats_reader.take_last_round(sequence)) is not None:
+            estimates.add_times(stats)
+        k = self.choose(estimates)
         sequence.report.signals["planned depth"] = k
-        sequence.report.signals["estimated acceptance"] = belief.acceptance
+        sequence.report.signals["estimated acceptance"] = estimates.acceptance
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:

@@ -48,11 +48,11 @@ class RoundStatsReader:
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
         """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
-        lap, self._run = self._run, None
+        stats, self._run = self._run, None
         rounds = [] if sequence.trace is None else sequence.trace.rounds
-        if lap is None or not rounds:
+        if stats is None or not rounds:
             return None
         last = rounds[-1]
         start_s = last.phases[0].start_s if last.phases else 0.0
         drafting_s = next((phase.start_s - start_s for phase in last.phases if phase.name == "verify"), 0.0)
-        return replace(lap, seconds=last.seconds, drafting_s=max(0.0, min(drafting_s, last.seconds)))
+        return replace(stats, seconds=last.seconds, drafting_s=max(0.0, min(drafting_s, last.seconds)))
