@@ -58,7 +58,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--device", "mps"): "--device: Device 'mps' is not available here. Use auto",
         (*hello, "--target", "text-targt"): "--target: There is no model 'text-targt'. Did you mean 'text-target'",
         (*hello, "--target", "/no/such/model"): "--target: There is no model",
-        (*hello, "--target", str(files["text.txt"])): "is a file. Give the folder",
+        (*hello, "--target", str(files["text.txt"])): "is a file. Give a folder",
         (*hello, "--target", str(folder)): "has no config.json",
         (*hello, "--target", str(bare)): "has no *.safetensors",
         (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",

@@ -144,8 +144,8 @@ def test_every_name_cuts_and_loses_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"pre": "klingon"}, "pre-tokenises text in a way \\('klingon'\\)"),
-        ({"pre": None}, "does not say how it pre-tokenises text"),
+        ({"pre": "klingon"}, "has the pre-tokenisation 'klingon'"),
+        ({"pre": None}, "lacks the tokenizer's pre-tokenisation"),
         ({"model": "bert"}, "of the kind 'bert'"),
         ({"merges": None}, "has no merges"),
         ({"pre": "llama-bpe", "bos_token_id": None}, "adds a token BOS"),

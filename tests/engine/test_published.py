@@ -166,7 +166,7 @@ def test_a_package_of_another_version_is_not_taken(tiny: IndexedModel, installed
     installed.version = "2.0"
     for asks in (locate, check_model):
         with pytest.raises(
-            ModelError, match=r"2\.0 is installed; tiny is made of 1\.0.*--no-deps no-such-package==1\.0"
+            ModelError, match=r"2\.0 is installed; tiny needs 1\.0.*--no-deps no-such-package==1\.0"
         ):
             asks("tiny")
 
