@@ -232,12 +232,12 @@ def check_sums(folder: Path) -> None:
 def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:
     shrink(own_layer(tmp_path / "ours"), tmp_path / "less")
     for folder, error, words in (
-        (tmp_path / "less", ModelError, "can be kept in bytes"),
-        (bundled_folder() / "text-drafter", ModelError, "can be kept in bytes"),
-        (tmp_path / "nowhere", ModelError, "no weights that can be read"),
+        (tmp_path / "less", ModelError, "can be converted to int8"),
+        (bundled_folder() / "text-drafter", ModelError, "can be converted to int8"),
+        (tmp_path / "nowhere", ModelError, "no readable weights"),
     ):
         with pytest.raises(error, match=words):
             shrink(folder, tmp_path / "further")
         assert not (tmp_path / "further").exists()
-    with pytest.raises(ParameterError, match="Name a new folder"):
+    with pytest.raises(ParameterError, match="Choose a new folder"):
         shrink(tmp_path / "ours", tmp_path / "less")

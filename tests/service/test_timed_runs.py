@@ -49,10 +49,10 @@ def test_other_runs_pause_during_a_timed_run_and_continue_between_timed_runs(
     assert second[0] > first[-1] + 1, "the other run had its turn before the second"
     assert order[-1] is other
     assert done.token_ids == whole, "pausing does not change the text"
-    [said] = [w for w in done.footer.warnings if "was held" in w]
+    [said] = [w for w in done.footer.warnings if "was suspended" in w]
     assert other.held_s >= sum(seconds)
     assert f"{other.held_s:.1f} s" in said
-    assert not any("was held" in w for trace in traces for w in trace.footer.warnings)
+    assert not any("was suspended" in w for trace in traces for w in trace.footer.warnings)
 
 
 def test_a_timed_run_does_not_wait_for_a_paused_one_and_its_cancel_releases_the_others(

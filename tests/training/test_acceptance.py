@@ -91,14 +91,14 @@ def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> N
         json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in range(2)
     ]
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(ParameterError, match="holds answers of smollm2, not of text-target"):
+    with pytest.raises(ParameterError, match="has answers of smollm2, not of text-target"):
         read_drafts(models, options, True, print)
     lines[0] = json.dumps({"target": options.target})
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert read_drafts(models, options, True, print).answers == 1, "every tenth prompt is kept out, from 0"
     assert read_drafts(models, options, False, print).answers == 1
     (tmp_path / "answers.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
-    with pytest.raises(ParameterError, match="Write more"):
+    with pytest.raises(ParameterError, match="Generate more answers"):
         read_drafts(models, options, False, print)
 
 

@@ -153,7 +153,7 @@ def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_
             assert line["answer"][: len(answer)] == answer[:12]
         assert line["answer"][-1] == tokenizer.eos_token_id or len(line["answer"]) == 12
     check_answers(tmp_path / "given", "text-target", allow_text_answers=True)
-    with pytest.raises(ParameterError, match="training text gives"):
+    with pytest.raises(ParameterError, match="answers of the training text"):
         check_answers(tmp_path / "given", "text-target")
     with pytest.raises(ParameterError, match="was made with"):
         write_answers(replace(options, given=False), lambda line: None)

@@ -172,7 +172,7 @@ def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: Distilling
     written.clear()
     assert all(n == 0 for _, n in (make_next_batch(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
     assert not written
-    with pytest.raises(ParameterError, match="no text of the kind made='elephant'"):
+    with pytest.raises(ParameterError, match="no source of texts made='elephant'"):
         select_readings(readings, "elephant")
 
 
@@ -261,15 +261,15 @@ def test_settings_that_cannot_be_studied_are_refused(options: DistillingOptions,
     few = replace(options, made=("given",), crossed=("forward_kl",))
     with pytest.raises(ParameterError, match="compares features"):
         run_distillation_study(replace(few, losses=("mse",)), quiet)
-    with pytest.raises(ParameterError, match="no text of the kind"):
+    with pytest.raises(ParameterError, match="no source of texts"):
         run_distillation_study(replace(few, made=("elephant",)), quiet)
-    with pytest.raises(ParameterError, match="nothing to compare"):
+    with pytest.raises(ParameterError, match="no losses to compare"):
         run_distillation_study(replace(few, losses=(), crossed=()), quiet)
     for missing in ("answers", "readings"):
-        with pytest.raises(ParameterError, match=f"holds no {missing}"):
+        with pytest.raises(ParameterError, match=f"has no {missing}"):
             run_distillation_study(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
     own = tmp_path / "own"
     make_readings(ReadingsOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
-    with pytest.raises(ParameterError, match=r"holds no answers for made=given.*"):
+    with pytest.raises(ParameterError, match=r"has no answers for made=given.*"):
         run_distillation_study(replace(few, readings=own, out=tmp_path / "out"), quiet)
     assert "distilling" in recipes.RECIPES

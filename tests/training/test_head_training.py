@@ -337,5 +337,5 @@ def test_what_a_step_costs_is_its_arithmetic_beside_a_product_of_this_machine(
     assert 0.2 < sum(found["shares"].values()) <= 1.01
     assert any("tokens/s" in line and machine_facts()["instructions"] in line for line in lines)
     assert not list(tmp_path.iterdir()), "nothing is written"
-    with pytest.raises(ParameterError, match="EAGLE's layer is trained by a loop"):
+    with pytest.raises(ParameterError, match="EAGLE's layer has another training loop"):
         recipes.run("throughput", asked | {"method": "eagle"}, quiet)

@@ -191,7 +191,7 @@ def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
     torch.testing.assert_close(distillation_loss(at.draft_logits, at.target_logits, labels, 0.3), kl + 0.3 * text)
     apart = distillation_loss(at.draft_logits, at.target_logits, labels, 0.0, draft_model_losses("total_variation:2"))
     torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
-    with pytest.raises(ParameterError, match="smooth_l1 compares features, and a draft model guesses none"):
+    with pytest.raises(ParameterError, match="smooth_l1 compares features, which a draft model does not predict"):
         draft_model_losses("ce_soft:1+smooth_l1:1")
     with pytest.raises(ParameterError, match="no loss 'mae'"):
         draft_model_losses("mae")
@@ -252,7 +252,7 @@ def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
         assert a.vision is not None
         assert b.vision is not None
         assert torch.equal(a.vision, b.vision)
-    with pytest.raises(ValueError, match="without pictures"):
+    with pytest.raises(ValueError, match="without images"):
         next(after.batches(2, 0, with_images=False))
 
 

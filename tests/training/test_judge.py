@@ -108,7 +108,7 @@ def test_both_models_states_stand_after_the_swapped_token(models: Models) -> Non
         )
         assert torch.allclose(state, wanted, atol=1e-6)
     assert found.is_wrong.tolist() == [True, False]
-    with pytest.raises(ParameterError, match="Of 1 swaps 1 are wrong"):
+    with pytest.raises(ParameterError, match="Of 1 swaps, 1 are wrong"):
         read_swaps(models, [[Swap("copy", (3, 1), 4, True)]])
 
 

@@ -204,7 +204,7 @@ def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(
     assert not (tmp_path / "work").exists()
     write_answers(AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 12, max_new_tokens=4, per_task=4,
                                  rows=4, dtype="float32", threads=1), quiet)  # fmt: skip
-    with pytest.raises(ParameterError, match="its last norm is not of Llama's kind"):
+    with pytest.raises(ParameterError, match="its final norm is not Llama's RMSNorm"):
         make_readings(ReadingsOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
 
 

@@ -72,7 +72,7 @@ def test_the_format_is_a_number_for_each_sentence() -> None:
 
 
 def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(ParameterError, match="steps to adapt over"):
+    with pytest.raises(ParameterError, match="two or more steps"):
         run_rollouts_study(RolloutOptions(steps=1), print)
 
 

@@ -131,8 +131,8 @@ def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -
 
 @needs_models
 def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: Path) -> None:
-    for change, words in (({"sizes": (4096,)}, "no part of 4,096"), ({"kinds": ("nobody",)}, "no 'nobody'"),
-                          ({"form": "bush"}, "drafts as 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
+    for change, words in (({"sizes": (4096,)}, "not below the full"), ({"kinds": ("nobody",)}, "no 'nobody'"),
+                          ({"form": "bush"}, "the form 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
             run_trimming_study(replace(options, out=tmp_path / "none", **change), quiet)
     assert not (tmp_path / "none").exists()

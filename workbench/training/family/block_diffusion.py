@@ -32,7 +32,7 @@ from workbench.training.loop import RunResult
 __all__ = ["choose_capture_layers", "train"]
 
 DECAY = 4.0
-"""Number of positions after which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is
+"""Number of positions after which a token's loss weighs 1/e of the first token's, in blocks of 8: if an early token is
 wrong, the later ones are useless."""
 ANCHORS = 16
 """Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""

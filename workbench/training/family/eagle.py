@@ -14,7 +14,7 @@ from workbench.training.heads.trainer import train_net
 from workbench.training.loop import RunResult
 
 STARTS_FROM_EAGLE = True
-"""Training may start from a finished layer of the same kind; afterwards both may be averaged."""
+"""Training may start from a finished layer of the same kind; afterwards the weights of both may be averaged."""
 
 
 class TargetParts(nn.Module):
@@ -37,7 +37,7 @@ class TargetParts(nn.Module):
         return self.embed
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the LM head, under the name of Transformers' models, without the tokens left out."""
+        """Return the LM head, under the name of Transformers' models, reduced to the draft vocabulary."""
         return self.lm_head
 
     def get_decoder(self) -> nn.Module:

@@ -171,7 +171,7 @@ def guesses(
     visible = torch.cat(
         [torch.arange(n, device=positions.device) <= positions[..., None], layout.mask.expand(rows, -1, -1)], -1
     )
-    lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
+    lowest = torch.finfo(model.dtype).min  # with another dtype than the model's, results are silently wrong
     mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
     states = run_probes(net, model, ProbedTexts(ids, positions, layout, mask)).view(
         rows, n_cuts, net.levels, net.ensemble, -1

@@ -1,4 +1,4 @@
-"""Training of Kangaroo's adapter: after an early exit it should predict the target's final output."""
+"""Training of Kangaroo's adapter: after an early exit it predicts the target's final features."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, table, taps = setup.options, setup.lm_head_rows, setup.readings.facts["taps"]
     if options.exit_layer not in taps:
         raise ParameterError(
-            f"{options.readings} holds nothing of layer {options.exit_layer}.",
-            f"Make readings with taps={options.exit_layer} in another folder"
-            + (f", or give exit_layer among {taps}." if taps else "."),
+            f"{options.readings} has no hidden states of layer {options.exit_layer}.",
+            f"Create readings with taps={options.exit_layer} in another folder"
+            + (f", or set exit_layer to one of {taps}." if taps else "."),
         )
     loss = WeightedLoss.parse(options.loss)
 

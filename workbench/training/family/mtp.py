@@ -14,7 +14,7 @@ from workbench.training.loop import RunResult
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the module; `ttt` = 1 is DeepSeek-V3's training, with one depth. The loss is the mean over depths.
+    """Train the module on the mean loss over `ttt` depths; `ttt` = 1 is DeepSeek-V3's training.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """
