@@ -101,7 +101,7 @@ def check_family(name: str, tokenizer: Any) -> Entry:
             models.drafter, models.drafter_name = Runner(noisy_copy(models.target.model, NOISE)), "noisy-copy"
         except ModelError as error:
             return Entry(name, kind, REFUSED, _error_reason(error))
-        except Exception as error:  # configurations and models raise many kinds
+        except Exception as error:  # configurations and models raise many exception types
             return Entry(name, kind, NOT_BUILT, _error_reason(error))
         reason = models.target.why_no_trees
         models.drafter.why_no_trees = reason

@@ -91,7 +91,7 @@ class Cell:
     @property
     def id(self) -> str:
         """Id of the settings, the same in every sweep and under all conditions."""
-        plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has none
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -174,7 +174,7 @@ def measure(
         for repeat in range(repeats + 1):
             for key, function in work.items():
                 seconds = _seconds(device, function)
-                if repeat:  # the first one is the warm-up
+                if repeat:  # the first pass is the warm-up
                     timings[key].append(seconds)
     medians = {key: statistics.median(times) for key, times in timings.items()}
     return (

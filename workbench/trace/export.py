@@ -94,7 +94,7 @@ def read_parquet(data: bytes) -> Trace:
         with convert_panics(), suppress_panic_output():
             file_metadata = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
-    except Exception as error:  # polars raises several kinds, and panics on some files
+    except Exception as error:  # polars raises several exception types, and panics on some files
         raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.", _REMEDY) from None
     if _METADATA not in file_metadata:
         raise WorkbenchError("This Parquet file is not a trace of the workbench.", _REMEDY)

@@ -214,7 +214,7 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
         return None
     try:
         return CompiledFeatureNet.of(net, head, target.embed, target.cache.capacity)
-    except Exception as error:  # numba raises many kinds; the net's own code still works
+    except Exception as error:  # numba raises many exception types; the net's own code still works
         log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
         return None
 

@@ -72,7 +72,7 @@ class NGramIndex(InspectableState):
         """Return at most `length` tokens after an earlier occurrence of the last n tokens, [] if there is none."""
         if n >= len(self.text):
             return []
-        earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
+        earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last occurrence is the query itself
         if not earlier:
             return []
         start = (earlier[-1] if latest else earlier[0]) - self._n_dropped

@@ -160,7 +160,7 @@ class OmniDraft(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:

@@ -210,7 +210,7 @@ class Stand(DistributionDrafter):
     warm: bool = warm_param("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:

@@ -101,7 +101,7 @@ class TLT(Eagle):
     warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:

@@ -233,7 +233,7 @@ class LookaheadTrie(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:

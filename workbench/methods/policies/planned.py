@@ -129,7 +129,7 @@ class RoundEstimates:
         if bool(stats.planned) is not self.is_drafting:
             self.is_drafting, self.n_same_kind = not self.is_drafting, 0
         self.n_same_kind += 1
-        if 0 in self.seconds and stats.planned:  # a stall of the machine is not a cost of the draft
+        if 0 in self.seconds and stats.planned:  # other load on the machine is not a cost of the draft
             plain_s = stats.tokens * median_low(self.seconds[0])
             self.lost_s = max(0.0, self.lost_s + min(stats.seconds, 2 * median_low(durations) + idle_s) - plain_s)
 
