@@ -488,7 +488,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "text-of-one-user-drafts-for-others",
         "methods.drafters.trigram:AdaptiveTrigram.init_state",
         Force(0, "if-else", new=True),
-        "tests/methods/test_trigram.py::test_no_request_drafts_for_another_unless_it_is_asked_to",
+        "tests/methods/test_trigram.py::test_requests_share_the_table_only_if_warm",
         why="one user's text appears in another user's drafts",
     ),
     _m(

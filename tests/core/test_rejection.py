@@ -138,7 +138,7 @@ SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampli
         (FIXED, 3, 0.5),
     ],
 )
-def test_golden_acceptance(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_acceptance_rates(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
     probs, kept = first_token_distribution(P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=6e-7)
     assert distance(probs, P) < 1e-12

@@ -434,7 +434,7 @@ def output_distribution(
             )
             out += chance * output_distribution_of_draft(v, verifier, joint, w.depth, drawn)
             whole += chance
-    assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
+    assert whole == pytest.approx(1, abs=EXACTLY), "the probabilities of the drafts do not add up to 1"
     return out
 
 
@@ -448,7 +448,7 @@ def output_distribution_of_draft(
     Args:
         v: the draft and the target's distributions for it.
         verifier: verifier under test.
-        joint: the target's joint distributions after each text (`World.joint`).
+        joint: the target's joint distributions after each text (`DistributionTables.joint`).
         depth: maximum depth of the draft.
         drawn: recorder of `record_draws`.
     """
@@ -507,7 +507,7 @@ def test_round_distribution_is_the_targets(
         ("chain of 2", Sampling.DETERMINISTIC),
     ],
 )
-def test_a_drafter_that_says_it_drew_otherwise_is_caught(
+def test_false_declaration_of_the_sampling_is_detected(
     way: str, said: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A false declaration makes the output distribution wrong, with one exception.
@@ -529,13 +529,13 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "equal"])
-def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_after_an_early_end_is_sampled_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that calls `pick` twice is traced correctly; one that wrongly draws from the residual is detected."""
     w = random_tables(kind, 3, 3)
     wanted = w.joint()[()]
     assert distance(output_distribution(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
     apart = distance(output_distribution(w, chains(w), WrongFirstFew(most), monkeypatch), wanted)
-    assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "of disjoint laws nothing is kept"
+    assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "with disjoint distributions nothing is accepted"
 
 
 @dataclass(frozen=True)
@@ -560,9 +560,7 @@ GREEDY_EXACT = {verifier for verifier in VERIFIERS if verifier.keeps_greedy}
 
 @pytest.mark.parametrize("verifier", sorted(GREEDY_EXACT, key=repr), ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("way", ["chain of 2", "beam of 2", "top-k tree", "n-gram (0, 0)", "n-gram (1, 2)"])
-def test_a_greedy_round_writes_what_the_target_would(
-    way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_greedy_round_emits_the_targets_tokens(way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """For all drafts; approximate verifiers promise this, too, unless they declare otherwise."""
     drafts, size, depth = DRAFT_SCHEMES[way]
     w = random_tables("any", size, depth)
@@ -583,7 +581,7 @@ def test_a_greedy_round_writes_what_the_target_would(
         ("zeros", "chain of 2"),
     ],
 )
-def test_an_approximate_verifier_does_not(
+def test_approximate_verifier_changes_the_distribution(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An approximate verifier changes the distribution, unless q = p and it accepts everything."""
