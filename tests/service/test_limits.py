@@ -39,7 +39,7 @@ def test_an_invalid_length_is_refused(n: object) -> None:
 
 
 @pytest.mark.parametrize("stop", ["abc", [""], ["x" * 300], ["a"] * 17, [1]])
-def test_empty_or_too_many_stop_strings_are_refused(stop: object) -> None:
+def test_invalid_stop_strings_are_refused(stop: object) -> None:
     with pytest.raises(ParameterError, match="stop string"):
         Limits().check_stops(stop)  # type: ignore[arg-type]
 
