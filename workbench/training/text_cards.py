@@ -71,7 +71,7 @@ _TARGET_LIMITS = """
   does not name may get the hero's name ("Mia and Mia"), which the check of form does not notice.
 - Tasks below their aim in the table often get wrong answers, especially sorting, replacing
   words and summarising.
-- Copies of long or unusual texts contain errors; no training text is longer than 512 tokens.
+- Copies of long or unusual texts contain errors; the training windows have 512 tokens.
 - The training text includes old books with the views of their time.
 """
 

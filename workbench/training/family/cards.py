@@ -126,7 +126,7 @@ def _storage_text(stored: Figures, measured: Figures) -> str:
 def _start_text(before: Figures, average: str | None) -> str:
     """Return the earlier training runs that this one started from, and the share of their weights in it."""
     share = float(average or 0)
-    average_note = f" The final weights are an average with a share of {share:.0%} of these." if share else ""
+    average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
     losses = losses_of(before)
     line = f"- **Started** from finished weights {_run_text(before)}. Losses of that run: {losses}.{average_note}"
     while "begun" in before:
