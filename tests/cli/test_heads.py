@@ -30,7 +30,7 @@ def test_inspect_describes_a_head_and_fails_if_it_does_not_fit(
     assert all(line["fits"] is not False for line in said["lines"])
     assert main(["heads", "inspect", folder, "--target", "vision-target"]) == 1
     out = capsys.readouterr().out
-    assert "✕ hidden size: it is for a target of hidden size 288; this target's is 256" in out
+    assert "✕ hidden size: it is for a target of hidden size 288 (lmsys/vicuna-7b-v1.3); this target's is 256" in out
     assert main(["heads", "inspect", str(write(tmp_path / "three", SMALL3, layouts.eagle3(SMALL3)))]) == 0
     assert "no method here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
     assert main(["heads", "inspect", str(tmp_path)]) == 1

@@ -129,16 +129,16 @@ def relaxed_rejection(
         none = p.new_zeros(0)
         return RelaxedResult(none, pick(p, u_bonus), none, none, none, none, none if with_total_variation else None)
 
-    judge, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
+    run_tests, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
-        return judge(fans, ends, with_total_variation and ends)
+        return run_tests(fans, ends, with_total_variation and ends)
 
     def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if is_first.any():
             places = iter_sibling_groups(tree, p, positions=tree.parents[node[is_first]] + 1, in_one_piece=in_one_piece)
-            distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
+            distance[is_first] = torch.cat([run_tests(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
     columns, stop = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece)

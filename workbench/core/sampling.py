@@ -67,7 +67,7 @@ class SamplingParams:
 
     @property
     def effective_temperature(self) -> float:
-        """Divisor of the logits: the temperature, but at least `COLDEST`; 1 in greedy decoding."""
+        """Divisor of the logits: the temperature, but at least `MIN_TEMPERATURE`; 1 in greedy decoding."""
         return 1.0 if self.greedy else max(self.temperature, MIN_TEMPERATURE)
 
     @property

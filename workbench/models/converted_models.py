@@ -133,7 +133,7 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception from it ends the wait."""
+    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception in `told` ends the wait."""
     while True:
         try:
             lock.acquire(timeout=WAIT_S)

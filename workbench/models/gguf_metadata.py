@@ -69,7 +69,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
     if facts.get(f"{family}.expert_count"):
         return "it is a mixture of experts"
     if scaling not in ("none", "") or "rope_freqs.weight" in names:
-        return "its positions are scaled, which its metadata tells only in part"
+        return "its positions are scaled in a way that its metadata describes only in part"
     if "token_embd.weight" not in names:
         return "it has no embedding"
     return _positions(facts, family)
@@ -79,7 +79,7 @@ def _positions(facts: dict[str, Any], family: str) -> str:
     """Return why a model's positional encoding is unsupported; empty if it is. Shapes of weights do not reveal it."""
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
-        return "its positions are scaled, which its metadata tells only in part"
+        return "its positions are scaled in a way that its metadata describes only in part"
     head = fields.get("attention.key_length") or fields["embedding_length"] // fields["attention.head_count"]
     if fields.get("rope.dimension_count", head) != head:
         return "only a part of each head is rotated"

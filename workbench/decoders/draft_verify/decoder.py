@@ -196,12 +196,12 @@ class DraftVerify(Decoder):
         """Apply the acceptance rules on the device, copy the results to the host at once, and find accepted paths."""
         acceptances: list[Acceptance] = []
         full = self.context.record
-        judged = [
+        decided = [
             state for state in states if self._guard(state.sequence, lambda t=state: acceptances.append(t.accept(full)))
         ]
-        for state, acceptance in zip(judged, Acceptance.to_host(acceptances), strict=True):
+        for state, acceptance in zip(decided, Acceptance.to_host(acceptances), strict=True):
             self._guard(state.sequence, lambda t=state, a=acceptance: t.walk(a))
-        return [state for state in judged if state.verified_tree is not None]
+        return [state for state in decided if state.verified_tree is not None]
 
     def commit(
         self, states: list[RoundState], planned: list[RoundState], marks: abc.Sequence[Mark], t_round: float
@@ -214,7 +214,7 @@ class DraftVerify(Decoder):
             marks: start of drafting, verification and acceptance, and end of acceptance.
             t_round: start of the round, in seconds of the host's clock.
         """
-        start, verify, judge, commit = marks
+        start, verify, accept, commit = marks
         spans = spans_of(state.sequence for state in states)
         drafted = {id(d): d for state in planned if (d := state.drafting) is not None}
         shares = {row: work for d in drafted.values() for row, work in share_forwards(d.spans, d.sequence_ids).items()}
@@ -223,7 +223,9 @@ class DraftVerify(Decoder):
         for state in states:
             key, drafting = id(state.sequence), state.drafting
             assert drafting is not None
-            timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(states))
+            timing = Timing(
+                start, verify, accept, commit, drafting, shares[key], verified[key], forwards_s, len(states)
+            )
             self._guard(state.sequence, lambda t=state, s=timing: t.commit(s, t_round, self.context))
 
 

@@ -141,8 +141,8 @@ class RoundState:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, n_before = verified_tree.result, len(row.committed)
-        tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
+        result, n_before = verified_tree.result, len(row.committed)
+        tokens = [*(verified_tree.acceptance.tokens[i] for i in result.path), result.bonus]
         is_tentative = bool(row.state.tentative) or row.verifier.max_tentative() > 0
         if is_tentative:
             n_emitted, reason = find_end(row, tokens, context.models, n_before)
@@ -150,13 +150,13 @@ class RoundState:
         else:
             n_emitted, reason, spans = apply_stop_conditions(row, tokens, context.models)
         root, previous_hidden = row.committed[-1], row.cache_slot.last_hidden
-        path = verdict.path[:n_emitted]
+        path = result.path[:n_emitted]
         context.models.target.commit(row.cache_slot, [0, *(node + 1 for node in path)])
         row.cache_slot.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:n_emitted])
         scores = list[TokenLogprob]()
         if (raw := verified_tree.acceptance.raw_logits) is not None:
-            positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
+            positions = [0, *(node + 1 for node in result.path)][:n_emitted]
             n_top = row.request.options.logprobs or 0
             scores = token_logprobs(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
