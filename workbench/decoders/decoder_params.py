@@ -16,7 +16,7 @@ class DecoderParams(Part):
     """Parameters of a method with its own decoder. Subclasses are frozen dataclasses, like other parts.
 
     The methods of one class share a decoder: it reads a sequence's parameters from
-    `ConfiguredMethod.decoder_params`.
+    `sequence.configured_method.decoder_params`.
     """
 
     is_speculative: ClassVar[bool] = False
