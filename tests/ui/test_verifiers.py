@@ -24,7 +24,7 @@ def bar(page: Any, name: str) -> Any:
 
 
 def values(page: Any, probs: str) -> list[float]:
-    bars = page.locator(f".wb-lawbar.is-{probs}:visible")
+    bars = page.locator(f".wb-probbar.is-{probs}:visible")
     return [float(bars.nth(i).get_attribute("aria-valuenow")) for i in range(bars.count())]
 
 
@@ -43,7 +43,7 @@ def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str,
     assert bound
     assert float(bound[1]) == pytest.approx(theory.optimal_acceptance(p, q, 3), abs=2e-3)
     assert page.locator(".wb-card-accept").inner_text() != before
-    box = page.locator(".wb-lawbar.is-q .wb-grip").nth(1).bounding_box()
+    box = page.locator(".wb-probbar.is-q .wb-grip").nth(1).bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 3)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 73, steps=4)

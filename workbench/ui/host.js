@@ -5,12 +5,12 @@
     { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
   // as in tabs.js
-  const asked = () => {
+  const tabOfAddress = () => {
     if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair";
     const name = new URLSearchParams(location.search).get("tab");
     return props.tabs.includes(name) ? name : "live";
   };
-  if (tab && asked() !== tab)
+  if (tab && tabOfAddress() !== tab)
     await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods|verifiers)?\/?$/, "");
   const at = (path) => `${base}/workbench/${props.version}/${path}`;
@@ -45,11 +45,11 @@
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
-  const ears = (window.workbenchEars ??= []),
+  const listeners = (window.workbenchEars ??= []),
     tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
   // Whole paths: the page has a base, on which a query alone would be looked up.
-  const where = (query) =>
+  const addressOf = (query) =>
     tab
       ? address.write(address.home(location.pathname), address.brief(full(query)))
       : `${location.pathname}${query ? `?${address.brief(query)}` : ""}`;
@@ -59,9 +59,9 @@
       call: (name, payload) => server[name](payload),
       sources: async () => (await fetch(at(props.replay))).json(),
       decode: (request) => trigger("decode", request),
-      listen: (hear) => {
-        ears.push(hear);
-        window.workbenchBus ??= (message) => ears.forEach((each) => each(message));
+      listen: (listener) => {
+        listeners.push(listener);
+        window.workbenchBus ??= (message) => listeners.forEach((each) => each(message));
       },
       theme: () => localStorage.setItem("wb-theme", document.body.classList.toggle("dark") ? "dark" : "light"),
       remember: tab ? window.sessionStorage : window.localStorage,
@@ -70,8 +70,8 @@
       address: {
         read: () => (tab ? address.read(location) : location.search),
         write: (query) =>
-          tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query)),
-        url: (query) => `${location.origin}${where(query)}`,
+          tab ? tabs().write(tab, addressOf(query)) : history.replaceState(history.state, "", addressOf(query)),
+        url: (query) => `${location.origin}${addressOf(query)}`,
       },
     },
   });

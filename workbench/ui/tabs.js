@@ -3,13 +3,13 @@
 (() => {
   /** @returns {HTMLElement | null} */
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
-  const asked = () => {
+  const tabOfAddress = () => {
     if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair"; // two runs have an address of their own
     const tab = new URLSearchParams(location.search).get("tab");
     return props.tabs.includes(tab) ? tab : "live";
   };
   const name = document.title,
-    kept = {},
+    addresses = {},
     home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
   const show = (tab) => {
     if (!button(tab)) return;
@@ -23,15 +23,15 @@
     // Open a tab as it was left.
     go: (tab) => {
       if (tab === tabs.open || !button(tab)) return;
-      kept[tabs.open] = location.pathname + location.search;
-      history.pushState({}, "", kept[tab] ?? home + (tab === "live" ? "" : `?tab=${tab}`));
+      addresses[tabs.open] = location.pathname + location.search;
+      history.pushState({}, "", addresses[tab] ?? home + (tab === "live" ? "" : `?tab=${tab}`));
       show(tab);
       scrollTo(0, 0);
     },
     // Say in the address what a tab shows; one that is not open says it when it is opened again.
     write: (tab, address) => {
       if (tab === tabs.open) history.replaceState(history.state, "", address);
-      else kept[tab] = address;
+      else addresses[tab] = address;
     },
   });
   // While it is still mounting, Gradio may go back to its first tab.
@@ -44,10 +44,10 @@
       attributeFilter: ["aria-selected"],
     });
     addEventListener("popstate", () => {
-      if (asked() !== tabs.open) show(asked());
+      if (tabOfAddress() !== tabs.open) show(tabOfAddress());
       dispatchEvent(new CustomEvent("wb:address")); // the open tab shows what this entry of the history says
     });
-    if (asked() !== "live") show(asked());
+    if (tabOfAddress() !== "live") show(tabOfAddress());
   };
   begin();
   // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then

@@ -103,10 +103,10 @@ test("the request has values inside their ranges and only what was set", () => {
     lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }],
     presets: ["copy"],
   };
-  const made = request(choice, catalogue, roles, clamp);
-  assert.deepEqual(made.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
-  assert.deepEqual(made.prompts, [{ name: "copy ×3", text: "Again" }]);
-  assert.deepEqual(made.sampling, {});
+  const comparison = request(choice, catalogue, roles, clamp);
+  assert.deepEqual(comparison.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
+  assert.deepEqual(comparison.prompts, [{ name: "copy ×3", text: "Again" }]);
+  assert.deepEqual(comparison.sampling, {});
 });
 
 test("runs are counted with plain decoding and a warm-up each", () => {
@@ -150,10 +150,10 @@ test("a target that reads pictures is asked questions about one, by drafters tha
   const choice = revise({ ...first(catalogue), target: "vision-target" }, seeing);
   assert.deepEqual(choice.lanes.map((lane) => lane.method), ["vlm-draft", "vlm-text-only"]);
   assert.deepEqual([choice.scene, choice.questions], ["four", ["Describe it.", "Count the crosses."]]);
-  const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
-  assert.deepEqual(made.images, ["data:4"]);
+  const comparison = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
+  assert.deepEqual(comparison.images, ["data:4"]);
   assert.deepEqual(
-    made.prompts.map((p) => p.text),
+    comparison.prompts.map((p) => p.text),
     ["Describe it.", "Count the crosses.", "Is it red?"],
     "a question a line, each once",
   );
@@ -192,14 +192,14 @@ test("the Vision tab's picture can be asked about, and where there is none that 
 
 test("an example that the panel does not ask for is told apart", () => {
   const choice = first(catalogue),
-    made = {
+    comparison = {
       settings: { target: "text-target" },
       prompts: [{ text: "Once" }, { text: "Again" }],
       lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }],
     };
-  assert.ok(asksFor(choice, catalogue, made, roles));
-  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made, roles));
-  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made, roles));
+  assert.ok(asksFor(choice, catalogue, comparison, roles));
+  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, comparison, roles));
+  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, comparison, roles));
 });
 
 test("a preset that is a message goes as its words, for the target's own chat format, and so does the command line", () => {
@@ -219,19 +219,19 @@ test("a preset that is a message goes as its words, for the target's own chat fo
     /^workbench compare --chat 'What is 2 \+ 3\?' Once --chat 'My own' --lane /,
   );
   const lanes = choice.lanes.map((lane) => ({ text: lane.method })),
-    made = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
-  assert.ok(asksFor(choice, chats, made(prompts), roles));
+    comparison = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
+  assert.ok(asksFor(choice, chats, comparison(prompts), roles));
   assert.ok(
     asksFor(
       { ...choice, text: "" },
       chats,
-      made([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]),
+      comparison([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]),
       roles,
     ),
     "an example that was sent with markers is the same question",
   );
   assert.ok(
-    !asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
+    !asksFor({ ...choice, text: "" }, chats, comparison([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
     "the bare words are not",
   );
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { costBars, paysWords, reached, wrapped } from "./plots.js";
 import { at, length, overflows, ratio, replay } from "./race.js";
-import { busy, cells, heard, renew, signed } from "./table.js";
+import { busy, cells, announcement, recompute, signed } from "./table.js";
 import { place, verdict } from "./text.js";
 import * as speedup from "../shared/speedup.js";
 
@@ -65,7 +65,7 @@ test("the table concludes nothing while the interval holds 1×, nor from two run
   assert.equal(word(estimate(1.1)), "0.92–1.32× no significant difference yet, n = 5, this prompt only");
   assert.equal(word(estimate(1.5, { low: null, high: null, n: 2 })), "2 runs");
   assert.match(
-    heard(
+    announcement(
       {
         last: true,
         comparison: { complete: true, lanes: [{ name: "Fast", plain: false, figures: { speedup: estimate(1.1) } }] },
@@ -85,7 +85,7 @@ test("a comparison of schema 1 is shown with today's figures, from its runs", ()
     figures: { speedup: old, tokens_per_second: old },
     runs: times.map((s, i) => run(i, s)),
   });
-  const [mine, theirs] = renew(
+  const [mine, theirs] = recompute(
     { schema: 1, lanes: [lane("Fast", [1, 4]), lane("Plain", [2, 2], { plain: true })] },
     speedup,
   ).lanes;
@@ -101,7 +101,7 @@ test("a comparison that pooled its prompts is shown with averages of one kind", 
   const figures = { tau: 99, acceptance_rate: 0.99 },
     lane = { name: "Fast", figures, runs: [run(0, 40, 10, 9, 10), run(1, 10, 10, 1, 10), run(2, 20, 10, 0, 0)] },
     plain = { name: "Plain", plain: true, figures, runs: [0, 1, 2].map((i) => run(i, 10, 10, 0, 0)) };
-  const [mine, theirs] = renew({ schema: 2, lanes: [lane, plain] }, speedup).lanes;
+  const [mine, theirs] = recompute({ schema: 2, lanes: [lane, plain] }, speedup).lanes;
   assert.ok(Math.abs(mine.figures.tau - 2) < 1e-12, "geometric mean of 4, 1 and 2");
   assert.ok(
     Math.abs(mine.figures.tau - mine.figures.speedup.value) < 1e-12,
@@ -117,8 +117,8 @@ test("a measured point stands where its curve gives the measured speed-up", () =
   assert.equal(reached(curve, 0.5), 0);
   assert.equal(reached(curve, 4), null);
   const pays = { always: false, break_even: 0.5, curve, acceptance: 0.2, predicted: 0.7 };
-  const said = paysWords({ name: "L", pays, figures: { speedup: { value: 2 } } });
-  assert.equal(said, "L pays off above an acceptance rate of 0.50; measured 2.00×, which corresponds to an acceptance rate of 0.75");
+  const words = paysWords({ name: "L", pays, figures: { speedup: { value: 2 } } });
+  assert.equal(words, "L pays off above an acceptance rate of 0.50; measured 2.00×, which corresponds to an acceptance rate of 0.75");
 });
 
 test("figures show their difference to the pinned lane", () => {

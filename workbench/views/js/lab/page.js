@@ -25,7 +25,7 @@ export async function mount(el, { host }) {
     chosen: new Set(),
     compared: {},
     errors: [],
-    said: "",
+    message: "",
     asksToForget: null,
     note: "",
     lost: false,
@@ -105,7 +105,7 @@ function wire(page) {
 async function press(page, button) {
   const { opened, choice, offer } = page;
   const asksToForget = button === "forget" && opened && page.asksToForget !== opened.id ? opened.id : null;
-  Object.assign(page, { errors: [], said: "", asksToForget });
+  Object.assign(page, { errors: [], message: "", asksToForget });
   clearTimeout(page.forgetting);
   page.parts.live.textContent = "";
   if (asksToForget) {
@@ -118,11 +118,11 @@ async function press(page, button) {
     return page.draw();
   }
   if (button === "train") {
-    const made = await jobs.ask(page, "train", choice);
-    if (made) {
+    const started = await jobs.ask(page, "train", choice);
+    if (started) {
       page.parts.live.textContent = "Training started.";
       page.parts.stage.scrollIntoView?.({ block: "start" });
-      await open(page, made.id);
+      await open(page, started.id);
     }
   } else if (!opened) return;
   else if (button === "draftlive") live(page, opened);
@@ -130,8 +130,8 @@ async function press(page, button) {
     const found = await jobs.ask(page, "promote", { id: opened.id, on: !opened.promoted });
     if (found && !opened.promoted) {
       const method = offer.heads.find((one) => one.name === opened.head)?.title ?? opened.head;
-      page.said = `${words.promoted(found, method)} On the command line: --head ${found.folder}`;
-      page.parts.live.textContent = page.said;
+      page.message = `${words.promotionNote(found, method)} On the command line: --head ${found.folder}`;
+      page.parts.live.textContent = page.message;
     }
     await look(page);
   } else {

@@ -6,9 +6,9 @@ const RUN = { id: "a", state: "running", drafts: false, memory: 3 * 2 ** 20 };
 const AT = { stage: 3, of: 4, name: "training", done: 0.5, left_s: 75, evaluating_s: 4 };
 
 test("a run that trains says its stage, what is left of it, its memory, and what evaluating took", () => {
-  const said = words.progress({ ...RUN, progress: AT });
-  assert.equal(said.text, "stage 3 of 4: training · about 75 s left in this stage");
-  assert.equal(said.note, "3 MB memory, low priority · evaluation on policy took 4 s, not included");
+  const progress = words.progress({ ...RUN, progress: AT });
+  assert.equal(progress.text, "stage 3 of 4: training · about 75 s left in this stage");
+  assert.equal(progress.note, "3 MB memory, low priority · evaluation on policy took 4 s, not included");
   assert.equal(words.progress({ ...RUN, progress: { ...AT, done: null, left_s: null } }).total, 0, "how far is unknown");
 });
 
@@ -20,20 +20,20 @@ test("before its first stage a run says what it does and since when", () => {
 });
 
 test("a run says how it was asked to be trained, and nothing of what was left as it is", () => {
-  assert.equal(words.asked({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 answer tokens");
-  assert.equal(words.asked({ minutes: 2.5, steps: 1000, loss: "ce_hard:1", seed: 3 }), "1,000 steps · ce_hard:1 · seed 3");
-  assert.equal(words.asked({}), "");
+  assert.equal(words.settingsLine({ minutes: 2.5, answer_tokens: 25000, seed: 0 }), "2.5 min · 25,000 answer tokens");
+  assert.equal(words.settingsLine({ minutes: 2.5, steps: 1000, loss: "ce_hard:1", seed: 3 }), "1,000 steps · ce_hard:1 · seed 3");
+  assert.equal(words.settingsLine({}), "");
 });
 
 test("a run that is stopping is not stopped again, and one that cannot be read can only be deleted", () => {
-  assert.match(words.deeds({ ...RUN, stopping: true }, { busy: "a", swaps: true }).stop, /stops after the current step/);
-  const { stop, resume, promote, forget } = words.deeds({ ...RUN, state: "damaged" }, { busy: null, swaps: true });
+  assert.match(words.actions({ ...RUN, stopping: true }, { busy: "a", swaps: true }).stop, /stops after the current step/);
+  const { stop, resume, promote, forget } = words.actions({ ...RUN, state: "damaged" }, { busy: null, swaps: true });
   assert.deepEqual([Boolean(stop), Boolean(resume), Boolean(promote), forget], [true, true, true, ""]);
   assert.equal(words.state("damaged"), "unreadable");
 });
 
 test("what cannot be done has its reason", () => {
-  assert.deepEqual(words.deeds(RUN, { busy: "a", swaps: true }), {
+  assert.deepEqual(words.actions(RUN, { busy: "a", swaps: true }), {
     stop: "",
     resume: "it is already training",
     promote: "no checkpoint yet",
@@ -41,9 +41,9 @@ test("what cannot be done has its reason", () => {
     none: "choose a run first",
   });
   const killed = { ...RUN, state: "killed", drafts: true };
-  assert.equal(words.deeds(killed, { busy: null, swaps: true }).resume, "");
-  assert.match(words.deeds(killed, { busy: "b", swaps: true }).resume, /another run/);
-  assert.match(words.deeds(killed, { busy: null, swaps: false }).promote, /backend/);
+  assert.equal(words.actions(killed, { busy: null, swaps: true }).resume, "");
+  assert.match(words.actions(killed, { busy: "b", swaps: true }).resume, /another run/);
+  assert.match(words.actions(killed, { busy: null, swaps: false }).promote, /backend/);
 });
 
 test("an estimate says what it is made of, and what is not known", () => {
@@ -63,6 +63,6 @@ test("a stretch of time is said no finer than it is known", () => {
 });
 
 test("a promotion says which generations draft with it", () => {
-  assert.match(words.promoted({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One run in progress/);
-  assert.match(words.promoted({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use it/);
+  assert.match(words.promotionNote({ step: 7, switched: 1 }, "EAGLE-3"), /step 7.*EAGLE-3.*One run in progress/);
+  assert.match(words.promotionNote({ step: 7, switched: 0 }, "EAGLE-3"), /New runs use it/);
 });

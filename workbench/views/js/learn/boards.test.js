@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  VERDICTS, columnLines, columns, countsOf, hereFigure, lawWords, measuredLines, paperFigure, tally,
+  VERDICTS, columnLines, columns, countsOf, hereFigure, testWords, measuredLines, paperFigure, tally,
 } from "./boards.js";
 import { byTarget, differences } from "./methods.js";
 
@@ -62,7 +62,7 @@ test("the claims board counts each verdict of each target", () => {
 });
 
 test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
-  const law = {
+  const fit = {
     name: "two tokens",
     verdict: "pass",
     statistic: 20.51,
@@ -71,12 +71,12 @@ test("a law is said with its statistic, and with its distance only where nothing
     runs: 1000,
     total_variation: 0.02,
   };
-  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
+  assert.equal(testWords(fit), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
   assert.equal(
-    lawWords({ ...law, tests: 4 }),
+    testWords({ ...fit, tests: 4 }),
     "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, the lowest of 4 settings, 1000 runs",
   );
-  assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
+  assert.ok(testWords({ ...fit, verdict: "measured" }).endsWith(", total variation 0.020"));
 });
 
 test("the tally counts every row once", () => {

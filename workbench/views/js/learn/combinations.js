@@ -34,11 +34,11 @@ const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
  *  @returns {string[]} */
 export function lines(offer) {
   const seen = offer.policies ?? {};
-  const said = (name, value) => (name === "policy" && seen[value] ? `${value} (${seen[value]})` : value);
-  const ways = Object.entries(offer.ways).map(
-    ([name, values]) => `${name}: ${values.map((value) => said(name, value)).join(", ")}`,
+  const policyText = (name, value) => (name === "policy" && seen[value] ? `${value} (${seen[value]})` : value);
+  const options = Object.entries(offer.ways).map(
+    ([name, values]) => `${name}: ${values.map((value) => policyText(name, value)).join(", ")}`,
   );
-  return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...ways, offer.reason].filter(Boolean);
+  return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...options, offer.reason].filter(Boolean);
 }
 
 /** What is said of a cell that no method offers. Pure.
@@ -49,7 +49,7 @@ export function missing({ reason, approximate = false }) {
 }
 
 /** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
-export function having(offers, wanted) {
+export function offersWith(offers, wanted) {
   const has = (/** @type {Offer} */ { ways, only }, name) =>
     !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
   return offers.filter((offer) => HOW.every((name) => has(offer, name)));
@@ -60,7 +60,7 @@ export function having(offers, wanted) {
  *  @param {Cell} cell  @param {Wanted} [wanted]  @returns {string[]} */
 export function signs({ offers, reason, approximate = false }, wanted = {}) {
   if (!offers.length) return [!reason ? "·" : approximate ? "–" : "✕"];
-  const found = having(offers, wanted), exact = found.filter((o) => o.promise === "exact");
+  const found = offersWith(offers, wanted), exact = found.filter((o) => o.promise === "exact");
   const seen = exact.flatMap(({ policies = {}, standing }) =>
     wanted.policy ? [policies[wanted.policy] ?? standing] : [standing, ...Object.values(policies)],
   );
@@ -75,13 +75,13 @@ export function signs({ offers, reason, approximate = false }, wanted = {}) {
 }
 
 /** Signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
-export function spoken(found, wanted) {
-  const asked = HOW.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
-  return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${asked}`;
+export function signsText(found, wanted) {
+  const choicesText = HOW.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
+  return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${choicesText}`;
 }
 
 /** Who drafts, in words. Pure. @param {Row} row */
-export const called = ({ methods, drafter }) => methods.join(", ") || drafter;
+export const drafterText = ({ methods, drafter }) => methods.join(", ") || drafter;
 
 /** The matrix with its choices and what the chosen cell says.
  *  @param {{verifiers: string[], rows: Row[]}} found
@@ -89,13 +89,13 @@ export const called = ({ methods, drafter }) => methods.join(", ") || drafter;
 export function build({ verifiers, rows }, standing) {
   const state = { row: 0, column: 0, drafter: "", verifier: "", policy: "", grower: "" };
   state.row = Math.max(0, rows.findIndex((row) => row.cells.filter((cell) => cell.offers.length).length > 1));
-  const told = h("div", { className: "wb-crosstold" }), body = h("tbody");
+  const details = h("div", { className: "wb-crosstold" }), body = h("tbody");
   const choices = h("div", { className: "wb-crossform" });
-  kit.set(told, { "aria-live": "polite" });
+  kit.set(details, { "aria-live": "polite" });
   const heads = verifiers.map((name) => h("th", { scope: "col" }, h("span", {}, name)));
   const lines = rows.map((row, y) => {
     const cells = row.cells.map((_, x) => h("td", {}, h("button", { type: "button", onclick: () => choose(y, x) })));
-    return h("tr", {}, h("th", { scope: "row", title: row.drafter }, called(row)), ...cells);
+    return h("tr", {}, h("th", { scope: "row", title: row.drafter }, drafterText(row)), ...cells);
   });
   body.append(...lines);
   body.addEventListener("keydown", move);
@@ -103,10 +103,10 @@ export function build({ verifiers, rows }, standing) {
   const scroll = h("div", { className: "wb-crossbox" }, h("table", { className: "wb-cross" }, head, body));
   kit.set(scroll, { role: "region", "aria-label": "Drafters by verifiers", tabindex: 0 });
   const offers = rows.flatMap((row) => row.cells.flatMap((cell) => cell.offers));
-  const had = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
-  const every = (name) => [...new Set(had(name))].filter(Boolean).map((value) => [value, value]);
+  const optionsOf = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
+  const every = (name) => [...new Set(optionsOf(name))].filter(Boolean).map((value) => [value, value]);
   choices.append(
-    picker("drafter", "Drafter", rows.map((row, i) => [`${i}`, called(row)])),
+    picker("drafter", "Drafter", rows.map((row, i) => [`${i}`, drafterText(row)])),
     picker("verifier", "Verifier", verifiers.map((name, i) => [`${i}`, name])),
     picker("policy", "Policy", every("policy")),
     picker("grower", "Tree builder", every("grower")),
@@ -114,7 +114,7 @@ export function build({ verifiers, rows }, standing) {
   const legend = h("p", { className: "wb-crosslegend" });
   legend.append(...SIGNS.flatMap(([sign, word]) => [h("span", {}, h("b", {}, sign), ` ${word}`), " "]));
   draw();
-  return [choices, legend, scroll, told];
+  return [choices, legend, scroll, details];
 
   function picker(name, title, options) {
     const any = h("option", { value: "" }, "any");
@@ -157,26 +157,26 @@ export function build({ verifiers, rows }, standing) {
         kit.write(button, found.join(" "));
         button.className = `is-${{ "✓": "shown", "!": "broken", "✕": "off", "·": "off", "–": "off" }[found[0]] ?? "other"}`;
         kit.set(button, {
-          "aria-label": `${called(row)}, ${verifiers[x]}: ${spoken(found, state)}`,
+          "aria-label": `${drafterText(row)}, ${verifiers[x]}: ${signsText(found, state)}`,
           "aria-pressed": here(y, x),
           tabindex: here(y, x) ? 0 : -1,
         });
       });
     });
-    tell();
+    showDetails();
   }
 
-  function tell() {
-    const row = rows[state.row], cell = row.cells[state.column], found = having(cell.offers, state);
+  function showDetails() {
+    const row = rows[state.row], cell = row.cells[state.column], found = offersWith(cell.offers, state);
     const words = cell.offers.length
-      ? found.length ? found.map((offer) => way(offer, standing)) : [h("p", {}, `No method: ${spoken([], state)}.`)]
+      ? found.length ? found.map((offer) => offerElement(offer, standing)) : [h("p", {}, `No method: ${signsText([], state)}.`)]
       : [h("p", {}, missing(cell))];
-    const title = h("h3", {}, `Drafts of ${called(row)}, verified by ${verifiers[state.column]}`);
-    told.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
+    const title = h("h3", {}, `Drafts of ${drafterText(row)}, verified by ${verifiers[state.column]}`);
+    details.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
   }
 }
 
-function way(offer, standing) {
+function offerElement(offer, standing) {
   const promise = h("span", { className: "wb-promised" }, offer.greyed ? "disabled" : offer.promise);
   promise.dataset.promise = offer.promise;
   return h(

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { called, having, lines, missing, signs, spoken } from "./combinations.js";
+import { drafterText, offersWith, lines, missing, signs, signsText } from "./combinations.js";
 import { found, hit } from "./find.js";
 
 const offer = { method: "m", title: "M", verifier: "k-seq", promise: "exact", standing: "shown", reason: "", ways: {} };
@@ -8,8 +8,8 @@ const offer = { method: "m", title: "M", verifier: "k-seq", promise: "exact", st
 test("an offer lists its verifier, its policies and growers, and why it is not exact", () => {
   const offer = { verifier: "lenient", ways: { policy: ["fixed", "planned"], grower: ["chain"] }, reason: "" };
   assert.deepEqual(lines(offer), ["verifier = lenient", "policy: fixed, planned", "grower: chain"]);
-  const told = { ...offer, policies: { fixed: "shown", planned: "unproven" } };
-  assert.equal(lines(told)[1], "policy: fixed (shown), planned (unproven)");
+  const withPolicies = { ...offer, policies: { fixed: "shown", planned: "unproven" } };
+  assert.equal(lines(withPolicies)[1], "policy: fixed (shown), planned (unproven)");
   assert.deepEqual(lines({ verifier: "", ways: {}, reason: "It is approximate." }), ["It is approximate."]);
 });
 
@@ -41,10 +41,10 @@ test("a policy is asked of its own evidence, and one that a method has alone cou
   assert.deepEqual(signs(cell, { policy: "bandit" }), ["?"]);
   assert.deepEqual(signs(cell, { policy: "fixed", grower: "chain" }), ["✓"]);
   assert.deepEqual(signs(cell, { grower: "dyspec" }), []);
-  assert.equal(having(cell.offers, { policy: "none" }).length, 0);
-  assert.equal(spoken([], { grower: "dyspec" }), "not offered with grower dyspec");
-  assert.equal(spoken(["✓", "≈"], {}), "exact, confirmed on the exactness board; also approximate");
-  assert.equal(called({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
+  assert.equal(offersWith(cell.offers, { policy: "none" }).length, 0);
+  assert.equal(signsText([], { grower: "dyspec" }), "not offered with grower dyspec");
+  assert.equal(signsText(["✓", "≈"], {}), "exact, confirmed on the exactness board; also approximate");
+  assert.equal(drafterText({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
 });
 
 test("all words are found, in any order and case", () => {

@@ -18,8 +18,8 @@ export function found(methods, of, rows) {
 
 /** The field. @param {HTMLElement} body  whose cards and rows it hides, and whose boards it opens */
 export function field(body) {
-  const said = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
-  kit.set(said, { role: "status" });
+  const status = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
+  kit.set(status, { role: "status" });
   const opened = /** @type {Set<any>} */ (new Set());
   const look = kit.paced(() => {
     const query = input.value.trim(), show = (el) => !(el.hidden = !hit(el.textContent, query));
@@ -36,19 +36,19 @@ export function field(body) {
       if (opened.has(fold)) fold.open = Boolean(query);
     }
     if (!query) opened.clear();
-    kit.write(said, query ? found(methods, cards.length, rows) : "");
+    kit.write(status, query ? found(methods, cards.length, rows) : "");
   });
   input.addEventListener("input", look);
-  return h("label", { className: "wb-find" }, h("span", {}, "Find"), input, said);
+  return h("label", { className: "wb-find" }, h("span", {}, "Find"), input, status);
 }
 
 /** A section whose content is folded behind its head; `draw` is called when it is first opened. */
 export function fold(properties, head, content, draw = () => {}) {
   const details = h("details", {}, h("summary", {}, ...head), ...content);
   details.addEventListener("toggle", draw, { once: true });
-  const made = h("section", properties, details);
-  made.classList.add("wb-card", "wb-foldable");
-  return made;
+  const section = h("section", properties, details);
+  section.classList.add("wb-card", "wb-foldable");
+  return section;
 }
 
 /** Open the place that the address names, and bring it into sight; whether there is one.

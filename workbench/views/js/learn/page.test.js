@@ -1,7 +1,7 @@
 import assert from "node:assert";
 import { test } from "node:test";
 import { gain, reached } from "./page.js";
-import { range, runState, telling } from "./methods.js";
+import { range, runState, informativeRound } from "./methods.js";
 import { liveLink, settingsOf, when } from "../shared/pagehead.js";
 
 test("the closed forms at their ends", () => {
@@ -41,11 +41,11 @@ test("Run it runs the method: on models where it runs, and methods for images in
 test("the picture is the first round with branches, kept and refused", () => {
   const round = (parents, path) => ({ nodes: { parents }, path });
   const chain = round([-1, 0], [0]), tree = round([-1, -1], [1]), all = round([-1, 0], [0, 1]), empty = round([], []);
-  assert.equal(telling([empty, all, chain, tree]), tree);
-  assert.equal(telling([empty, all, chain]), chain);
-  assert.equal(telling([empty, all]), all);
-  assert.equal(telling([empty]), empty);
-  assert.equal(telling([]), null);
+  assert.equal(informativeRound([empty, all, chain, tree]), tree);
+  assert.equal(informativeRound([empty, all, chain]), chain);
+  assert.equal(informativeRound([empty, all]), all);
+  assert.equal(informativeRound([empty]), empty);
+  assert.equal(informativeRound([]), null);
 });
 
 test("parameters say what they may be", () => {

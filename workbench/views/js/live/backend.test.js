@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { control, heads, hear, look, start } from "./backend.js";
+import { control, heads, onMessage, loadCatalogue, start } from "./backend.js";
 import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
@@ -15,22 +15,22 @@ const listed = (more) => ({
 
 /** A page on which a question was written before the list of targets that `answers` give in turn. */
 function asking(answers, run = null) {
-  const asked = [];
+  const calls = [];
   const call = async (name, request) => {
-    asked.push(request.target);
-    return answers[Math.min(asked.length, answers.length) - 1];
+    calls.push(request.target);
+    return answers[Math.min(calls.length, answers.length) - 1];
   };
   const choice = { ...first(answers[0]), preset: null, prompt: "<|user|>Who?<|assistant|>" };
-  return { asked, choice, run, host: { call }, errors: [], note: "", draw() {} };
+  return { asked: calls, choice, run, host: { call }, errors: [], note: "", draw() {} };
 }
 
 test("a question that was written while its target was loading goes there once it is ready", async () => {
   const page = asking([listed({ loading: true }), listed({ ready: true })]);
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   clearTimeout(page.asksAgain);
   assert.equal(page.choice.target, "t");
   assert.match(page.note, /still loading/);
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
   assert.match(page.note, /decoded by big/);
 });
@@ -40,7 +40,7 @@ test("whose head drafts is asked anew, and nothing else of the list changes", as
   mine.methods[0].head = "my-head";
   const running = { from: "live", state: "running" };
   const page = asking([listed({ ready: true }), { ...mine, drafters: [] }], running);
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   await heads(page);
   assert.equal(page.catalogue.methods[0].head, "my-head");
   assert.equal(page.catalogue.drafters.length, 1);
@@ -48,27 +48,27 @@ test("whose head drafts is asked anew, and nothing else of the list changes", as
 
 test("what is chosen stays while a run goes on", async () => {
   const page = asking([listed({ ready: true })], { from: "live", state: "running" });
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
 });
 
 test("a run without messages can be cancelled, and is stopped when the backend names it later", async () => {
-  const asked = [], ended = [];
-  const call = async (name, request) => void asked.push([name, request.run, request.action]);
-  const run = Object.assign(newRun("run-1"), { heard: performance.now() });
+  const calls = [], ended = [];
+  const call = async (name, request) => void calls.push([name, request.run, request.action]);
+  const run = Object.assign(newRun("run-1"), { lastMessageAt: performance.now() });
   const page = { run, plain: null, host: { call }, errors: [], draw() {}, ended: (which) => ended.push(which) };
   control(page, "cancel");
   assert.deepEqual([run.state, ended.length], ["starting", 0], "it has only just been asked for");
-  run.heard -= 60000;
+  run.lastMessageAt -= 60000;
   control(page, "pause");
   assert.equal(run.state, "starting");
   control(page, "cancel");
   assert.deepEqual([run.state, ended], ["error", [run]]);
   assert.match(run.error.message, /did not answer for this run/);
-  assert.deepEqual(asked, []);
-  hear(page, { channel: "run-1", run: "r7", state: "running" });
+  assert.deepEqual(calls, []);
+  onMessage(page, { channel: "run-1", run: "r7", state: "running" });
   assert.equal(run.state, "error", "it stays cancelled");
-  assert.deepEqual(asked.at(-1), ["control", "r7", "cancel"]);
+  assert.deepEqual(calls.at(-1), ["control", "r7", "cancel"]);
 });
 
 test("a run that the backend refuses leaves the run of before on the page", () => {
@@ -76,18 +76,18 @@ test("a run that the backend refuses leaves the run of before on the page", () =
   const page = {
     run: before, plain: null, recorded: "a-kept-run", channels: 0, errors: [], ended() {}, draw() {},
     choice: { ...first(listed({ ready: true })), prompt: "Once" }, catalogue: listed({ ready: true }),
-    host: { decode: (asked) => sent.push(asked) },
+    host: { decode: (calls) => sent.push(calls) },
     fresh() {
       Object.assign(this, { recorded: null, note: "" });
     },
   };
   start(page, false);
   assert.notEqual(page.run, before);
-  hear(page, { channel: sent[0].channel, error: { message: "The prompt has 9,000 tokens.", remedy: "Shorten it." } });
+  onMessage(page, { channel: sent[0].channel, error: { message: "The prompt has 9,000 tokens.", remedy: "Shorten it." } });
   assert.deepEqual([page.run, page.recorded], [before, "a-kept-run"]);
   assert.equal(page.errors[0].message, "The prompt has 9,000 tokens.");
   start(page, false);
-  hear(page, { channel: sent[1].channel, run: "r2", state: "queued" });
-  hear(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
+  onMessage(page, { channel: sent[1].channel, run: "r2", state: "queued" });
+  onMessage(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
   assert.equal(page.run.id, "r2", "what went wrong in a run that began is shown with it");
 });

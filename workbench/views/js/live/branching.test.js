@@ -4,9 +4,9 @@ import { note, restore } from "./branching.js";
 
 /** A tab's memory, and a backend that has the run "p". */
 function host() {
-  const kept = new Map();
+  const stored = new Map();
   return {
-    remember: { getItem: (name) => kept.get(name) ?? null, setItem: (name, text) => kept.set(name, text) },
+    remember: { getItem: (name) => stored.get(name) ?? null, setItem: (name, text) => stored.set(name, text) },
     call: async (_, { run }) =>
       run === "p" ? { run, state: "finished", header: { prompt: "Once" }, rounds: [] } : { error: { message: "gone" } },
   };

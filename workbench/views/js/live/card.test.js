@@ -87,10 +87,10 @@ test("a round's own facts name method and times", () => {
 });
 
 test("a node's facts tell id, place among its siblings, position and the time of its round", () => {
-  const told = Object.fromEntries(facts(rounds[0], 0));
-  assert.match(told.token, /^id \d+, “.+”$/);
-  assert.match(told.position, /^\d+ in the text, depth 1$/);
-  assert.match(told.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
+  const nodeFacts = Object.fromEntries(facts(rounds[0], 0));
+  assert.match(nodeFacts.token, /^id \d+, “.+”$/);
+  assert.match(nodeFacts.position, /^\d+ in the text, depth 1$/);
+  assert.match(nodeFacts.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
 });
 
 test("the overlap counts only tokens of which both probabilities are known", () => {
@@ -136,11 +136,11 @@ test("the card shows the character of joined bytes, as tree and ribbon do, and t
     candidates(round, 1).map((c) => c.text),
     ["byte D7", "byte F0"],
   );
-  const said = facts(round, 2)
+  const written = facts(round, 2)
     .map(([, words]) => words)
     .join(" ");
-  assert.match(said, /then “\u05dc” was accepted/);
-  assert.match(said, /id 3, “\u05e9”/);
-  assert.ok(!said.includes("‹"));
+  assert.match(written, /then “\u05dc” was accepted/);
+  assert.match(written, /id 3, “\u05e9”/);
+  assert.ok(!written.includes("‹"));
   assert.deepEqual(raw.nodes.text, text, "the trace stays as it is");
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { first, foreign, own, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
+import { first, scriptWarning, targetForTyped, pairing, parameters, pick, plainRequest, request, revise } from "./choice.js";
 import { clamp } from "../shared/form.js";
 
 const int = (name, value, ge, le) => ({ name, kind: "int", default: value, ge, le, choices: null, doc: "" });
@@ -23,8 +23,8 @@ const catalogue = {
 };
 
 test("the first choice can be run", () => {
-  const made = first(catalogue);
-  assert.deepEqual([made.target, made.drafter, made.method, made.prompt], ["t", "d", "a", "Once"]);
+  const choice = first(catalogue);
+  assert.deepEqual([choice.target, choice.drafter, choice.method, choice.prompt], ["t", "d", "a", "Once"]);
 });
 
 test("a preset brings the target that it was made for, once that is loaded", () => {
@@ -33,12 +33,12 @@ test("a preset brings the target that it was made for, once that is loaded", () 
     targets: [...catalogue.targets, { name: "big", ...more }],
     presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }],
   });
-  const chosen = first(catalogue), taken = (more) => pick(chosen, listed(more), "ask");
-  assert.deepEqual([taken({}).choice.target, taken({}).choice.prompt], ["big", "Why?"]);
-  assert.match(taken({}).note, /Target changed to big/, "it does not change silently");
-  assert.equal(taken({ loading: true }).choice.target, "t");
-  assert.match(taken({ loading: true }).note, /big, which is still loading/);
-  assert.deepEqual([taken({ available: false }).choice.target, taken({ available: false }).note], ["t", ""]);
+  const chosen = first(catalogue), picked = (more) => pick(chosen, listed(more), "ask");
+  assert.deepEqual([picked({}).choice.target, picked({}).choice.prompt], ["big", "Why?"]);
+  assert.match(picked({}).note, /Target changed to big/, "it does not change silently");
+  assert.equal(picked({ loading: true }).choice.target, "t");
+  assert.match(picked({ loading: true }).note, /big, which is still loading/);
+  assert.deepEqual([picked({ available: false }).choice.target, picked({ available: false }).note], ["t", ""]);
   assert.deepEqual(
     [pick({ ...chosen, target: "big" }, listed({}), "story").choice.target, pick(chosen, catalogue, "story").note],
     ["big", ""],
@@ -52,33 +52,33 @@ test("a question of one's own goes to the model that answers questions, once it 
     targets: [{ name: "t", kind: "bundled" }, { name: "big", kind: "published", ...more }],
     presets: [...catalogue.presets, { name: "ask", prompt: "Why?", target: "big" }],
   });
-  const asked = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
-  const made = own(asked, listed({ ready: true }));
-  assert.deepEqual([made.target, made.lent], ["big", true]);
-  assert.match(made.note, /decoded by big/);
-  assert.match(own({ ...asked, ...made }, listed({ ready: true })).note, /decoded by big/, "as long as words are written");
-  assert.equal(own(asked, listed({ loading: true })).target, "t");
-  assert.match(own(asked, listed({ loading: true })).note, /big is still loading/);
-  const stays = (more, there = { ready: true }) => own({ ...asked, ...more }, listed(there));
-  for (const kept of [
+  const question = { ...first(catalogue), preset: null, prompt: "<|user|>Who?<|assistant|>" };
+  const choice = targetForTyped(question, listed({ ready: true }));
+  assert.deepEqual([choice.target, choice.lent], ["big", true]);
+  assert.match(choice.note, /decoded by big/);
+  assert.match(targetForTyped({ ...question, ...choice }, listed({ ready: true })).note, /decoded by big/, "as long as words are written");
+  assert.equal(targetForTyped(question, listed({ loading: true })).target, "t");
+  assert.match(targetForTyped(question, listed({ loading: true })).note, /big is still loading/);
+  const stays = (more, there = { ready: true }) => targetForTyped({ ...question, ...more }, listed(there));
+  for (const unchanged of [
     stays({ fixed: true }),
     stays({ preset: "story" }),
     stays({ prompt: "Once upon" }),
     stays({ prompt: "<|user|> <|assistant|>" }),
     stays({}, {}),
   ])
-    assert.deepEqual(kept, { target: "t", lent: false, note: "" });
+    assert.deepEqual(unchanged, { target: "t", lent: false, note: "" });
   const elsewhere = { ...listed({ ready: true }), targets: [{ name: "t", kind: "hub" }, { name: "big", ready: true }] };
-  assert.equal(own(asked, elsewhere).target, "t", "whoever started the app with a model of theirs chose it");
+  assert.equal(targetForTyped(question, elsewhere).target, "t", "whoever started the app with a model of theirs chose it");
 });
 
 test("a prompt in letters that the bundled target has not learnt suggests one that may know them", () => {
   const listed = { ...catalogue, targets: [{ name: "toy", kind: "bundled" }, { name: "big", kind: "published" }] },
-    asked = (prompt, target = "toy", more = {}) => foreign({ prompt, target }, { ...listed, ...more });
+    question = (prompt, target = "toy", more = {}) => scriptWarning({ prompt, target }, { ...listed, ...more });
   const presets = [{ name: "ask", prompt: "Why?", target: "big" }];
-  assert.match(asked("<|user|>讲一个故事<|assistant|>", "toy", { presets }), /toy was trained on .*: choose big as target\.$/);
-  assert.match(asked("Расскажи"), /start the app with --target/);
-  assert.deepEqual([asked("Once upon a time, café ½ → 3"), asked("讲", "big")], ["", ""]);
+  assert.match(question("<|user|>讲一个故事<|assistant|>", "toy", { presets }), /toy was trained on .*: choose big as target\.$/);
+  assert.match(question("Расскажи"), /start the app with --target/);
+  assert.deepEqual([question("Once upon a time, café ½ → 3"), question("讲", "big")], ["", ""]);
 });
 
 test("held values follow a new method as far as its range goes", () => {

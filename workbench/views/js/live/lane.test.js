@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { labelOf, lanes, layout, sentence, span, stretches, totals } from "./lane.js";
+import { labelOf, lanes, layout, sentence, span, phasesOf, totals } from "./lane.js";
 
 const read = (name) =>
   JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
@@ -56,9 +56,9 @@ test("time for other runs of a batch is waiting, neither drafting nor overhead",
     ["verify", 0.005, 0.009],
     ["judge", 0.009, 0.01],
   ].map(([name, start_s, end_s]) => ({ name, start_s, end_s, lane: "device" }));
-  assert.deepEqual(stretches(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
-  assert.deepEqual(stretches({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
-  near(stretches({ ...round, phases: [] }).at(-1).end, 0.01);
+  assert.deepEqual(phasesOf(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
+  assert.deepEqual(phasesOf({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
+  near(phasesOf({ ...round, phases: [] }).at(-1).end, 0.01);
   assert.equal(
     totals([round], [0, 0]),
     `rounds 1–1: ${round.emitted.length} tokens in 10.0 ms = 2.0 draft + 4.0 verify + 1.0 overhead + 3.0 waiting for other runs`,
@@ -87,9 +87,9 @@ test("phases that overlap are drawn on their own lanes, where they were", () => 
 });
 
 test("time after the last phase is overhead, and a trace without phases has its sums", () => {
-  const round = read("chain")[0], parts = stretches({ ...round, phases: [] });
+  const round = read("chain")[0], parts = phasesOf({ ...round, phases: [] });
   near(parts.at(-1).end - parts[0].start, round.seconds);
-  const cut = stretches({ ...round, phases: round.phases.slice(0, 1) });
+  const cut = phasesOf({ ...round, phases: round.phases.slice(0, 1) });
   assert.deepEqual(cut.map((p) => p.kind), ["draft", "overhead"]);
 });
 

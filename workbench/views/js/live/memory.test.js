@@ -1,6 +1,6 @@
 import test from "node:test";
 import assert from "node:assert/strict";
-import { base64, known, made, size } from "./memory.js";
+import { base64, known, latestDraft, size } from "./memory.js";
 
 const SEEN = {
   kind: "suffix", title: "Suffixes of texts", unit: "tokens", entries: 1200, bound: 131072, n_bytes: 4800,
@@ -21,8 +21,8 @@ test("size against bound, bytes and hits are one sentence", () => {
 });
 
 test("the entry of the latest draft is named, spaces and breaks made visible", () => {
-  assert.equal(made(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
-  assert.equal(made({ made: null }), "No entry was used for the latest draft.");
+  assert.equal(latestDraft(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
+  assert.equal(latestDraft({ made: null }), "No entry was used for the latest draft.");
 });
 
 test("only a live run that the backend knows is asked", () => {

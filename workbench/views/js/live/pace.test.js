@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arrival, line, options, rate, span, stage, tellEnd, words } from "./pace.js";
+import { arrival, line, options, rate, span, stage, announceEnd, paceNote } from "./pace.js";
 import { testOrder } from "./treemodel.js";
 
 const catalogue = { targets: [{ name: "toy", pace: 8 }, { name: "real" }], barred: {} };
@@ -22,16 +22,16 @@ test("what was chosen goes before what suits the target, and nothing is held bac
 });
 
 test("the pace says whose the times are, and a rate from an address can be chosen too", () => {
-  assert.equal(words(8), "shown at 8 tokens/s; rounds after a pause are slower than at full speed");
-  assert.equal(words(0), "");
+  assert.equal(paceNote(8), "shown at 8 tokens/s; rounds after a pause are slower than at full speed");
+  assert.equal(paceNote(0), "");
   assert.deepEqual(options(12).map((o) => o.value), ["0", "4", "8", "12", "20"]);
 });
 
-test("a round is drafted first, then judged one test after the other, then all there before the next one comes", () => {
+test("a round is drafted first, then tested one test after the other, then all there before the next one comes", () => {
   const seen = [];
   const whole = span(round, { pace: 4 }, null);
   for (let ms = 0, now = stage(round, whole, 0); now; ms += now.ms, now = stage(round, whole, ms))
-    seen.push([now.judged, Math.round(ms)]);
+    seen.push([now.tested, Math.round(ms)]);
   assert.deepEqual(seen, [
     [0, 0],
     [1, 150],
@@ -63,13 +63,14 @@ test("the draft is told along what was accepted, then what was refused, then wha
 });
 
 test("the end is told to a screen reader once, when the last round has been shown, and of no other run", () => {
-  const told = [], run = {}, page = { run, ending: run, view: { arriving: {} }, announce: (over) => told.push(over) };
-  tellEnd(page);
-  assert.deepEqual(told, []);
+  const announced = [], run = {};
+  const page = { run, ending: run, view: { arriving: {} }, announce: (over) => announced.push(over) };
+  announceEnd(page);
+  assert.deepEqual(announced, []);
   page.view = { arriving: null };
-  tellEnd(page);
-  tellEnd(page);
-  assert.deepEqual(told, [true]);
-  tellEnd(Object.assign(page, { ending: {} }));
-  assert.deepEqual([told.length, page.ending], [1, null]);
+  announceEnd(page);
+  announceEnd(page);
+  assert.deepEqual(announced, [true]);
+  announceEnd(Object.assign(page, { ending: {} }));
+  assert.deepEqual([announced.length, page.ending], [1, null]);
 });

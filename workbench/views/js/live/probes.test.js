@@ -11,8 +11,8 @@ const round = {
 
 test("probes are told apart by who asked for them, in their order", () => {
   assert.deepEqual(groups(round), [
-    { source: "reflective", tokens: [{ text: "?", position: 9, behind: 1 }, { text: "a", position: 10, behind: 2 }] },
-    { source: "asking", tokens: [{ text: "x", position: 7, behind: -1 }] },
+    { source: "reflective", tokens: [{ text: "?", position: 9, parent: 1 }, { text: "a", position: 10, parent: 2 }] },
+    { source: "asking", tokens: [{ text: "x", position: 7, parent: -1 }] },
   ]);
 });
 

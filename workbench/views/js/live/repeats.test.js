@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./repeats.js";
+import { barred, continueAfter, onMessage, keyOf, line, measured, request, stopStale, toggle } from "./repeats.js";
 
 const header = {
   prompt: "Once",
@@ -15,7 +15,7 @@ const header = {
 const run = { key: "k", header, from: "live", state: "finished" }, rounds = [{ changes: [] }];
 
 function page(more = {}) {
-  const sent = [], asked = [];
+  const sent = [], calls = [];
   return {
     run,
     plain: { state: "finished" },
@@ -23,13 +23,13 @@ function page(more = {}) {
     channels: 0,
     barred: "",
     sent,
-    asked,
+    asked: calls,
     drawn: 0,
     parts: { live: {} },
     draw() {
       this.drawn += 1;
     },
-    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (asked.push([name, wish]), Promise.resolve({})) },
+    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (calls.push([name, wish]), Promise.resolve({})) },
     ...more,
   };
 }
@@ -51,9 +51,9 @@ test("they are offered only beside a baseline, for a run that kept its settings"
 
 test("a baseline goes on into pairs; the interval tightens with each; it ends with its reason and can go on", () => {
   const at = page();
-  follow(at, () => at.barred);
-  const [{ channel }] = at.sent, hears = (more) => hear(at, { channel, job: "j", ...more });
-  follow(at, () => at.barred);
+  continueAfter(at, () => at.barred);
+  const [{ channel }] = at.sent, hears = (more) => onMessage(at, { channel, job: "j", ...more });
+  continueAfter(at, () => at.barred);
   assert.equal(at.sent.length, 1, "one measurement at a time");
   const widths = [[1.2, 1.4, 1.3], [1.2, 1.4, 1.3, 1.35, 1.25, 1.3]].map((ratios) => {
     hears({ pairs: { ratios, text: `pair ${ratios.length + 1}`, waiting: false, ended: "", most: 12 } });
@@ -79,27 +79,27 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
 test("a run with other settings ends the measurement, and its pairs are not shown for it", () => {
   const at = page();
   toggle(at);
-  hear(at, {
+  onMessage(at, {
     channel: at.pairs.channel,
     job: "j",
     pairs: { ratios: [2, 2, 2], text: "", waiting: false, ended: "", most: 12 },
   });
-  tidy(at);
+  stopStale(at);
   assert.equal(at.asked.length, 0);
   at.run = { ...run, header: { ...header, method: "medusa" } };
   assert.equal(measured(at.pairs, at.run), null);
-  tidy(at);
+  stopStale(at);
   assert.equal(at.asked.length, 1);
 });
 
 test("nothing goes on by itself where the baseline or the run did not finish, or an error ends it", () => {
   for (const more of [{ plain: { state: "cancelled" } }, { run: { ...run, state: "cancelled" } }, { barred: null }]) {
     const at = page(more);
-    follow(at, () => at.barred);
+    continueAfter(at, () => at.barred);
     assert.equal(at.sent.length, 0);
   }
   const at = page();
   toggle(at);
-  hear(at, { channel: at.pairs.channel, error: { message: "No.", remedy: "Do." } });
+  onMessage(at, { channel: at.pairs.channel, error: { message: "No.", remedy: "Do." } });
   assert.deepEqual(line(at.pairs, run, ""), { text: "Measuring pairs of runs · No. Do.", button: "Measure more" });
 });

@@ -1,6 +1,6 @@
 /** Selection: hovering previews, a pin stays, otherwise the newest round is selected. Plain data, no DOM. */
 
-import { ownToken } from "../shared/own.js";
+import { ownToken } from "../shared/roundtokens.js";
 
 export function newSelection() {
   return { hover: null, pin: null };

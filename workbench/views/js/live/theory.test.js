@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { acceptedLaw, bestDepth, expectedTau, overlay, tauByPosition, words } from "./theory.js";
+import { acceptedProbs, bestDepth, expectedTau, overlay, tauByPosition, words } from "./theory.js";
 
 const near = (a, b, tolerance = 5e-5) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 const round = (accepted, drafted) => ({
@@ -25,7 +25,7 @@ test("the geometric law and its distribution", () => {
     [1, 3, 5, 8].forEach((depth, i) => near(expectedTau(rate, depth), values[i], 6e-5));
   near(tauByPosition([0.7, 0.7, 0.7]), 2.533);
   assert.equal(expectedTau(1, 4), 5);
-  assert.deepEqual(acceptedLaw([0.5, 0.5]), [0.5, 0.25, 0.25]);
+  assert.deepEqual(acceptedProbs([0.5, 0.5]), [0.5, 0.25, 0.25]);
 });
 
 test("the best draft lengths of the method cards", () => {

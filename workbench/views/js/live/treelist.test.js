@@ -20,8 +20,8 @@ test("the list holds every node once, under its parent, with its verdict in word
 });
 
 test("what was not judged yet is not told, nor the target's token", () => {
-  const [round] = rounds, told = JSON.stringify(nest(model(round), sentence, awaited(round, 0)));
-  assert.ok(!/accepted|rejected|corrected|bonus/.test(told));
-  assert.ok(!told.includes('"id":"target"'), "not even its text");
+  const [round] = rounds, text = JSON.stringify(nest(model(round), sentence, awaited(round, 0)));
+  assert.ok(!/accepted|rejected|corrected|bonus/.test(text));
+  assert.ok(!text.includes('"id":"target"'), "not even its text");
   assert.ok(JSON.stringify(nest(model(round), sentence)).includes('"id":"target"'));
 });

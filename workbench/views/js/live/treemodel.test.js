@@ -12,8 +12,8 @@ import {
   TARGET,
   testOrder,
   unfold,
-  voices,
-  wayTo,
+  drafterNames,
+  ancestorsOf,
 } from "./treemodel.js";
 
 const read = (name) =>
@@ -96,10 +96,10 @@ test("one node alone on the path is shown rather than counted, and there is noth
 });
 
 test("a node's way leads from the root, so that unfolding it shows the node", () => {
-  const tree = model(drafted([-1, -1, -1, 0, 3, 4], [0.5, 0.4, 0.3, 0.9, 0.9, 0.9])), way = wayTo(tree, 5);
-  assert.deepEqual(way, [ROOT, 0, 3, 4]);
+  const tree = model(drafted([-1, -1, -1, 0, 3, 4], [0.5, 0.4, 0.3, 0.9, 0.9, 0.9])), path = ancestorsOf(tree, 5);
+  assert.deepEqual(path, [ROOT, 0, 3, 4]);
   assert.ok(!unfold(tree, undecided, closed).has(5));
-  assert.ok(unfold(tree, (id) => (way.includes(id) ? true : undefined), closed).has(5));
+  assert.ok(unfold(tree, (id) => (path.includes(id) ? true : undefined), closed).has(5));
 });
 
 test("a threshold hides unlikely untested paths, nothing that was tested, and not the way to what is chosen", () => {
@@ -110,8 +110,8 @@ test("a threshold hides unlikely untested paths, nothing that was tested, and no
       [...tree.nodes.keys()].filter((id) => typeof id === "number" && id >= 0).length + tree.hidden,
       round.nodes.tokens.length,
     );
-    const gone = round.nodes.parents.findIndex((_, i) => !tree.nodes.has(i));
-    if (gone >= 0) assert.ok(model(round, { threshold: 0.3, keep: gone }).nodes.has(gone));
+    const hidden = round.nodes.parents.findIndex((_, i) => !tree.nodes.has(i));
+    if (hidden >= 0) assert.ok(model(round, { threshold: 0.3, keep: hidden }).nodes.has(hidden));
   }
   assert.ok(read("tree").some((r) => model(r, { threshold: 0.3 }).hidden > 0));
 });
@@ -129,8 +129,8 @@ test("arrow keys reach every node, and stay at the border", () => {
   for (const round of read("tree")) {
     const all = places(model(round)),
       reached = new Set([ROOT]),
-      ways = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
-    for (const id of reached) for (const way of ways) reached.add(neighbour(all, id, way));
+      keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+    for (const id of reached) for (const path of keys) reached.add(neighbour(all, id, path));
     assert.equal(reached.size, all.length);
     assert.equal(neighbour(all, ROOT, "ArrowLeft"), ROOT);
     assert.equal(neighbour(all, ROOT, "ArrowUp"), ROOT);
@@ -150,10 +150,10 @@ test("where two drafted, every node says which of them did; where one did, none 
   const round = drafted([-1, 0, 1], [0.5, 0.5, 0.5]);
   round.nodes.source = ["draft-model + store", "draft-model", "store"];
   const tree = model(round);
-  assert.deepEqual(tree.voices, ["draft-model", "store"]);
+  assert.deepEqual(tree.drafters, ["draft-model", "store"]);
   assert.deepEqual([0, 1, 2].map((i) => tree.nodes.get(i).by), ["by-both", "by-0", "by-1"]);
   round.nodes.source = ["store", "store", "store"];
   assert.deepEqual([0, 1, 2].map((i) => model(round).nodes.get(i).by), ["", "", ""]);
-  assert.deepEqual(voices({ source: ["draft-model + store", "store"] }), ["draft-model", "store"], "by name, not by turn");
-  assert.deepEqual(voices({}), [], "a trace that does not say");
+  assert.deepEqual(drafterNames({ source: ["draft-model + store", "store"] }), ["draft-model", "store"], "by name, not by turn");
+  assert.deepEqual(drafterNames({}), [], "a trace that does not say");
 });

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { model } from "./treemodel.js";
 import { cut, decimals, label, sentence, test as edge } from "./treetext.js";
 
-const node = (given) => ({
+const node = (fields) => ({
   kind: "rejected",
   tested: true,
   u: null,
@@ -14,7 +14,7 @@ const node = (given) => ({
   p: null,
   q: null,
   text: " a",
-  ...given,
+  ...fields,
 });
 const width = (text) => 7 * [...text].length;
 
@@ -63,14 +63,14 @@ test("a trace that names no rule: greedy when its temperature was 0, else what i
   const [round] = JSON.parse(
     readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)),
   ).rounds;
-  const told = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
+  const edgeTest = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
   const silent = {
     ...round,
     nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) },
   };
-  assert.match(told(round)[0], /^\.\d+ < 1$/);
-  assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= most likely");
-  assert.match(told({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
+  assert.match(edgeTest(round)[0], /^\.\d+ < 1$/);
+  assert.equal(edgeTest({ ...silent, params: { temperature: 0 } })[0], "= most likely");
+  assert.match(edgeTest({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
   const named = {
     ...round,
     nodes: {

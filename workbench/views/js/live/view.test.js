@@ -85,31 +85,31 @@ test("the badge's state says what is shown: nothing, a run, a recording, or that
 });
 
 test("the badge of a live run tells the device of its own target, not that of one chosen since", () => {
-  const told = (chosen) => of(page({ run: live("chain"), catalogue: { ...page().catalogue, device: "D", chosen } }), 0);
+  const badgeOf = (chosen) => of(page({ run: live("chain"), catalogue: { ...page().catalogue, device: "D", chosen } }), 0);
   const { target } = live("chain").header;
-  assert.equal(told({ target }).badge, `LIVE · ${target} · D`);
-  assert.match(told({ target: "another" }).badge, /^LIVE · .*float/);
+  assert.equal(badgeOf({ target }).badge, `LIVE · ${target} · D`);
+  assert.match(badgeOf({ target: "another" }).badge, /^LIVE · .*float/);
 });
 
 test("the head warns of what is approximate as soon as it is chosen, and of a simulation", () => {
   const name = "chain", method = { name, promise: "exact", promises: { typical: "approximate" } };
-  const told = (more, params = {}) => {
+  const markOf = (more, params = {}) => {
     const catalogue = { ...page().catalogue, methods: [{ ...method, simulating: ["optimal-oracle"] }] };
     const { promise, next } = of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
     return `${next ? "next: " : ""}${promise}`;
   };
   const typical = { verifier: "typical" }, running = { ...live("chain"), state: "running" };
-  assert.deepEqual([told({}), told({}, typical)], ["", "approximate"]);
-  assert.deepEqual([told({ run: running }), told({ run: running }, typical)], ["", "approximate"], "the next round is");
-  assert.equal(told({}, { policy: "optimal-oracle" }), "simulation");
+  assert.deepEqual([markOf({}), markOf({}, typical)], ["", "approximate"]);
+  assert.deepEqual([markOf({ run: running }), markOf({ run: running }, typical)], ["", "approximate"], "the next round is");
+  assert.equal(markOf({}, { policy: "optimal-oracle" }), "simulation");
   const recorded = store.fromTrace("c", read("chain"), "recorded");
   for (const run of [recorded, live("chain")])
-    assert.deepEqual([told({ run }), told({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
+    assert.deepEqual([markOf({ run }), markOf({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
   const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
-  assert.equal(told({ run }), "approximate");
+  assert.equal(markOf({ run }), "approximate");
   const changed = live("chain"), signals = { "acceptance gain (ΔA)": 0.1 };
   changed.rounds = changed.rounds.map((r, i) => (i === 4 ? { ...r, signals } : r));
-  assert.equal(told({ run: changed }), "approximate", "one round was, though the rule was taken back");
+  assert.equal(markOf({ run: changed }), "approximate", "one round was, though the rule was taken back");
 });
 
 test("a brush narrows what the histograms count", () => {
@@ -164,23 +164,23 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   assert.equal(hit.stalls.size, before.stalls.size + 1);
   assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
   plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
-  const after = beside(), told = stalls.stallCount(after.stalls, after.plainStalls);
+  const after = beside(), count = stalls.stallCount(after.stalls, after.plainStalls);
   assert.ok(after.plainStalls.size > 0);
-  assert.match(told, /^\d rounds? and \d of the baseline stalled$/);
-  assert.equal(after.speed.label, `one run, ${told}`, "counted as beside the wall clock");
-  assert.ok(stalls.words(after.stalls, after.plainStalls).startsWith(told));
+  assert.match(count, /^\d rounds? and \d of the baseline stalled$/);
+  assert.equal(after.speed.label, `one run, ${count}`, "counted as beside the wall clock");
+  assert.ok(stalls.words(after.stalls, after.plainStalls).startsWith(count));
 });
 
 test("a kept run has the speed-up that was measured beside it, and its interval", () => {
-  const kept = { ...live("chain"), from: "recorded", key: undefined };
-  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
-  kept.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
-  const shown = of(page({ run: kept, plainKey: "" }), 0);
+  const saved = { ...live("chain"), from: "recorded", key: undefined };
+  assert.equal(of(page({ run: saved, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
+  saved.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
+  const shown = of(page({ run: saved, plainKey: "" }), 0);
   assert.deepEqual([shown.speed.value, shown.speed.label], ["1.41×", "faster, n = 4"]);
   assert.equal(shown.plainFigures.tokens_per_second, 20);
-  assert.deepEqual(repeats.baseline({ run: kept, pairs: null, view: shown }), kept.baseline, "kept again, it is the same");
-  kept.baseline = { tokens_per_second: 20, ratios: [] };
-  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "one run");
+  assert.deepEqual(repeats.baseline({ run: saved, pairs: null, view: shown }), saved.baseline, "kept again, it is the same");
+  saved.baseline = { tokens_per_second: 20, ratios: [] };
+  assert.equal(of(page({ run: saved, plainKey: "" }), 0).speed.label, "one run");
 });
 
 test("pairs of runs belong to the run they repeat", () => {

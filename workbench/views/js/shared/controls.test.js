@@ -1,24 +1,24 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, mark, options, otherwise, promised, select, taught, unsound } from "./controls.js";
+import { buttons, mark, options, verifierPromises, promised, select, explanation, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
 test("what cannot be used is listed last, with its reason", () => {
-  const made = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
-  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
+  const result = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
+  assert.deepEqual(result.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
 });
 
 test("a list of which nothing can be used says so in its place", () => {
-  const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
+  const result = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
   assert.deepEqual(
-    made.map((o) => [o.value, o.text, o.disabled]),
+    result.map((o) => [o.value, o.text, o.disabled]),
     [
       ["", "none available", true],
       ["a", "A: another vocabulary", true],
     ],
   );
-  assert.equal(made.find((o) => o.value === "").text, "none available", "what a select shows whose value is empty");
+  assert.equal(result.find((o) => o.value === "").text, "none available", "what a select shows whose value is empty");
 });
 
 test("a select of which a browser selects nothing is set to what stands for nothing", () => {
@@ -76,11 +76,11 @@ test("what is promised follows from the verifier that is chosen", () => {
   assert.equal(promised(oracle, { policy: "fixed" }), "exact");
   assert.equal(promised(oracle, { policy: "optimal-oracle", verifier: "typical" }), "approximate");
   assert.equal(promised(undefined), "");
-  assert.equal(otherwise(method), "approximate with verifier = typical");
+  assert.equal(verifierPromises(method), "approximate with verifier = typical");
   const more = { ...method.promises, lenient: "approximate", judge: "approximate", oracle: "simulation" };
-  const said = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
-  assert.equal(otherwise({ ...method, promises: more }), said);
-  assert.equal(otherwise({ promise: "exact" }), "");
+  const expected = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
+  assert.equal(verifierPromises({ ...method, promises: more }), expected);
+  assert.equal(verifierPromises({ promise: "exact" }), "");
 });
 
 test("a button that is off says why", () => {
@@ -93,18 +93,18 @@ test("a button that is off says why", () => {
 });
 
 test("while the baseline is measured only Stop can be pressed", () => {
-  const made = buttons({
+  const result = buttons({
     active: true,
     paused: false,
     ready: true,
     measuring: true,
     baseline: { label: "Baseline 3", off: "x" },
   });
-  assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
+  assert.deepEqual(Object.entries(result).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
 });
 
 test("what this place cannot do is off with its reason, running or not", () => {
-  const made = buttons({
+  const result = buttons({
     active: true,
     paused: false,
     ready: true,
@@ -112,24 +112,24 @@ test("what this place cannot do is off with its reason, running or not", () => {
     baseline,
     barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" },
   });
-  assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+  assert.deepEqual([result.pause.off, result.step.off, result.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
 });
 
 test("words that tell why the output is the target's are not said of a verifier that does not keep it", () => {
   const promises = { lossless: "exact", judge: "approximate" };
   const method = { promise: "exact", promises, teaches: "Exactly the target's." };
-  assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
-  assert.equal(taught(method, { verifier: "judge" }), "With its default settings: Exactly the target's.");
-  assert.equal(taught(undefined), "");
+  assert.equal(explanation(method, { verifier: "lossless" }), "Exactly the target's.");
+  assert.equal(explanation(method, { verifier: "judge" }), "With its default settings: Exactly the target's.");
+  assert.equal(explanation(undefined), "");
 });
 
 test("the sign in the head says what is approximate, or will be, and nothing of what is exact", () => {
-  const told = (promise, next) => {
+  const markOf = (promise, next) => {
     const el = /** @type {any} */ ({ textContent: "" });
     mark(el, { promise, next });
     return [el.textContent, el.className, el.hidden];
   };
-  assert.deepEqual(told("approximate", false), ["APPROXIMATE", "wb-badge is-approximate", false]);
-  assert.deepEqual(told("simulation", true), ["NEXT RUN: SIMULATION", "wb-badge is-simulation", false]);
-  assert.deepEqual(told("", false), ["", "wb-badge is-exact", true]);
+  assert.deepEqual(markOf("approximate", false), ["APPROXIMATE", "wb-badge is-approximate", false]);
+  assert.deepEqual(markOf("simulation", true), ["NEXT RUN: SIMULATION", "wb-badge is-simulation", false]);
+  assert.deepEqual(markOf("", false), ["", "wb-badge is-exact", true]);
 });

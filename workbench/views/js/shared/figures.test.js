@@ -11,7 +11,7 @@ import {
   settingMarks,
   speedOverTime,
   summary,
-  voids,
+  baselineBreak,
   wilson,
 } from "./figures.js";
 
@@ -37,8 +37,8 @@ test("the cumulative curve ends at the acceptance rate", () => {
 });
 
 test("the windowed curve forgets what left the window", () => {
-  const made = (status) => ({ nodes: { status }, path: status.filter((s) => s === "accepted"), emitted: [] });
-  const points = acceptanceOverTime([made(["accepted"]), made(["rejected"]), made(["rejected"])], 2);
+  const round = (status) => ({ nodes: { status }, path: status.filter((s) => s === "accepted"), emitted: [] });
+  const points = acceptanceOverTime([round(["accepted"]), round(["rejected"]), round(["rejected"])], 2);
   assert.deepEqual(points.map((p) => p.windowed), [1, 0.5, 0]);
 });
 
@@ -110,8 +110,8 @@ test("a change of sampling in mid-run voids the baseline, a change of depth does
     { index: 1, changes: [{ name: "depth", before: 2, after: 4 }] },
     { index: 2, changes: [{ name: "temperature", before: 0, after: 0.5 }] },
   ];
-  assert.equal(voids(rounds.slice(0, 2), ["temperature"]), null);
-  assert.deepEqual(voids(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
+  assert.equal(baselineBreak(rounds.slice(0, 2), ["temperature"]), null);
+  assert.deepEqual(baselineBreak(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
 });
 
 test("each stretch of rounds by one method has its own figures, which add up to those of the run", () => {

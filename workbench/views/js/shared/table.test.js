@@ -8,8 +8,8 @@ const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/w
 
 test("every table has as many cells as its head in every row, and survives no rounds", () => {
   for (const make of Object.values(TABLES)) {
-    for (const given of [rounds, []]) {
-      const { head, rows } = make(given, figures);
+    for (const list of [rounds, []]) {
+      const { head, rows } = make(list, figures);
       rows.forEach((row) => assert.equal(row.length, head.length));
     }
   }

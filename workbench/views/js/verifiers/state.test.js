@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { acceptance, curves, DRAFTS, lawsOf, transport } from "./acceptance.js";
+import { acceptance, curves, DRAFTS, tempered, transport } from "./acceptance.js";
 import { apart } from "./chart.js";
 import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
 import { keyed } from "./pq.js";
 import { RULES } from "./rules.js";
 import * as states from "./state.js";
-import { WAYS } from "./ways.js";
+import { WAYS } from "./sampling.js";
 import * as words from "./words.js";
 
 test("an address gives back the state that it was made of", () => {
@@ -19,16 +19,16 @@ test("an address gives back the state that it was made of", () => {
 });
 
 test("what is wrong in an address is left out and said", () => {
-  const said = (query) => states.fromQuery(query).problems.join();
-  assert.match(said("?p=1,2&q=1"), /q=1: give 2 to 6 non-negative numbers/);
-  assert.match(said("?p=1e308,1e308&q=1,1"), /p=1e308/);
-  assert.match(said("?p=1,2&q=1,2,3"), /has 3 numbers, but p has 2/);
-  assert.match(said("?p=a,b&q=1,2"), /^p=a,b/);
-  assert.match(said("?p=0,0&q=1,2"), /^p=0,0/);
-  assert.match(said("?p=1,,2&q=1,1,1"), /^p=1,,2/);
-  assert.match(said("?k=9"), /k=9: give a whole number from 1 to 8/);
-  assert.match(said("?k=1.5&tp=0"), /k=1.5.*tp=0: give a number from 0.1 to 3/);
-  assert.match(said("?way=no&rule=toString"), /way=no: give one of independent.*rule=toString: give one of recursive/);
+  const problemsOf = (query) => states.fromQuery(query).problems.join();
+  assert.match(problemsOf("?p=1,2&q=1"), /q=1: give 2 to 6 non-negative numbers/);
+  assert.match(problemsOf("?p=1e308,1e308&q=1,1"), /p=1e308/);
+  assert.match(problemsOf("?p=1,2&q=1,2,3"), /has 3 numbers, but p has 2/);
+  assert.match(problemsOf("?p=a,b&q=1,2"), /^p=a,b/);
+  assert.match(problemsOf("?p=0,0&q=1,2"), /^p=0,0/);
+  assert.match(problemsOf("?p=1,,2&q=1,1,1"), /^p=1,,2/);
+  assert.match(problemsOf("?k=9"), /k=9: give a whole number from 1 to 8/);
+  assert.match(problemsOf("?k=1.5&tp=0"), /k=1.5.*tp=0: give a number from 0.1 to 3/);
+  assert.match(problemsOf("?way=no&rule=toString"), /way=no: give one of independent.*rule=toString: give one of recursive/);
   assert.deepEqual(states.fromQuery("?k=9&p=x").state, states.example());
   assert.deepEqual(states.fromQuery("?p=2,2&q=3,1").state.p, [0.5, 0.5], "weights are normalised");
 });
@@ -56,8 +56,8 @@ test("the worked examples show what is said of them", () => {
 
 test("a bar is moved as it is seen, at its temperature", () => {
   const state = { ...states.example(), tp: 2 }, wanted = [0.4, 0.3, 0.2, 0.1];
-  Object.assign(state, states.withLaw(state, "p", wanted));
-  lawsOf(state).p.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-9));
+  Object.assign(state, states.withProbs(state, "p", wanted));
+  tempered(state).p.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-9));
   assert.equal(state.from, "edited by hand");
 });
 
@@ -89,7 +89,7 @@ test("a place of a run comes with its listed tokens, and one for all others", ()
 test("a place of a run comes with its rule, and with the way in which its siblings were grown", () => {
   const rows = [{ text: "a", p: 0.6, q: 0.5 }, { text: "b", p: 0.2, q: 0.3 }];
   const shown = (drafts, chosen) => states.fromQuery(`?${placeQuery(rows, drafts, "node", chosen)}`);
-  for (const [chosen, way, rule] of [
+  for (const [chosen, sampling, rule] of [
     [{ grower: "specinfer", verifier: "k-seq" }, "independent", "k-seq"],
     [{ grower: "rsd-s", verifier: "lossless" }, "without", "recursive"],
     [{ grower: "head-and-one", verifier: "greedy-draft" }, "head", "greedy-draft"],
@@ -99,12 +99,12 @@ test("a place of a run comes with its rule, and with the way in which its siblin
     [{ verifier: "constructor", grower: "toString" }, "without", states.example().rule],
   ]) {
     const { state, problems } = shown(2, chosen);
-    assert.deepEqual([problems, state.way, state.rule], [[], way, rule], JSON.stringify(chosen));
+    assert.deepEqual([problems, state.way, state.rule], [[], sampling, rule], JSON.stringify(chosen));
   }
   assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is drawn from q");
   assert.deepEqual(Object.values(RULE_OF).sort(), Object.keys(RULES).sort());
   assert.match(shown(2, { grower: "rsd-s", verifier: "lenient" }).state.from, /its verifier, lenient, is not available here/);
-  for (const way of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, way), way);
+  for (const sampling of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, sampling), sampling);
 });
 
 test("keys move a bar, others do not", () => {

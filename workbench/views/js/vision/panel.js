@@ -52,7 +52,7 @@ export function render(el, data) {
 }
 
 function build(el) {
-  const uid = Math.random().toString(36).slice(2, 7), tell = (name, detail) => kit.tell(el, name, detail);
+  const uid = Math.random().toString(36).slice(2, 7), tell = (name, detail) => kit.emit(el, name, detail);
   const chips = (label, entries, act) => {
     const group = h("div", { className: "wb-chips" }, ...entries.map(([value, word]) => {
       const button = h("button", { type: "button", onclick: () => act(value) }, word);
@@ -87,7 +87,7 @@ function build(el) {
     if (source === "upload") file.click();
     else if (source === "paste") tell("wb:paste");
     else if (source === "draw") pad.showModal();
-    else kit.tell(scenes, "wb:opengallery", (scenes.hidden = !scenes.hidden));
+    else kit.emit(scenes, "wb:opengallery", (scenes.hidden = !scenes.hidden));
   });
   const alt = h("input", {
     type: "text",
@@ -150,7 +150,7 @@ function gallery(ui, { scenes, chosen }) {
     ui.scenes.replaceChildren(...scenes.map((scene) => {
       const button = h(
         "button",
-        { type: "button", title: scene.alt, onclick: () => kit.tell(ui.scenes, "wb:picture", scene) },
+        { type: "button", title: scene.alt, onclick: () => kit.emit(ui.scenes, "wb:picture", scene) },
         h("img", { src: scene.url, alt: scene.alt, width: 56, height: 56 }),
       );
       button.dataset.scene = scene.name;

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eyeless, mergeMarks, queryHeat, speed, workingOut } from "./view.js";
+import { noAttribution, mergeMarks, queryHeat, speed, attributionProgress } from "./view.js";
 import { hint } from "./panel.js";
-import { namesAt, scale, spread } from "./keep.js";
-import { way } from "./data.js";
+import { namesAt, scale, spread } from "./tokenschart.js";
+import { compressorText } from "./data.js";
 import { layout } from "./kinds.js";
 
 test("a round has one mark, whatever changed before it", () => {
@@ -23,9 +23,9 @@ test("a round has one mark, whatever changed before it", () => {
 });
 
 test("how far an explanation is, is said", () => {
-  assert.equal(workingOut(null), "computing …");
-  assert.equal(workingOut(0), "waiting …");
-  assert.equal(workingOut(0.434), "computing: 43 %");
+  assert.equal(attributionProgress(null), "computing …");
+  assert.equal(attributionProgress(0), "waiting …");
+  assert.equal(attributionProgress(0.434), "computing: 43 %");
 });
 
 test("queries are shown alone or together, their strongest patch at full heat", () => {
@@ -88,9 +88,9 @@ test("names of lines stand above all marks, of single marks below them, and none
 });
 
 test("what a compressor did is said in words", () => {
-  assert.match(way("prune"), /random share of the patches/);
-  assert.equal(way("its own"), "its own");
-  assert.equal(way(null), "");
+  assert.match(compressorText("prune"), /random share of the patches/);
+  assert.equal(compressorText("its own"), "its own");
+  assert.equal(compressorText(null), "");
 });
 
 test("a kind that was never tested has no bar", () => {
@@ -100,10 +100,10 @@ test("a kind that was never tested has no bar", () => {
 });
 
 test("a drafter without image input has no attribution, and the page says so", () => {
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "" }), /no image input/);
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "none" }), /target's hidden states/);
-  assert.match(eyeless({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
-  assert.match(eyeless(null), /not recorded/);
+  assert.match(noAttribution({ since: 0, n_drafter: 0, compressor: "" }), /no image input/);
+  assert.match(noAttribution({ since: 0, n_drafter: 0, compressor: "none" }), /target's hidden states/);
+  assert.match(noAttribution({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
+  assert.match(noAttribution(null), /not recorded/);
 });
 
 test("the panel says what to do next with the brush", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fits, inForce, isAsked, last, others, reloaded } from "./recall.js";
+import { fits, currentHeader, namesRun, last, others, reloaded } from "./reload.js";
 
 const header = {
   target: "t",
@@ -16,23 +16,23 @@ const rounds = [
   { method: "draft-model", params: { depth: 4, temperature: 0.7 } },
   { method: "draft-tree", params: { depth: 6, temperature: 0.7, width: 3 } },
 ];
-const asked = (choice, params = {}) => ({ choice, params });
+const wanted = (choice, params = {}) => ({ choice, params });
 
 test("what a run is judged by is its last round, not what it began with", () => {
-  const now = inForce({ header, rounds });
+  const now = currentHeader({ header, rounds });
   assert.deepEqual([now.method, now.params.depth, now.params.width, now.prompt], ["draft-tree", 6, 3, "A fox"]);
-  assert.deepEqual(inForce({ header, rounds: [] }).params, header.params);
+  assert.deepEqual(currentHeader({ header, rounds: [] }).params, header.params);
   assert.deepEqual(
-    [inForce({ header: null, rounds: [] }), fits(asked({}), null), fits(asked({ seed: 1 }), null)],
+    [currentHeader({ header: null, rounds: [] }), fits(wanted({}), null), fits(wanted({ seed: 1 }), null)],
     [null, true, false],
     "its models load still",
   );
 });
 
 test("an address that names something else is not answered by the run of before", () => {
-  const now = inForce({ header, rounds: rounds.slice(0, 1) });
-  assert.ok(fits(asked({}), now), "nothing is asked for");
-  assert.ok(fits(asked({ method: "draft-model", prompt: "A fox", seed: 0 }, { depth: 4 }), now));
+  const now = currentHeader({ header, rounds: rounds.slice(0, 1) });
+  assert.ok(fits(wanted({}), now), "nothing is asked for");
+  assert.ok(fits(wanted({ method: "draft-model", prompt: "A fox", seed: 0 }, { depth: 4 }), now));
   for (const other of [
     { method: "medusa" },
     { prompt: "A dog" },
@@ -42,37 +42,37 @@ test("an address that names something else is not answered by the run of before"
     { max_new_tokens: 8 },
     { prompt_tokens: [1, 3] },
   ]) {
-    assert.ok(!fits(asked(other), now), JSON.stringify(other));
+    assert.ok(!fits(wanted(other), now), JSON.stringify(other));
   }
-  assert.ok(!fits(asked({}, { depth: 5 }), now));
+  assert.ok(!fits(wanted({}, { depth: 5 }), now));
 });
 
 test("settings that differ are named", () => {
-  const now = inForce({ header, rounds: rounds.slice(0, 1) });
-  assert.deepEqual(others(asked({ method: "draft-model", seed: 1 }, { depth: 5 }), now), ["seed", "depth"]);
+  const now = currentHeader({ header, rounds: rounds.slice(0, 1) });
+  assert.deepEqual(others(wanted({ method: "draft-model", seed: 1 }, { depth: 5 }), now), ["seed", "depth"]);
 });
 
 test("the run of before is shown where the address asks for it, and for no other", () => {
   const earlier = { run: "abcdefgh", header, rounds: rounds.slice(0, 1) },
-    ask = (more) => ({ ...asked({}), run: null, recorded: null, starts: false, ...more });
-  assert.ok(isAsked(ask({}), earlier, false));
-  assert.ok(isAsked(ask({ run: "abcdefgh", choice: { seed: 1 } }), earlier, false), "the id decides");
-  assert.ok(!isAsked(ask({ run: "another-run" }), earlier, true));
-  assert.ok(!isAsked(ask({ recorded: "draft-tree" }), earlier, true));
-  assert.ok(!isAsked(ask({ choice: { seed: 1 } }), earlier, false), "settings of another run");
-  assert.ok(!isAsked(ask({ starts: true }), earlier, false), "a new run is asked for");
-  assert.ok(isAsked(ask({ starts: true }), earlier, true), "once: not again at a reload");
+    ask = (more) => ({ ...wanted({}), run: null, recorded: null, starts: false, ...more });
+  assert.ok(namesRun(ask({}), earlier, false));
+  assert.ok(namesRun(ask({ run: "abcdefgh", choice: { seed: 1 } }), earlier, false), "the id decides");
+  assert.ok(!namesRun(ask({ run: "another-run" }), earlier, true));
+  assert.ok(!namesRun(ask({ recorded: "draft-tree" }), earlier, true));
+  assert.ok(!namesRun(ask({ choice: { seed: 1 } }), earlier, false), "settings of another run");
+  assert.ok(!namesRun(ask({ starts: true }), earlier, false), "a new run is asked for");
+  assert.ok(namesRun(ask({ starts: true }), earlier, true), "once: not again at a reload");
 });
 
 test("what the method does not use does not count: a drafter, a parameter of another method", () => {
-  const plain = inForce({
+  const plain = currentHeader({
     header: { ...header, drafter: null, method: "autoregressive", params: { temperature: 0.7 } },
   });
-  assert.ok(fits(asked({ method: "autoregressive", drafter: "d" }, { depth: 9 }), plain));
+  assert.ok(fits(wanted({ method: "autoregressive", drafter: "d" }, { depth: 9 }), plain));
 });
 
 test("a prompt given as tokens is compared as tokens", () => {
-  assert.ok(fits(asked({ prompt_tokens: [1, 2], prompt: "a text that reads otherwise" }), inForce({ header })));
+  assert.ok(fits(wanted({ prompt_tokens: [1, 2], prompt: "a text that reads otherwise" }), currentHeader({ header })));
 });
 
 test("a reload and a step back stay in their place, a link does not", () => {
@@ -85,10 +85,10 @@ test("a reload and a step back stay in their place, a link does not", () => {
 
 test("after a reload a run that goes on is found though its models load still; one that is over or unknown is forgotten", async () => {
   const found = async (answer) => {
-    const kept = new Map([["wb-run", "abcdefgh"]]),
-      remember = { getItem: (name) => kept.get(name) ?? null, removeItem: (name) => kept.delete(name) };
+    const storage = new Map([["wb-run", "abcdefgh"]]),
+      remember = { getItem: (name) => storage.get(name) ?? null, removeItem: (name) => storage.delete(name) };
     const got = await last({ call: async () => answer(), remember });
-    return [got !== null, kept.size];
+    return [got !== null, storage.size];
   };
   assert.deepEqual(await found(() => ({ header: null, state: "loading", rounds: [] })), [true, 1]);
   assert.deepEqual(await found(() => ({ header, state: "finished", rounds })), [true, 1]);

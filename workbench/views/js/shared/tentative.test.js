@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { isOfPlaces, standing, undrafted, words } from "./canvas.js";
+import { isPlacing, tentativeTokens, noDraftWords, words } from "./tentative.js";
 
 const round = (placed, revoked, emitted) => ({
   nodes: { status: [] },
@@ -9,7 +9,7 @@ const round = (placed, revoked, emitted) => ({
   placed: placed.map(([position, text]) => ({ position, text, p: 0.5 })),
   emitted: emitted.map((position) => ({ position })),
 });
-const seen = (rounds) => standing(rounds).map(({ position, token }) => `${position}${token?.text ?? "_"}`).join(" ");
+const seen = (rounds) => tentativeTokens(rounds).map(({ position, token }) => `${position}${token?.text ?? "_"}`).join(" ");
 
 test("places follow from the rounds alone: set in any order, taken back, set again, final", () => {
   const rounds = [
@@ -32,18 +32,18 @@ test("places follow from the rounds alone: set in any order, taken back, set aga
     ),
   ];
   assert.deepEqual([1, 2, 3].map((n) => seen(rounds.slice(0, n))), ["6_ 7b 8_ 9d", "7b 8c", "8C 9D"]);
-  assert.equal(standing(rounds)[0].token.round, 2, "the round that set it last");
+  assert.equal(tentativeTokens(rounds)[0].token.round, 2, "the round that set it last");
 });
 
 test("runs that write in order, and rounds of older schemas, leave nothing standing", () => {
-  assert.deepEqual(standing([{ nodes: { status: [] }, emitted: [{ position: 4 }] }]), []);
-  assert.deepEqual(standing([]), []);
+  assert.deepEqual(tentativeTokens([{ nodes: { status: [] }, emitted: [{ position: 4 }] }]), []);
+  assert.deepEqual(tentativeTokens([]), []);
 });
 
 test("a round of places says what it did; a draft that begins by taking places back is a draft", () => {
   const own = round([[7, "b"]], [8, 9], [6]);
   assert.equal(words(own), "1 position filled, 2 positions revoked, 1 final");
-  assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isOfPlaces), [
+  assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isPlacing), [
     true,
     false,
     false,
@@ -51,6 +51,6 @@ test("a round of places says what it did; a draft that begins by taking places b
 });
 
 test("a round of places is not called plain decoding", () => {
-  assert.match(undrafted(round([[7, "b"]], [], [6])), /^No drafts: the target fills positions/);
-  assert.match(undrafted(round([], [], [6])), /plain decoding/);
+  assert.match(noDraftWords(round([[7, "b"]], [], [6])), /^No drafts: the target fills positions/);
+  assert.match(noDraftWords(round([], [], [6])), /plain decoding/);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { figure, layout, progress, textOf, times } from "./which.js";
+import { figure, layout, progress, textOf, times } from "./recommend.js";
 import { advice, words } from "./worktable.js";
 
 const speedup = (value, low = null, high = null) => ({ value, low, high, n: 3 });
@@ -14,7 +14,7 @@ test("a speed-up says its interval, or that there is none", () => {
 });
 
 test("bars begin at nothing, the line of plain decoding stands among them, and wild intervals are cut", () => {
-  const of = (...given) => ({ speedup: speedup(...given) });
+  const of = (...args) => ({ speedup: speedup(...args) });
   const { one, bars } = layout([of(2, 1, 50), of(1, 0.5, 1.5), of(0.5)]);
   assert.equal(one, 25);
   assert.deepEqual(bars[0], { to: 50, from: 25, until: 100, cut: true });

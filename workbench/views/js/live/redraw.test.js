@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { READ_MS, all, drawing } from "./haste.js";
+import { READ_MS, all, setDrawing } from "./redraw.js";
 import * as store from "../shared/store.js";
 
 /** A page whose frames come when they are called for, and its clock. */
 function shown(run) {
   const page = { run, plain: null }, timers = [], drawn = [];
-  let asked = false;
-  drawing(page, () => (asked = true));
+  let scheduled = false;
+  setDrawing(page, () => (scheduled = true));
   const frame = (now) => {
-    if (asked) drawn.push([now, all(page, now, (act, ms) => timers.push([now + ms, act]))]);
-    asked = false;
+    if (scheduled) drawn.push([now, all(page, now, (act, ms) => timers.push([now + ms, act]))]);
+    scheduled = false;
   };
   return { page, timers, drawn, frame };
 }
