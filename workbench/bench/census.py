@@ -39,7 +39,7 @@ from workbench.trace.files import write_atomically
 
 BOARD = "families"
 EQUAL, CHAINS, REFUSED, DIFFERS = "equal", "equal in chains", "refused", "differs"
-NOT_BUILT, NOT_CHECKED = "not built yet", "not asked yet"
+NOT_BUILT, NOT_CHECKED = "not built yet", "not tested yet"
 MEANINGS = {
     EQUAL: "greedy text by draft trees and by a chain equals that of `generate`, token for token",
     CHAINS: "greedy text by a chain equals it; methods with trees are refused by name, before the run",
@@ -218,7 +218,7 @@ def markdown(saved_board: Mapping[str, Any]) -> str:
                 "reason": lambda r: r["why"].replace("<", "&lt;"),
             },
             rows,
-            left=("class", "verdict", "why"),
+            left=("class", "verdict", "reason"),
         ),
     ]
     return "\n".join([*lines, ""])
