@@ -136,7 +136,7 @@ def test_the_judge_on_raw_states_equals_the_one_on_scaled_states() -> None:
 
 @pytest.mark.parametrize(("n", "passing"), [(300, 3), (99, 0), (2, 0)])
 def test_at_most_one_in_a_hundred_wrong_tokens_passes_after_calibration(n: int, passing: int) -> None:
-    """With the target's states alone and with both models', in the saved half precision; a stricter judge stays as it is."""
+    """With the target's states alone and with both models', in the saved half precision; a stricter judge is kept."""
     generator = torch.Generator().manual_seed(n)
     states = torch.randn(n + 1, 12, generator=generator)
     each = tokens(states, torch.arange(n + 1) < n)

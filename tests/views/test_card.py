@@ -134,8 +134,7 @@ def residual_distribution(r: dict[int, float], q: dict[int, float]) -> dict[int,
 
 
 def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[float, dict[int, float], float]:
-    """(acceptance, what a rejection leaves, how often drafts like it are kept) of a node at another temperature or
-    threshold, from the laws alone."""
+    """Return (acceptance, residual distribution, acceptance rate) of a node at another temperature or threshold."""
     of, before = trace.rounds[r], trace.rounds[r].params["temperature"]
     nodes, place, token = of.nodes, of.nodes.parents[node] + 1, of.nodes.tokens[node]
     p = dict(zip(of.top_p[place].tokens, of.top_p[place].prob, strict=True))

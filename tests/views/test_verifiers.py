@@ -85,7 +85,7 @@ def test_every_rule_has_the_same_acceptance_in_the_page_and_in_python(
 
 @needs_node
 def test_a_rule_is_exact_for_the_same_drafts_in_page_and_python() -> None:
-    """Except deterministic drafts: verifiers recognise them by their missing q, the page applies each rule literally."""
+    """Except deterministic drafts: verifiers detect them by their missing q, the page applies each rule literally."""
     seen = in_page(P, Q, "Object.fromEntries(Object.entries(rules.RULES).map(([name, r]) => [name, r.exact]))")
     for rule, verifier in RULES.items():
         ways = {way for way, how in WAYS.items() if how in verifier.exact_for}
