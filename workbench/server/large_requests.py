@@ -178,11 +178,11 @@ def is_large(scope: Any) -> bool:
 def make_admit_request(client: Client) -> AdmitRequest:
     """Return a function that counts the requests of users; see `workbench.client.protocol.Client.admit_request`."""
 
-    def let_in(user: str, counted: bool) -> None:
-        if client.ready:  # until it has started, a call to it would block the event loop
+    def admit(user: str, counted: bool) -> None:
+        if client.ready:  # before the client has started, its calls would block the event loop
             client.admit_request(user, counted)
 
-    return let_in
+    return admit
 
 
 def _less(counts: Counter[str], name: str) -> None:

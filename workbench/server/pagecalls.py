@@ -172,8 +172,8 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 def make_charge_call(client: Client) -> ChargeCall:
     """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.charge_call`."""
 
-    def let_call(user: str, seconds: float) -> None:
-        if client.ready:  # until it has started, a call to it would block the event loop
+    def charge_call(user: str, seconds: float) -> None:
+        if client.ready:  # before the client has started, its calls would block the event loop
             client.charge_call(user, seconds)
 
-    return let_call
+    return charge_call

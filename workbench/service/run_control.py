@@ -106,7 +106,7 @@ class RunController:
                 "image_change": swap,
             }
 
-        def hand_over(row: Sequence) -> None:
+        def apply_change(row: Sequence) -> None:
             settings = row.requested_settings()
             row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
@@ -120,7 +120,7 @@ class RunController:
             changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
                 models
             )
-        run.apply_to_sequence(hand_over)
+        run.apply_to_sequence(apply_change)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""

@@ -32,7 +32,7 @@ async def while_connected(
     """
     disconnected = threading.Event()
 
-    def watched() -> T:
+    def work_in_context() -> T:
         token = DISCONNECTED.set(disconnected)
         try:
             with convert_panics():
@@ -40,7 +40,7 @@ async def while_connected(
         finally:
             DISCONNECTED.reset(token)
 
-    task = asyncio.ensure_future(run_in_thread(watched))
+    task = asyncio.ensure_future(run_in_thread(work_in_context))
     # avoids a warning about an unread exception if the caller has disconnected
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:

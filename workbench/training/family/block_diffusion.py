@@ -54,12 +54,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     taps, table = check_capture_layers(setup), setup.lm_head_rows
 
-    def fresh() -> BlockNet:
+    def build_untrained() -> BlockNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         anchors, is_there = sample_anchors(batch.answer, generator)

@@ -66,14 +66,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     if setup.start_layer is not None:
         init_from_eagle(setup, net, setup.start_layer, size)
 
-    def theirs(state: Tensor) -> Tensor:
+    def target_head_logits(state: Tensor) -> Tensor:
         return F.linear(net.lm_head_input(state), setup.lm_head_rows)
 
     return train_unrolled(
         setup,
         net,
         lambda rows, _: load_fusion_batch(setup, rows, taps),
-        net.logits if net.has_lm_head else theirs,
+        net.logits if net.has_lm_head else target_head_logits,
         [LOSS_DECAY**step for step in range(options.ttt)],
         vocab_size=len(teacher.lm_head),
         **({} if net.has_lm_head else draft_vocabulary_config(setup.draft_vocabulary, teacher)),

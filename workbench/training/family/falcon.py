@@ -40,12 +40,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     table, progress = setup.lm_head_rows, 0.0
 
-    def fresh() -> FalconNet:
+    def build_untrained() -> FalconNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
     block_size = net.block
 
     def logits(state: Tensor) -> Tensor:

@@ -114,16 +114,16 @@ def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
     Both are the same function. Sizes are powers of 2, so that saving and loading changes no weight.
     """
 
-    def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def scale_inputs(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0] / scales.to(inputs[0].device), *inputs[1:])
 
-    def times(by: Tensor) -> Callable[..., None]:
+    def scale_weights(by: Tensor) -> Callable[..., None]:
         def change(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
             name = f"{prefix}weight"
             weights[name] = weights[name] * by.to(weights[name].device)
 
         return change
 
-    layer.register_forward_pre_hook(divided)
-    layer.register_state_dict_post_hook(times(1 / scales))
-    layer.register_load_state_dict_pre_hook(times(scales))
+    layer.register_forward_pre_hook(scale_inputs)
+    layer.register_state_dict_post_hook(scale_weights(1 / scales))
+    layer.register_load_state_dict_pre_hook(scale_weights(scales))

@@ -46,12 +46,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         )
     loss = WeightedLoss.parse(options.loss)
 
-    def fresh() -> ExitAdapter:
+    def build_untrained() -> ExitAdapter:
         net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
         init_weights(net, setup.teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def guesses(rows: list[int], decide: Tensor) -> Tensor:
         exits = pad_and_stack([setup.readings.hidden_states(f"tap-{options.exit_layer}", row) for row in rows])

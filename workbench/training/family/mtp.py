@@ -21,12 +21,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     table = setup.lm_head_rows
 
-    def fresh() -> FeatureNet:
+    def build_untrained() -> FeatureNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
     return train_unrolled(
         setup,
         net,

@@ -44,7 +44,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     table = setup.lm_head_rows
 
-    def fresh() -> PARDNet:
+    def build_untrained() -> PARDNet:
         if setup.start_layer is not None:
             net = PARDNet(**setup.start_layer.sizes)
             net.load_state_dict(net.state_dict() | setup.start_layer.state_dict())
@@ -53,7 +53,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         follows = [answer_continues(shift_left(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]

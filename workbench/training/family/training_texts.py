@@ -176,7 +176,7 @@ def make_next_batch(
     batch_rows = batches(readings, rows, size - n_own, seed) if size > n_own else None
     own_groups: dict[int, list[list[Dialogue]]] = {}
 
-    def lesson(step: int) -> tuple[list[Dialogue], int]:
+    def next_batch(step: int) -> tuple[list[Dialogue], int]:
         dialogues = [] if batch_rows is None else [readings.dialogue(row) for row in batch_rows(step)]
         if not n_own or own is None:
             return dialogues, 0
@@ -189,4 +189,4 @@ def make_next_batch(
             own_groups[epoch] = [texts[g * n_own : (g + 1) * n_own] for g in order]
         return dialogues + own_groups[epoch][position % len(own_groups[epoch])], n_own
 
-    return lesson
+    return next_batch

@@ -238,21 +238,21 @@ def train_net(
     held_out = [batch_of(part, embed) for part in held]
     report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
 
-    def chance(*shape: int) -> Tensor:
+    def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=rng).to(device)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share
-        has_images = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
+        has_images = bool(uniform(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
         batch = batch_of(batches(has_images, step), embed)
         features = batch.inputs.features
-        features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
+        features = features + (2 * uniform(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
             if options.own and not batch.inputs.spans:
-                features = replace_with_predictions(net, batch, features, chance(*features.shape[:2]) < options.own)
-            image_mode = net.sample_options(len(batch.ids), chance, step) if batch.inputs.spans else None
+                features = replace_with_predictions(net, batch, features, uniform(*features.shape[:2]) < options.own)
+            image_mode = net.sample_options(len(batch.ids), uniform, step) if batch.inputs.spans else None
             predictions = predict_answers(net, batch, image_mode, features)
-            sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
+            sample = uniform(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
             with torch.no_grad():
                 target_logits = head(truth)

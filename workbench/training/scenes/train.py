@@ -253,10 +253,10 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         if pointer:
             figures["pointing"] = float(pointing_loss.detach())
         if options.reading_rows:
-            figures |= read_on(step)
+            figures |= auxiliary_step(step)
         return packed.ids.numel(), figures
 
-    def read_on(step: int) -> dict[str, float]:
+    def auxiliary_step(step: int) -> dict[str, float]:
         scene_list, pixels, item_maps = shards.batch(step, options.reading_rows, options.shards)
         images = jitter_images(normalise_pixels(pixels), (options.seed, step, 3))
         labels = patch_labels(scene_list, item_maps)
