@@ -15,7 +15,7 @@ def read_trace(path: Path) -> Trace:
     Raises:
         WorkbenchError: the file cannot be read, or has no trace.
     """
-    from workbench.trace import export  # brings Polars
+    from workbench.trace import export  # imports Polars
 
     try:
         return export.read(read_regular(path))

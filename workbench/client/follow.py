@@ -1,4 +1,4 @@
-"""Stream the new rounds of a run to a viewer, at a display's rate, until the run ends."""
+"""Stream the new rounds of a run to a viewer, at the display rate, until the run ends."""
 
 from __future__ import annotations
 

@@ -311,7 +311,7 @@ def lane(client: Client, value: Any) -> dict[str, Any]:
     Raises:
         WorkbenchError: the lane is invalid.
     """
-    from workbench.bench.lanes import Lane  # brings PyTorch
+    from workbench.bench.lanes import Lane  # imports PyTorch
 
     parsed = Lane.of(wire.check_text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
     wire.check_params(parsed.params)

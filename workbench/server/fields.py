@@ -192,7 +192,7 @@ class Fields(BaseModel):
         Raises:
             ParameterError: a field requires another one.
         """
-        from workbench.engine.request_options import RequestOptions  # brings PyTorch
+        from workbench.engine.request_options import RequestOptions  # imports PyTorch
 
         n_top, n_prompt = self.tops()
         return RequestOptions(

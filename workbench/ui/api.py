@@ -247,7 +247,7 @@ class Endpoints(EndpointBase):
     @streaming_endpoint(ComparisonRequest, text=True)
     async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Run `compare` for programs: each message is a JSON text with the runs that ended since the last message."""
-        from workbench.bench.steps import StepEncoder  # brings PyTorch
+        from workbench.bench.steps import StepEncoder  # imports PyTorch
 
         async with contextlib.aclosing(
             self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)

@@ -229,7 +229,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock while no run is trained.
+        """Hold the lab's lock for the block, unless a run is being trained.
 
         Raises:
             CapacityError: a run is being trained.

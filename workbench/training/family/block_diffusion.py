@@ -1,6 +1,6 @@
 """Training of block diffusion drafters: on the target's distributions, in blocks that begin at positions of answers.
 
-Each time an answer is read, new positions are sampled in it. After each of them follows a block of masked tokens. In
+Each time an answer is used, new positions are sampled in it. After each of them follows a block of masked tokens. In
 some blocks a part of the tokens stays visible, as in drafting in several steps.
 """
 
