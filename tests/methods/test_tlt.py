@@ -426,7 +426,7 @@ def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Pat
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while not other.is_open:
         engine.step()
-    with pytest.raises(ModelError, match="is of another head"):
+    with pytest.raises(ModelError, match="belongs to another head"):
         state_actions.load(other, saved)
 
 
