@@ -1,4 +1,4 @@
-"""Checkpoints of other people's heads: every layout is read, what is wrong is named, what would fit is said."""
+"""Third-party head checkpoints: every layout is read, and errors and mismatches with the target are explained."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) ->
     assert found.facts["hidden_size"] == inner.get("hidden_size", 4096)
     assert found.facts["vocab_size"] == inner.get("vocab_size", 32000)
     left = set(shapes) - set(found.tensor_names.values())
-    assert left <= {*found.unread, "d2t", "t2d"}, "nothing of it is overlooked"
+    assert left <= {*found.unread, "d2t", "t2d"}, "no tensor is ignored"
     assert found.draft_tokens is None or (len(found.draft_tokens) == 32000 and found.draft_tokens[1] == 3)
 
 
-def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
+def test_configuration_facts_of_heads(tmp_path: Path) -> None:
     def facts(name: str) -> Any:
         return read_checkpoint(write(tmp_path / name, *PUBLISHED[name][2:], full=True)).facts
 
@@ -55,7 +55,7 @@ def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
-def test_what_fits_and_what_would(tmp_path: Path) -> None:
+def test_check_against_the_target_and_its_explanation(tmp_path: Path) -> None:
     eagle = read_checkpoint(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
     assert mismatch_reason(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
     said = mismatch_reason(eagle, TEXT)
@@ -164,13 +164,13 @@ def _damaged(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     (config, shapes), spoil, message = BAD[name]
     with pytest.raises(ModelError, match=f"(?s){message}"):
         read_checkpoint(spoil(tmp_path / "heads", dict(config), dict(shapes)))
 
 
-def test_a_file_alone_is_read_and_a_pickle_alone_refused(tmp_path: Path) -> None:
+def test_single_file_is_read_and_a_pickle_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a", *EAGLE) / "model.safetensors"
     assert read_checkpoint(file).architecture == "eagle"
     with pytest.raises(ModelError, match=r"(?s)is a pickle.*medusa_lm_head\.safetensors"):

@@ -1,4 +1,4 @@
-"""Draft models whose embedding and LM head are their target's, each through a matrix."""
+"""Draft models that use their target's embedding and LM head, each through a projection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """The bundled target's rows, as if it were a published one."""
+    """Use the bundled target's rows as those of a published one."""
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
     return tensors_of(bundled()["text-target"])["model.embed_tokens.weight"].float()
 
@@ -54,7 +54,7 @@ def drafter_in_training(target_embedding: torch.Tensor) -> DrafterInTraining:
 
 @pytest.fixture
 def folder(tmp_path: Path, drafter_in_training: DrafterInTraining) -> Path:
-    """The learner as it is kept."""
+    """The drafter in training, saved to disk."""
     told = {
         "target": "text-target",
         VOCABULARY: vocabulary_hash_of(bundled()["text-target"]),
@@ -76,7 +76,7 @@ def test_loaded_model_has_the_logits_of_training(folder: Path, drafter_in_traini
         said = model(input_ids=ids, use_cache=False).logits
         wanted = drafter_in_training.states(ids) @ drafter_in_training.lm_head_rows(torch.arange(said.shape[-1])).T
     torch.testing.assert_close(said, wanted, atol=2e-4, rtol=2e-4)
-    assert said.std() > 0.1, "and that is something"
+    assert said.std() > 0.1, "the logits are not zero"
 
 
 def test_full_embedding_converts_back_to_a_projection(
@@ -94,7 +94,7 @@ def test_full_embedding_converts_back_to_a_projection(
         factor_rows(own, target_embedding, target_embedding)
 
 
-def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
+def test_drafter_that_does_not_fit_its_target_is_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     file = folder / "model.safetensors"
     save_file(weights | {ENTER: weights[ENTER][:, :-4].contiguous()}, file)
@@ -116,7 +116,7 @@ def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
         load_model(str(folder), CPU, torch.float32)
 
 
-def test_its_need_of_memory_counts_the_rows(folder: Path) -> None:
+def test_memory_estimate_includes_the_targets_rows(folder: Path) -> None:
     model = load_model(str(folder), CPU, torch.float64)
     need = Need.of(str(folder), torch.float64, CPU)
     assert need.weights >= sum(p.numel() for p in model.parameters()) * 8
@@ -156,8 +156,8 @@ def test_reduced_vocabulary_drafter_is_compiled_and_masks_other_tokens() -> None
     torch.testing.assert_close(said[:, ~rest].float(), wanted[:, ~rest].float(), atol=0.05, rtol=0.05)
 
 
-def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a stranger's file could name what is read on this machine."""
+def test_model_without_a_published_target_uses_no_other_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a third-party file could name a model to be read on this machine."""
     assert shares_embeddings(LlamaConfig.from_pretrained(folder))
     monkeypatch.delitem(MODEL_INDEX, "text-target")
     with pytest.raises(ModelError, match="does not name the target"):
