@@ -129,8 +129,8 @@ class SometimesWrong(Drafter):
 
     kind: str = param("a", choices=("a", "b", "c", "d", "lies"), doc="which of five")
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
-        last, size = row.committed[-1:], row.models.target.vocab_size
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
+        last, size = sequence.committed[-1:], sequence.models.target.vocab_size
         if self.kind != "lies":
             return DraftTree.chain(last, source="toy")
         q = torch.full((1, size), 1 / size, dtype=torch.float64)
@@ -158,7 +158,7 @@ def test_one_wrong_choice_is_detected_among_four_exact_ones(models: Models) -> N
 class Refuses(Drafter):
     """Never runs."""
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         raise MethodUnavailableError("No.", "Never.")
 
 
@@ -166,7 +166,7 @@ class Refuses(Drafter):
 class Silent(Drafter):
     """Runs, but never proposes a token."""
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty()
 
 

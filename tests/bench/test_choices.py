@@ -100,7 +100,7 @@ class Silent(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty("silent")
 
 

@@ -108,7 +108,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 @dataclass(frozen=True)
 class Refuses(Drafter):
-    def init_state(self, row, models):
+    def init_state(self, sequence, models):
         raise MethodUnavailableError("No.", "Never.")
 
 register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, summary="", source=Source("", "", 2026, ""),

@@ -35,14 +35,14 @@ def asks_for_a_text_target(name: str) -> bool:
 
 
 LONG = ("08_temperature", "10_measuring", "11_your_drafter")
-"""What they do takes long whatever the target is: `soak.py --target` runs them, and 09, which wants one that sees."""
+"""Lessons that take long for any target: `soak.py --target` runs them, and 09, which needs image input."""
 TEXT = [name for name in notebook_pairs.names() if asks_for_a_text_target(name) and name not in LONG]
 
 
 @pytest.fixture(scope="module")
 def local_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a random Llama that is not bundled, with the bundled vocabulary."""
-    return model_helpers.save_random_llama(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
+    return model_helpers.save_random_llama(tmp_path_factory.mktemp("models") / "user-model", LAYERS)
 
 
 def run_cells(name: str, target: Path) -> None:

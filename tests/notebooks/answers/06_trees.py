@@ -27,7 +27,7 @@ def try_without_loop(right, wrong):
 
     right(sees_by_squaring)
     right(inverse)
-    wrong(sees)  # uses the loop that the exercise forbids
+    wrong(mask_of_tree)  # uses the loop that the exercise forbids
     wrong(comprehension)
     wrong(sees_once)
     wrong(lambda parents: torch.ones(len(parents), len(parents)).tril())
