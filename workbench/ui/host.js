@@ -1,10 +1,10 @@
-// Runs once when Gradio mounts a view: loads its modules and lets its own one draw. `element`, `props`, `server`,
+// Runs once when Gradio mounts a view: loads its modules, then mounts the view. `element`, `props`, `server`,
 // `trigger` and `watch` are Gradio's; the event "decode" is wired in hosting.py.
 (async () => {
   const root = element.querySelector(".wb") ?? element,
     { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
-  // as in tabs.js
+  // same as in tabs.js
   const tabOfAddress = () => {
     if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair";
     const name = new URLSearchParams(location.search).get("tab");
@@ -19,7 +19,7 @@
   if (!document.getElementById("wb-palette")) {
     const style = Object.assign(document.createElement("style"), { id: "wb-palette" });
     style.textContent = [
-      // the fonts come with Gradio: nothing is fetched from elsewhere
+      // these fonts are part of Gradio, so nothing is fetched from another host
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400),
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
       face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400),
@@ -41,14 +41,14 @@
     );
   for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`)))
     document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
-  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // a view comes after all it imports
+  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // the entry module is the last one
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
   const listeners = (window.workbenchEars ??= []),
     tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
-  // Whole paths: the page has a base, on which a query alone would be looked up.
+  // Absolute paths: a query alone would be resolved against the page's base URL.
   const addressOf = (query) =>
     tab
       ? address.write(address.home(location.pathname), address.brief(full(query)))

@@ -19,7 +19,7 @@ const comparison = (...lanes) => ({
   lanes,
 });
 
-test("a race is there as soon as plain decoding and another lane have a run, and stays when the next prompt is measured", () => {
+test("a race is possible as soon as plain decoding and another lane have a run, and stays while the next prompt is measured", () => {
   const first = merge(null, comparison(lane("Plain", { race: { 0: "p" } }), lane("Draft")));
   assert.ok(!canRace(first, 0));
   const second = merge(first, comparison(lane("Plain", { race: { 0: "p" } }), lane("Draft", { race: { 0: "d" } })));
@@ -35,13 +35,13 @@ test("a race is there as soon as plain decoding and another lane have a run, and
   assert.ok(canRace(third, 0) && !canRace(third, 1));
   assert.ok(
     !canRace(comparison(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0),
-    "two drafters without plain decoding have nothing to race against",
+    "two drafters without plain decoding make no race",
   );
   const last = comparison(lane("Plain", { race: ["P", "Q"] }), lane("Draft", { race: ["D", null] }));
-  assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step holds all");
+  assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step has all races");
 });
 
-test("the lane that runs shows its tokens, the others how many runs they have", () => {
+test("the running lane shows its tokens, the others their number of runs", () => {
   const step = { lane: "Draft", tokens: 16, limit: 64, waiting: "" };
   const found = rows(
     step,
@@ -73,12 +73,12 @@ test("the lane that runs shows its tokens, the others how many runs they have", 
   );
 });
 
-test("a lane that was left out holds no announcement back", () => {
+test("a lane with an error does not delay announcements", () => {
   assert.equal(level(comparison(lane("Plain", { figures: { n: 2 } }), lane("Bad", { error: "no" }))), 2);
   assert.equal(level(null), 0);
 });
 
-test("what is still being measured was not stopped", () => {
+test("a measurement in progress is not shown as stopped", () => {
   const half = {
     ...comparison(),
     complete: false,
@@ -89,7 +89,7 @@ test("what is still being measured was not stopped", () => {
   assert.match(foot(half, false), /Stopped before the end/);
 });
 
-test("an example is called one, with its machine and date, and whether it is what the panel asks for", () => {
+test("the banner of an example names machine and date, and whether the panel has the same settings", () => {
   assert.match(banner(comparison(), true), /^RECORDED example, measured on X, 2 cores, float32; 2026-11-22\. Press Measure/);
   assert.match(banner(comparison(), false), /differ from the panel/);
 });

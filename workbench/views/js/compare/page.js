@@ -130,7 +130,7 @@ function press(page, button, lane) {
   const { host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
   else if (button === "stop" && page.silent)
-    jobs.giveUp(page, "measurement", "Check that it is still running, then measure again.");
+    jobs.stopWaiting(page, "measurement", "Check that it is still running, then measure again.");
   else if (button === "stop" && measuring(page) && page.job) jobs.ask(page, "stop", { job: page.job });
   else if (button === "race" || button === "play") comparerace.toggle(page, button === "race");
   else if (button === "pin") {

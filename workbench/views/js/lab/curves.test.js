@@ -14,12 +14,12 @@ const RUN = {
   "on-policy tested/position 1": [[2, 90], [4, 80]],
 };
 
-test("positions are in order of their numbers, and only those of the group", () => {
+test("positions are sorted, and only those of the group are listed", () => {
   assert.deepEqual(curves.positions(RUN), [1, 3, 10]);
   assert.deepEqual(curves.byPosition(RUN).map((s) => s.end), ["1", "3", "10"]);
 });
 
-test("teacher-forced stands beside on policy at the first and the last position that both have", () => {
+test("teacher-forced and on-policy curves are paired at the first and last common position", () => {
   assert.deepEqual(
     curves.forcedAndOnPolicy(RUN).map((s) => [s.name, Boolean(s.dashed), s.style]),
     [
@@ -32,13 +32,13 @@ test("teacher-forced stands beside on policy at the first and the last position 
   assert.deepEqual(curves.forcedAndOnPolicy({}), []);
 });
 
-test("what few rounds said of a position is not drawn", () => {
+test("a position with few rounds is not drawn", () => {
   const few = { ...RUN, "on-policy tested/position 1": [[2, 4], [4, 5]], "on-policy tested/position 3": [[4, 2]] };
   assert.deepEqual(curves.byPosition(few).map((s) => [s.end, s.points]), [["1", [[4, 0.61]]], ["10", [[4, 0.1]]]]);
   assert.deepEqual(curves.forcedAndOnPolicy(few).map((s) => s.end), ["1 forced", "1 on policy"]);
 });
 
-test("the sentence on why they part has the run's own figures, and waits for both", () => {
+test("the explanation of the difference has the run's figures, and is empty until both are measured", () => {
   const explanation = curves.explainDifference(RUN);
   assert.match(explanation, /80 % of all positions; on policy, 61 % of its drafts are accepted at position 1 \(80 rounds\)/);
   assert.match(explanation, /They differ because.*With so few rounds/);
@@ -50,7 +50,7 @@ test("the sentence on why they part has the run's own figures, and waits for bot
   assert.doesNotMatch(at(0.7, 400), /They differ|With so few rounds/);
 });
 
-test("runs are told apart in one chart, those without τ left out", () => {
+test("runs in one chart have distinct names; runs without τ are left out", () => {
   const runs = [
     { id: "20261124-180000-0a1b2c3d", head: "eagle-3", target: "text-target" },
     { id: "20261124-170000-0a1b4e5f", head: "eagle-3", target: "text-target" },
@@ -61,7 +61,7 @@ test("runs are told apart in one chart, those without τ left out", () => {
   assert.deepEqual(curves.seriesOfRuns(runs, { [runs[2].id]: RUN }, curves.SPEEDUP)[0].points, [[2, 0.8], [4, 1.3]]);
 });
 
-test("a table has a row a step, and a dash where a curve has no value", () => {
+test("a table has one row per step, and a dash for a missing value", () => {
   assert.deepEqual(curves.table(curves.byPosition(RUN), 1), {
     head: ["step", "position 1", "position 3", "position 10"],
     rows: [[2, "0.3", "–", "–"], [4, "0.6", "0.2", "0.1"]],

@@ -44,10 +44,10 @@ export async function mount(el, { host }) {
       options: {},
     };
   }
-  await look(page);
+  await poll(page);
   el.dataset.ready = "true";
   const again = async () => {
-    if (host.isOpen?.() !== false && !document.hidden) await look(page);
+    if (host.isOpen?.() !== false && !document.hidden) await poll(page);
     page.timer = setTimeout(again, busy(page) ? BUSY_MS : IDLE_MS);
   };
   page.timer = setTimeout(again, BUSY_MS);
@@ -57,7 +57,7 @@ export async function mount(el, { host }) {
 const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? null;
 
 /** Poll the runs. */
-async function look(page) {
+async function poll(page) {
   if (!page.offer || page.offer.barred) return page.draw();
   const asked = { opened: page.openId, compared: [...page.chosen] };
   const found = await page.host.call("runs", asked).catch(() => null);
@@ -77,7 +77,7 @@ async function look(page) {
 function open(page, id) {
   page.openId = id;
   page.host.address.write(`run=${id}`);
-  return look(page);
+  return poll(page);
 }
 
 function wire(page) {
@@ -97,7 +97,7 @@ function wire(page) {
   on("wb:compare", ({ id, on: chosen }) => {
     if (chosen) page.chosen.add(id);
     else page.chosen.delete(id);
-    look(page);
+    poll(page);
   });
   parts.theme.addEventListener("click", () => host.theme());
 }
@@ -133,11 +133,11 @@ async function press(page, button) {
       page.message = `${words.promotionNote(found, method)} On the command line: --head ${found.folder}`;
       page.parts.live.textContent = page.message;
     }
-    await look(page);
+    await poll(page);
   } else {
     const done = await jobs.ask(page, { stop: "stop_training", resume: "resume", forget: "forget" }[button], { id: opened.id });
     if (done && button === "forget") Object.assign(page, { openId: null, opened: null });
-    await look(page);
+    await poll(page);
   }
   page.draw();
 }

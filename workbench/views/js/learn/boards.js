@@ -22,19 +22,19 @@ const SIGNS = {
 };
 const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 
-/** A goodness-of-fit test in words. Pure. */
+/** Format a goodness-of-fit test. Pure. */
 export function testWords(test) {
   const apart = test.verdict === "measured" ? `, total variation ${test.total_variation.toFixed(3)}` : "";
   return `${test.name}: χ² ${test.statistic.toFixed(1)} (${test.freedom} degrees of freedom), p = ${test.p_value.toPrecision(2)}${test.tests > 1 ? `, the lowest of ${test.tests} settings` : ""}, ${test.runs} runs${apart}`;
 }
 
-/** The paper's figure. Pure. */
+/** Format the paper's figure. Pure. */
 export function paperFigure({ low, high, neutral }) {
   if (low === null || high === null) return `more than ${neutral}; the paper gives no figure`;
   return low === high ? `${low}` : `${low}–${high}`;
 }
 
-/** The measured figure with its interval. Pure. */
+/** Format the measured figure with its interval. Pure. */
 export function hereFigure(measured) {
   if (!measured) return "–";
   const interval = ({ value, low, high }, more = "") => `${three(value)} (${three(low)}–${three(high)}${more})`;
@@ -42,7 +42,7 @@ export function hereFigure(measured) {
   return interval(measured, `, n = ${measured.n}`) + answers;
 }
 
-/** How many rows of each kind there are, in words. Pure. */
+/** Return the number of rows of each kind as text. Pure. */
 export function tally(rows, key) {
   const counts = new Map();
   for (const row of rows) counts.set(row[key], (counts.get(row[key]) ?? 0) + 1);
@@ -61,7 +61,7 @@ export const VERDICTS = [
   "not measurable here",
 ];
 
-/** For each target of the claims board how many rows have each verdict: [target, counts]. Pure. */
+/** Count the rows per verdict for each target of the claims board: [target, counts]. Pure. */
 export function countsOf(rows) {
   const targets = rows.length ? columns(rows[0]).map((column, i) => [i ? column.target : "bundled models", i]) : [];
   return targets.map(([target, i]) => [
@@ -70,7 +70,7 @@ export function countsOf(rows) {
   ]);
 }
 
-/** Places of the boards, for the list of contents. */
+/** Ids and titles of the boards, for the table of contents. */
 export const PLACES = [
   ["combinations", "Combinations"],
   ["exactness", "Exactness"],
@@ -86,7 +86,7 @@ export async function add(page, body) {
   for (const row of found.exactness) addStanding(body, row, h);
 }
 
-/** The standing of a method beside its promise on its card. */
+/** Show a method's standing on the exactness board next to the promise on its card. */
 function addStanding(body, row, h) {
   const promise = [...body.querySelectorAll(".wb-method")]
     .find((x) => x.dataset.method === row.method)
@@ -160,7 +160,7 @@ function exactness(rows) {
   );
 }
 
-/** The columns of a claim: on the bundled models, then elsewhere. Pure. */
+/** Return the columns of a claim: the bundled models first, then other targets. Pure. */
 export function columns(row) {
   return [row, ...row.elsewhere];
 }
@@ -171,7 +171,7 @@ export function columnLines(row, column) {
   return [lacks, column.why && `Why: ${column.why}`].filter(Boolean);
 }
 
-/** How the figure of one column was measured, line by line. Pure. */
+/** Return the lines that say how the figure of a column was measured. Pure. */
 export function measuredLines(row, column) {
   const measured = column.date
     ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}`

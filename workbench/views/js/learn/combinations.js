@@ -6,8 +6,8 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 
-const HOW = ["policy", "grower"];
-/** Signs of a cell, with their words; the legend has them in this order. */
+const CHOICES = ["policy", "grower"];
+/** Signs of a cell and their meanings, in the order of the legend. */
 const SIGNS = [
   ["✓", "exact, confirmed on the exactness board"],
   ["✓?", "exact, partly confirmed"],
@@ -29,7 +29,7 @@ const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
  *  @typedef {{drafter: string, methods: string[], cells: Cell[]}} Row
  *  @typedef {{policy?: string, grower?: string}} Wanted  a choice of each; empty: any */
 
-/** The choices of an offer in words, one line each; behind each policy what was seen of it. Pure.
+/** Return the choices of an offer, one line each, with the evidence for each policy. Pure.
  *  @param {{verifier: string, ways: Record<string, string[]>, policies?: Record<string, string>, reason: string}} offer
  *  @returns {string[]} */
 export function lines(offer) {
@@ -41,22 +41,22 @@ export function lines(offer) {
   return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...options, offer.reason].filter(Boolean);
 }
 
-/** What is said of a cell that no method offers. Pure.
+/** Describe a cell that no method offers. Pure.
  *  @param {{reason: string, approximate?: boolean}} cell  why it would be unsound; empty: sound */
 export function missing({ reason, approximate = false }) {
   if (!reason) return "Not offered by any method; it would be exact.";
   return approximate ? `– Not offered. ${reason}` : `✕ ${reason}`;
 }
 
-/** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
+/** Return the offers that allow the wanted choices. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
 export function offersWith(offers, wanted) {
   const has = (/** @type {Offer} */ { ways, only }, name) =>
     !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
-  return offers.filter((offer) => HOW.every((name) => has(offer, name)));
+  return offers.filter((offer) => CHOICES.every((name) => has(offer, name)));
 }
 
-/** The signs of a cell: what is exact first, with the evidence for all its policies, then whether some of it is
- *  approximate; empty where what is wanted is not offered. Pure.
+/** Return the signs of a cell: exactness with the evidence for all its policies, then whether some offers are
+ *  approximate. Empty if no offer allows the wanted choices. Pure.
  *  @param {Cell} cell  @param {Wanted} [wanted]  @returns {string[]} */
 export function signs({ offers, reason, approximate = false }, wanted = {}) {
   if (!offers.length) return [!reason ? "·" : approximate ? "–" : "✕"];
@@ -74,18 +74,18 @@ export function signs({ offers, reason, approximate = false }, wanted = {}) {
   ];
 }
 
-/** Signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
+/** Describe signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
 export function signsText(found, wanted) {
-  const choicesText = HOW.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
+  const choicesText = CHOICES.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
   return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${choicesText}`;
 }
 
-/** Who drafts, in words. Pure. @param {Row} row */
+/** Name the methods of a drafter. Pure. @param {Row} row */
 export const drafterText = ({ methods, drafter }) => methods.join(", ") || drafter;
 
-/** The matrix with its choices and what the chosen cell says.
+/** Build the matrix, its choices, and the details of the selected cell.
  *  @param {{verifiers: string[], rows: Row[]}} found
- *  @param {(word: string) => Element} standing  draws what the exactness board says */
+ *  @param {(word: string) => Element} standing  draws a standing of the exactness board */
 export function build({ verifiers, rows }, standing) {
   const state = { row: 0, column: 0, drafter: "", verifier: "", policy: "", grower: "" };
   state.row = Math.max(0, rows.findIndex((row) => row.cells.filter((cell) => cell.offers.length).length > 1));

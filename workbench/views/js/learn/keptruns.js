@@ -54,7 +54,7 @@ export async function mount(main, { host, card }) {
   if (location.hash === "#kept") section.scrollIntoView();
 }
 
-/** How many were found, in words. Pure. */
+/** Return the number of runs found as text. Pure. */
 export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
   return search.trim()
@@ -62,7 +62,7 @@ export function words(total, search) {
     : "No kept runs yet. Keep one with export ▾ → Keep, or with workbench generate --keep.";
 }
 
-/** One run may be pinned; the others then have a link that shows them beside it. */
+/** Allow one pinned run; the other runs then have a link that compares them with it. */
 function pinning(list, host) {
   let pinned = host.remember?.getItem(PIN_KEY) ?? null;
   const draw = () => {
@@ -81,8 +81,8 @@ function pinning(list, host) {
     else host.remember?.removeItem(PIN_KEY);
     draw();
   };
-  const forget = (id) => pinned === id && toggle(id);
-  return { draw, toggle, forget };
+  const deleteRun = (id) => pinned === id && toggle(id);
+  return { draw, toggle, forget: deleteRun };
 }
 
 function keptRun(run, ask, card, again, host, pins) {

@@ -33,8 +33,8 @@ export function range(spec) {
   return `${spec.ge ?? "−∞"} … ${spec.le ?? "∞"}`;
 }
 
-/** A method's row of the matrix, put together by target: with which draft models it runs, and why not with the others.
- *  One reason stands for all where each of the others says it, too. Pure.
+/** Group a method's row of the matrix by target: the draft models with which it runs, and why it does not run with the
+ *  others. If all reasons of a target contain the same shorter one, only that one is listed. Pure.
  *  @param {{target: string, drafter: string|null}[]} columns  @param {string[]} reasons  empty: it runs
  *  @returns {{target: string, on: string[], off: {reason: string, with: string[]}[], all: boolean}[]} */
 export function byTarget(columns, reasons) {
@@ -56,7 +56,7 @@ export function byTarget(columns, reasons) {
   });
 }
 
-/** The state of the page that runs a method at once; methods for images open in the Vision view. Pure.
+/** Return the page state that runs a method immediately; methods for images open in the Vision view. Pure.
  *  @param {{name: string, needs: string[]}} method
  *  @param {{target: string, drafter: string|null}[]} columns  pairs of models, the app's own first; [] if not known yet
  *  @param {string[]} reasons  of the method, one per pair; empty: it runs there */
@@ -99,9 +99,9 @@ export async function mount(el, { host }) {
     const boards = methodcardsboards.add(page, body), mine = recommend.add(page, body, list);
     const again = () => (main.isConnected ? find.reveal(body) : removeEventListener("hashchange", again));
     addEventListener("hashchange", again);
-    // a place that the address names already changes nothing there
+    // a click on a link to the current hash fires no `hashchange`
     list.addEventListener("click", () => setTimeout(() => find.reveal(body)));
-    const there = find.reveal(body); // a card need not wait for the boards, which take seconds
+    const there = find.reveal(body); // show a card before the boards have loaded, which takes seconds
     el.dataset.ready = "true";
     await Promise.all([fill(page), boards, mine]);
     if (!there) find.reveal(body);

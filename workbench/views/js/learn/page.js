@@ -80,7 +80,7 @@ function build(page) {
   );
   page.reset = h(
     "button",
-    { type: "button", className: "wb-link wb-forget", onclick: () => forget(page) },
+    { type: "button", className: "wb-link wb-forget", onclick: () => resetTour(page) },
     "Start over",
   );
   const nav = h("nav", { className: "wb-tour" }, page.list, page.reset);
@@ -247,7 +247,7 @@ function marks(page) {
   page.reset.hidden = page.done.size === 0;
 }
 
-function forget(page) {
+function resetTour(page) {
   page.done.clear();
   page.answers = {};
   page.host.remember?.removeItem(DONE);

@@ -24,7 +24,7 @@ const ODD = {
   leaves: "all",
 };
 
-/** One node with p = .2, q = .5 below the root, judged by `rule`. */
+/** One node with p = .2, q = .5 below the root, tested by `rule`. */
 function round(rule, more = {}) {
   const nodes = {
     tokens: [1],
@@ -53,17 +53,17 @@ function round(rule, more = {}) {
 }
 const factsOf = (r, rules) => Object.fromEntries(acceptanceRule.statement(r, 0, rules, formula, (text) => text));
 
-test("the card states the rule that the trace names, and no other", () => {
+test("the card shows only the rule that the trace names", () => {
   assert.equal(factsOf(round("ratio"), { ratio: RATIO })["acceptance probability"], "min(1, p / q) = min(1, 0.2 / 0.5) = 0.4");
   const odd = factsOf(round("odd", { inputs: { weight: [2] } }), { odd: ODD });
   assert.deepEqual(
     [odd.rule, odd["acceptance probability"]],
     ["Odd", "w · p = 2 · 0.2 = 0.4"],
-    "a verifier of one's own is explained from its trace alone",
+    "a custom verifier is explained from its trace alone",
   );
 });
 
-test("an older trace gets no equation although p/q would fit, and is said not to name its rule", () => {
+test("an older trace gets no equation although p/q would fit; the card says that it does not name its rule", () => {
   for (const r of [
     round(null),
     { ...round(null), nodes: { ...round(null).nodes, rule: undefined, inputs: undefined } },
@@ -75,7 +75,7 @@ test("an older trace gets no equation although p/q would fit, and is said not to
   assert.match(factsOf(round("constructor"), {})["acceptance probability"], /constructor/);
 });
 
-test("a trace whose rule does not give what it records gets no equation", () => {
+test("a rule that contradicts the recorded value gets no equation", () => {
   const facts = factsOf(round("ratio", { accept: [0.7] }), { ratio: RATIO });
   assert.equal(facts["acceptance probability"], "0.7, as recorded; min(1, p / q) gives another value");
   assert.deepEqual(
@@ -94,7 +94,7 @@ test("unmoved sliders reproduce the recorded test; the unrecorded mass is stated
   assert.equal(
     seen.expected.toFixed(4),
     ((1 - 0.5 ** 5) / 0.5).toFixed(4),
-    "K drafts are drawn from q: Σ min(p, q) = .2 + .3 are kept, not this token's .4",
+    "K drafts are drawn from q: rate Σ min(p, q) = .2 + .3, not this token's .4",
   );
   assert.equal(
     outlook(seen, 4, formula),
@@ -111,7 +111,7 @@ test("unmoved sliders reproduce the recorded test; the unrecorded mass is stated
   assert.equal(retest.testAgain(r, 0, { ratio: RATIO }, { ...start, u: 0.41 }).accepted, false);
 });
 
-test("nothing jumps at the recorded temperature, and at 0 the rule is greedy equality", () => {
+test("the result is continuous at the recorded temperature; at 0 the rule is greedy equality", () => {
   const r = round("ratio"),
     start = retest.recorded(r, 0, RATIO),
     at = (temperature) => retest.testAgain(r, 0, { ratio: RATIO }, { ...start, temperature });
@@ -120,7 +120,7 @@ test("nothing jumps at the recorded temperature, and at 0 the rule is greedy equ
   assert.deepEqual([at(0).rule.formula, at(0).accept], ["x = x*", 0]);
 });
 
-test("two tokens that read the same are told apart by their ids", () => {
+test("two tokens with the same text are shown by their ids", () => {
   const greedy = {
     name: "greedy",
     title: "Greedy",
@@ -136,7 +136,7 @@ test("two tokens that read the same are told apart by their ids", () => {
   assert.equal(factsOf(r, { greedy })["accepted if"], "x = x*: id 1 = id 2 does not hold");
 });
 
-test("a rule's own parameters are sliders; an input that cannot be moved stays as recorded", () => {
+test("a rule's parameters are sliders; other inputs stay as recorded", () => {
   const typical = { ...ODD, formula: "p > θ", places: { p: "p", θ: "threshold", ε: "epsilon" }, because: { θ: "ε" } };
   const r = round("odd", { inputs: { threshold: [0.3], weight: [2] }, accept: [0] });
   r.params.epsilon = 0.3;
@@ -153,7 +153,7 @@ test("a rule's own parameters are sliders; an input that cannot be moved stays a
   assert.equal(fixed.values.w, 2);
 });
 
-test("what a rule read beside its formula is said as it was recorded, and nothing else is", () => {
+test("inputs outside the formula are shown as recorded, and nothing else", () => {
   const rule = { ...ODD, formula: "w", places: { w: "weight", "p′": "reflected" } };
   const facts = (inputs) => acceptanceRule.statement(round("odd", { inputs }), 0, { odd: rule }, formula, (t) => t);
   assert.deepEqual(facts({ weight: [0.4], reflected: [0.25] }).find(([term]) => term === "p′"), ["p′", "0.25"]);

@@ -81,7 +81,7 @@ export function of(page, { rounds, to, presses, views } = live(page)) {
       player.stop(page);
       page.selection = selection.newSelection();
       page.brush = null;
-      ribbon.catchUp(parts.ribbon);
+      ribbon.scrollToEnd(parts.ribbon);
       page.draw();
     },
     mode: () => {
@@ -139,7 +139,7 @@ export function choose(page, what, value) {
     Object.assign(choice, picked.choice);
     page.note = picked.note;
   } else choice[what] = value;
-  if (what === "pace") pace.remember(value);
+  if (what === "pace") pace.storePace(value);
   if (what === "target") Object.assign(choice, { fixed: true, lent: false });
   if (what === "prompt") {
     choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;

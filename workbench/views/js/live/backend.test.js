@@ -13,7 +13,7 @@ const listed = (more) => ({
   chosen: { target: "t", drafter: "d", method: "plain", max_new_tokens: 9 },
 });
 
-/** A page on which a question was written before the list of targets that `answers` give in turn. */
+/** A page with a typed question; `answers` are the catalogues that it fetches, in order. */
 function asking(answers, run = null) {
   const calls = [];
   const call = async (name, request) => {
@@ -24,18 +24,18 @@ function asking(answers, run = null) {
   return { asked: calls, choice, run, host: { call }, errors: [], note: "", draw() {} };
 }
 
-test("a question that was written while its target was loading goes there once it is ready", async () => {
+test("a question typed while its target loads is sent to that target once it is ready", async () => {
   const page = asking([listed({ loading: true }), listed({ ready: true })]);
   await loadCatalogue(page, "t", "d");
   clearTimeout(page.asksAgain);
   assert.equal(page.choice.target, "t");
   assert.match(page.note, /still loading/);
   await loadCatalogue(page, "t", "d");
-  assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
+  assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own catalogue was fetched");
   assert.match(page.note, /decoded by big/);
 });
 
-test("whose head drafts is asked anew, and nothing else of the list changes", async () => {
+test("the heads of the methods are refreshed, and nothing else of the catalogue changes", async () => {
   const mine = listed({ ready: true });
   mine.methods[0].head = "my-head";
   const running = { from: "live", state: "running" };
@@ -46,19 +46,19 @@ test("whose head drafts is asked anew, and nothing else of the list changes", as
   assert.equal(page.catalogue.drafters.length, 1);
 });
 
-test("what is chosen stays while a run goes on", async () => {
+test("the choice stays during a run", async () => {
   const page = asking([listed({ ready: true })], { from: "live", state: "running" });
   await loadCatalogue(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
 });
 
-test("a run without messages can be cancelled, and is stopped when the backend names it later", async () => {
+test("a run without messages can be cancelled; it is stopped once the backend sends its id", async () => {
   const calls = [], ended = [];
   const call = async (name, request) => void calls.push([name, request.run, request.action]);
   const run = Object.assign(newRun("run-1"), { lastMessageAt: performance.now() });
   const page = { run, plain: null, host: { call }, errors: [], draw() {}, ended: (which) => ended.push(which) };
   control(page, "cancel");
-  assert.deepEqual([run.state, ended.length], ["starting", 0], "it has only just been asked for");
+  assert.deepEqual([run.state, ended.length], ["starting", 0], "it was requested just now");
   run.lastMessageAt -= 60000;
   control(page, "pause");
   assert.equal(run.state, "starting");
@@ -71,7 +71,7 @@ test("a run without messages can be cancelled, and is stopped when the backend n
   assert.deepEqual(calls.at(-1), ["control", "r7", "cancel"]);
 });
 
-test("a run that the backend refuses leaves the run of before on the page", () => {
+test("if the backend refuses a run, the previous run stays on the page", () => {
   const sent = [], before = { from: "live", state: "finished", rounds: [{}], id: "r1" };
   const page = {
     run: before, plain: null, recorded: "a-kept-run", channels: 0, errors: [], ended() {}, draw() {},
@@ -89,5 +89,5 @@ test("a run that the backend refuses leaves the run of before on the page", () =
   start(page, false);
   onMessage(page, { channel: sent[1].channel, run: "r2", state: "queued" });
   onMessage(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
-  assert.equal(page.run.id, "r2", "what went wrong in a run that began is shown with it");
+  assert.equal(page.run.id, "r2", "an error of a run that has started is shown with the run");
 });

@@ -7,15 +7,15 @@ import { figure } from "../shared/speedup.js";
 const definitions = { tau: ["τ", "tokens / passes"] },
   none = figure({ mine: null, plain: null, none: "no baseline yet" });
 
-test("no figure is invented before there is a round or a baseline", () => {
+test("figures without a round or a baseline show a dash", () => {
   for (const item of items(summary([]), null, definitions, none)) assert.doesNotMatch(item.value, /\d|NaN/);
 });
 
-test("the formula is the one of the definitions", () => {
+test("the formula comes from the definitions", () => {
   assert.equal(items(summary([]), null, definitions, none).find((i) => i.id === "tau").formula, "tokens / passes");
 });
 
-test("time for other runs of the batch is named beside the overhead, and only where there is some", () => {
+test("waiting time for other runs is shown next to the overhead, if there is any", () => {
   const round = {
     nodes: { status: [] },
     path: [],
@@ -57,14 +57,14 @@ test("an approximate rule shows its gain over the exact one and its distance fro
   assert.equal(label(round({ [bought]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
 });
 
-test("one is not many", () => {
+test("singular for one", () => {
   const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
   const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
   assert.deepEqual([value, unit, label], ["1", "forward", "of the target for 1 token"]);
 });
 
-test("a paced run says so beside its times and its speed-up", () => {
+test("a paced run has a note at its times and its speed-up", () => {
   const round = (signals) => ({
     nodes: { status: [] }, path: [], emitted: [{}], signals,
     seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1,

@@ -43,7 +43,7 @@ export async function arrive(page, trace) {
   await loadModels(page, new URLSearchParams(query));
   const wanted = link.fromQuery(query, page.catalogue, form.clamp);
   const again = earlier && reload.namesRun(wanted, earlier, reload.reloaded());
-  if (again) await recall(page, earlier, wanted.pin);
+  if (again) await restoreRun(page, earlier, wanted.pin);
   applySettings(page, wanted);
   page.embed ||= wanted.embed;
   page.shownView = wanted.view;
@@ -161,7 +161,7 @@ export function follow(page, id, wanted = null, answer = null) {
 }
 
 /** Show the run that this tab showed last, with its settings. Continue it if it has not ended. */
-async function recall(page, answer, pin) {
+async function restoreRun(page, answer, pin) {
   const header = reload.currentHeader(answer);
   if (header) await adoptSettings(page, header);
   page.run = Object.assign(backend.resume(page, answer), settingsKeys(page));

@@ -30,7 +30,7 @@ export function options(pace) {
 }
 
 /** Return the pace last chosen in this browser, or null. */
-export function recall() {
+export function storedPace() {
   try {
     const stored = localStorage.getItem(KEY);
     return stored === null || !(Number(stored) >= 0) ? null : Number(stored);
@@ -40,7 +40,7 @@ export function recall() {
 }
 
 /** Store a chosen pace. */
-export function remember(pace) {
+export function storePace(pace) {
   try {
     localStorage.setItem(KEY, String(pace));
   } catch {

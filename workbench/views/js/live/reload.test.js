@@ -18,20 +18,20 @@ const rounds = [
 ];
 const wanted = (choice, params = {}) => ({ choice, params });
 
-test("what a run is judged by is its last round, not what it began with", () => {
+test("the settings in force are those of the last round, not the initial ones", () => {
   const now = currentHeader({ header, rounds });
   assert.deepEqual([now.method, now.params.depth, now.params.width, now.prompt], ["draft-tree", 6, 3, "A fox"]);
   assert.deepEqual(currentHeader({ header, rounds: [] }).params, header.params);
   assert.deepEqual(
     [currentHeader({ header: null, rounds: [] }), fits(wanted({}), null), fits(wanted({ seed: 1 }), null)],
     [null, true, false],
-    "its models load still",
+    "its models are still loading",
   );
 });
 
-test("an address that names something else is not answered by the run of before", () => {
+test("the previous run is not shown for an address with other settings", () => {
   const now = currentHeader({ header, rounds: rounds.slice(0, 1) });
-  assert.ok(fits(wanted({}), now), "nothing is asked for");
+  assert.ok(fits(wanted({}), now), "no settings in the address");
   assert.ok(fits(wanted({ method: "draft-model", prompt: "A fox", seed: 0 }, { depth: 4 }), now));
   for (const other of [
     { method: "medusa" },
@@ -47,12 +47,12 @@ test("an address that names something else is not answered by the run of before"
   assert.ok(!fits(wanted({}, { depth: 5 }), now));
 });
 
-test("settings that differ are named", () => {
+test("differing settings are listed", () => {
   const now = currentHeader({ header, rounds: rounds.slice(0, 1) });
   assert.deepEqual(others(wanted({ method: "draft-model", seed: 1 }, { depth: 5 }), now), ["seed", "depth"]);
 });
 
-test("the run of before is shown where the address asks for it, and for no other", () => {
+test("the previous run is shown only if the address names it", () => {
   const earlier = { run: "abcdefgh", header, rounds: rounds.slice(0, 1) },
     ask = (more) => ({ ...wanted({}), run: null, recorded: null, starts: false, ...more });
   assert.ok(namesRun(ask({}), earlier, false));
@@ -60,11 +60,11 @@ test("the run of before is shown where the address asks for it, and for no other
   assert.ok(!namesRun(ask({ run: "another-run" }), earlier, true));
   assert.ok(!namesRun(ask({ recorded: "draft-tree" }), earlier, true));
   assert.ok(!namesRun(ask({ choice: { seed: 1 } }), earlier, false), "settings of another run");
-  assert.ok(!namesRun(ask({ starts: true }), earlier, false), "a new run is asked for");
-  assert.ok(namesRun(ask({ starts: true }), earlier, true), "once: not again at a reload");
+  assert.ok(!namesRun(ask({ starts: true }), earlier, false), "a new run is requested");
+  assert.ok(namesRun(ask({ starts: true }), earlier, true), "once, but not at a reload");
 });
 
-test("what the method does not use does not count: a drafter, a parameter of another method", () => {
+test("settings that the method does not use are ignored: a drafter, a parameter of another method", () => {
   const plain = currentHeader({
     header: { ...header, drafter: null, method: "autoregressive", params: { temperature: 0.7 } },
   });
@@ -72,10 +72,10 @@ test("what the method does not use does not count: a drafter, a parameter of ano
 });
 
 test("a prompt given as tokens is compared as tokens", () => {
-  assert.ok(fits(wanted({ prompt_tokens: [1, 2], prompt: "a text that reads otherwise" }), currentHeader({ header })));
+  assert.ok(fits(wanted({ prompt_tokens: [1, 2], prompt: "a text with other tokens" }), currentHeader({ header })));
 });
 
-test("a reload and a step back stay in their place, a link does not", () => {
+test("a reload and a step back restore the run, a link does not", () => {
   assert.deepEqual(
     ["reload", "back_forward", "navigate", "prerender"].map((type) => reloaded([{ type }])),
     [true, true, false, false],
@@ -83,7 +83,7 @@ test("a reload and a step back stay in their place, a link does not", () => {
   assert.equal(reloaded([]), false);
 });
 
-test("after a reload a run that goes on is found though its models load still; one that is over or unknown is forgotten", async () => {
+test("after a reload a run in progress is found even while its models load; an ended or unknown run is not", async () => {
   const found = async (answer) => {
     const storage = new Map([["wb-run", "abcdefgh"]]),
       remember = { getItem: (name) => storage.get(name) ?? null, removeItem: (name) => storage.delete(name) };

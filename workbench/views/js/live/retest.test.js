@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { atTemperature, residual } from "./retest.js";
 
-test("what a rejection leaves: q counts by its share", () => {
+test("the residual after a rejection: q is weighted by its share", () => {
   const rows = [
     { r: 0.5, q: 0.1 },
     { r: 0.3, q: 0.4 },
@@ -15,8 +15,8 @@ test("what a rejection leaves: q counts by its share", () => {
   assert.equal(half.rows[2], 0);
 });
 
-test("a law at the temperature it was recorded at is the recorded one, at 0, too", () => {
-  assert.deepEqual(atTemperature([0.29, 0.5, null], 0.01, 0, 0).known, [0.29, 0.5, null], "not .00, .29 being above it");
+test("a distribution at its recorded temperature is unchanged, also at 0", () => {
+  assert.deepEqual(atTemperature([0.29, 0.5, null], 0.01, 0, 0).known, [0.29, 0.5, null], "not .00, since .29 is larger");
   assert.ok(Math.abs(atTemperature([0.29, 0.5, null], 0.01, 0, 0).rest - 0.21) < 1e-12);
-  assert.deepEqual(atTemperature([0.29, 0.5, null], 0.01, 0.7, 0), { known: [0, 1, null], rest: 0 }, "moved to 0 it is greedy");
+  assert.deepEqual(atTemperature([0.29, 0.5, null], 0.01, 0.7, 0), { known: [0, 1, null], rest: 0 }, "at 0 it is greedy");
 });

@@ -3,7 +3,7 @@
  *  A level of the tree is a band. In the *spine* layout the accepted path is a straight line, its labels above, its
  *  tests below; other drafts after the same token hang below the line in their band, one row each. An edge to them
  *  leaves its parent at the border between two bands and goes down there, where no label is, so nothing crosses a
- *  label. Bands are filled from the right; what would overlap an earlier item moves down until it does not.
+ *  label. Bands are filled from the right; an item that would overlap an earlier one moves down.
  *  The *levels* layout has no line: one row per leaf, the accepted path first.
  *
  *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number,

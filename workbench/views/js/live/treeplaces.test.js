@@ -88,7 +88,7 @@ function placed(tree, mode, { width, height, pitch = 24, open = () => undefined 
   return treeplaces[mode](tree, unfold, { width, height, pitch, measure }, treetext);
 }
 
-/** The straight parts of an edge; its round corners are within 7 pixels of them. */
+/** Return the straight parts of an edge; its round corners are within 7 pixels of them. */
 function segments(path) {
   const found = [];
   let x = 0, y = 0;
@@ -106,7 +106,7 @@ const meets = (a, b, slack = 0) =>
 
 const wrong = (label, what) => assert.fail(`${label}: ${what}`);
 
-/** Fails at the first two things that meet, at a crossed word, and at whatever is outside or hard to hit. */
+/** Fail if two boxes overlap, an edge crosses a label, or an element is outside or too small to press. */
 function examine(layout, label) {
   const all = treeplaces.boxes(layout).sort((a, b) => a.y0 - b.y0);
   all.forEach((a, i) => {
@@ -137,7 +137,7 @@ function examine(layout, label) {
   }
 }
 
-test("nothing meets, nothing is crossed by an edge, nothing is outside: random trees of all sizes, wide and on a phone", () => {
+test("no overlaps, no crossed labels, nothing outside: random trees of all sizes, on wide and narrow screens", () => {
   for (let seed = 1; seed <= 42; seed += 1) {
     const n = [1, 4, 12, 30, 60, 64, 90][seed % 7],
       depth = 1 + (seed % 12),
@@ -153,7 +153,7 @@ test("nothing meets, nothing is crossed by an edge, nothing is outside: random t
     ]) {
       for (const mode of ["spine", "levels"]) {
         for (const [how, open] of [
-          ["as it opens", () => undefined],
+          ["default folding", () => undefined],
           ["unfolded", () => true],
           ["folded", () => false],
           ["mixed", (id) => some.get(id)],
@@ -176,7 +176,7 @@ test("a chain of ten and a width of sixty-four", () => {
         examine(placed(treemodel.model(sample, { root: "x" }), mode, { width, height: 312 }), `${mode} ${width}`);
 });
 
-test("sixty nodes at depth ten: all the accepted path is in sight at 677 pixels, and fits the height of its region", () => {
+test("sixty nodes at depth ten: the whole accepted path is visible at 677 pixels, and fits its region", () => {
   for (let seed = 1; seed < 40; seed += 1) {
     const sample = round(60, 10, seed, { first: 8 }),
       tree = treemodel.model(sample, { root: " Tom" }),
@@ -187,7 +187,7 @@ test("sixty nodes at depth ten: all the accepted path is in sight at 677 pixels,
   }
 });
 
-test("every recorded round is placed without a collision, with what was tested in sight", () => {
+test("every recorded round is placed without overlaps, with its tested nodes visible", () => {
   for (const name of ["tree", "chain", "plain", "switch"]) {
     const { rounds } = JSON.parse(
       readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)),
@@ -204,7 +204,7 @@ test("every recorded round is placed without a collision, with what was tested i
   }
 });
 
-test("a word beside its number is not cut to nothing where there is room further down", () => {
+test("a label next to its fold button moves down instead of being cut completely", () => {
   const sample = round(12, 4, 9, { width: 3 });
   Object.assign(sample, { path: [0, 1, 2, 3] });
   Object.assign(sample.nodes, {

@@ -75,7 +75,7 @@ export function isDark({ documentElement: html, body }) {
 
 // -- Recorded traces --------------------------------------------------------------------------------------------------
 
-/** Show traces that Python holds. A trace given later replaces the first. */
+/** Show the traces that Python sent. A later trace replaces the first. */
 async function recorded(place) {
   const { model, root, kind, shared, theme, vision } = place, host = { theme, sources: async () => sources(shared) };
   const first = model.get("_given");
@@ -137,7 +137,7 @@ async function live(place) {
     if (!page) return void pending.push(message);
     if (message.header?.pictures?.length && !pictures && message.run === page.run?.id) {
       pictures = true;
-      return void open(message); // the header tells that the run has images
+      return void open(message); // the header shows that the run has images
     }
     for (const ear of listeners) ear(message);
     adopt(page, message);

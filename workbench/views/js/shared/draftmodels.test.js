@@ -20,10 +20,10 @@ test("a draft model with a different vocabulary is usable only with a translatin
   assert.deepEqual(usable("translate"), ["own", "foreign"]);
   for (const method of ["plain", "draft", "nobody", null]) assert.deepEqual(usable(method), ["own"]);
   assert.equal(draftModels.usable(catalogue, "translate")[1].reason, "");
-  assert.equal(catalogue.drafters[1].available, false, "the catalogue itself stays as it is");
+  assert.equal(catalogue.drafters[1].available, false, "the catalogue is unchanged");
 });
 
-test("a method drafts with a model, be it translated or not", () => {
+test("a method drafts with a model, with or without translation", () => {
   assert.deepEqual(catalogue.methods.map(draftModels.usesDraftModel), [false, true, true]);
   assert.equal(draftModels.usesDraftModel(undefined), false);
 });

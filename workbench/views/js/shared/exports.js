@@ -391,7 +391,7 @@ export function mount(
           item(
             "Keep",
             "save on this machine, for the Gallery and `workbench runs`",
-            act((run) => keep(run, host, onKept, baseline())),
+            act((run) => saveRun(run, host, onKept, baseline())),
             keeps ? "" : "not available in a public app: save a file instead",
           ),
         ]
@@ -457,7 +457,7 @@ async function parquet(run, host) {
   return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
 }
 
-async function keep(run, host, onKept, baseline) {
+async function saveRun(run, host, onKept, baseline) {
   const { id } = await ask(host, "keep", { trace: run, ...(baseline && { baseline }) });
   onKept(id);
   return [

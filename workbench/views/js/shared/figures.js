@@ -4,16 +4,19 @@ const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
 /** Signals of rounds under an approximate rule: see `workbench/engine/trace_recording.py`. */
-const BOUGHT = "acceptance gain (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
+const ACCEPTANCE_GAIN = "acceptance gain (ΔA)",
+  DISTRIBUTION_ERROR = "distribution error (TV)",
+  ERROR_BOUND = `${DISTRIBUTION_ERROR}, at most`;
 
 /** Signal of a round that a pace or a pause delayed: `metrics.DELAY`. */
-const HELD = "delay before the round (s)";
+const DELAY = "delay before the round (s)";
 
 /** Names of these signals in traces of earlier versions. */
-const EARLIER = { [BOUGHT]: "acceptance bought (ΔA)", [HELD]: "held back before it (s)" };
+const EARLIER_NAMES = { [ACCEPTANCE_GAIN]: "acceptance bought (ΔA)", [DELAY]: "held back before it (s)" };
 
 /** Whether a round was verified by a rule that does not preserve the target's distribution. */
-export const isApproximate = (round) => [BOUGHT, EARLIER[BOUGHT]].some((name) => name in (round.signals ?? {}));
+export const isApproximate = (round) =>
+  [ACCEPTANCE_GAIN, EARLIER_NAMES[ACCEPTANCE_GAIN]].some((name) => name in (round.signals ?? {}));
 
 const counted = new WeakMap();
 
@@ -60,11 +63,12 @@ export function summary(rounds, since = null) {
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
-    held_rounds: rounds.filter((r) => valueOf(r, HELD) > 0).length,
-    bought: ratio(signal(rounds, BOUGHT), rounds.length),
-    paid: ratio(signal(rounds, PAID, AT_MOST), tokens),
-    bounded: rounds.filter((r) => has(r, AT_MOST)).length,
-    unpriced: rounds.filter((r) => has(r, BOUGHT) && !has(r, PAID) && !has(r, AT_MOST)).length,
+    held_rounds: rounds.filter((r) => valueOf(r, DELAY) > 0).length,
+    bought: ratio(signal(rounds, ACCEPTANCE_GAIN), rounds.length),
+    paid: ratio(signal(rounds, DISTRIBUTION_ERROR, ERROR_BOUND), tokens),
+    bounded: rounds.filter((r) => has(r, ERROR_BOUND)).length,
+    unpriced: rounds.filter((r) => has(r, ACCEPTANCE_GAIN) && ![DISTRIBUTION_ERROR, ERROR_BOUND].some((n) => has(r, n)))
+      .length,
   };
 }
 
@@ -75,7 +79,7 @@ function signal(rounds, ...names) {
 }
 
 /** Value of a signal, also under its earlier name. */
-const valueOf = (round, name) => round.signals?.[name] ?? round.signals?.[EARLIER[name]];
+const valueOf = (round, name) => round.signals?.[name] ?? round.signals?.[EARLIER_NAMES[name]];
 
 const has = (round, name) => typeof valueOf(round, name) === "number";
 

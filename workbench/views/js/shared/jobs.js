@@ -86,7 +86,7 @@ export async function pollLoading(page) {
 }
 
 /** Stop waiting for a silent backend. @param {string} what  name of the job  @param {string} remedy */
-export function giveUp(page, what, remedy) {
+export function stopWaiting(page, what, remedy) {
   Object.assign(page, { channel: null, silent: 0 });
   page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was stopped.`, remedy });
 }

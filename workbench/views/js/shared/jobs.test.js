@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { pollLoading } from "./jobs.js";
 
-test("a target that is on its way is asked after until it is there, and nothing else of the panel changes", async () => {
+test("a loading target is polled until it is ready, and nothing else of the panel changes", async () => {
   const calls = [], loading = { name: "big", loading: true }, ready = { name: "big", title: "big: ready", loading: false };
   const call = async (name, { target }) => {
     calls.push([name, target]);
@@ -10,9 +10,9 @@ test("a target that is on its way is asked after until it is there, and nothing 
   };
   const page = { host: { call }, choice: { target: "t" }, catalogue: { targets: [loading], methods: ["own"] }, draw() {} };
   await pollLoading(page);
-  assert.deepEqual(page.catalogue.targets, [loading], "an answer that is none changes nothing");
+  assert.deepEqual(page.catalogue.targets, [loading], "a missing answer changes nothing");
   await pollLoading(page);
   assert.deepEqual(page.catalogue, { targets: [ready], methods: ["own"] });
   await pollLoading(page);
-  assert.deepEqual(calls, [["catalogue", "t"], ["catalogue", "t"]], "then nobody asks any more");
+  assert.deepEqual(calls, [["catalogue", "t"], ["catalogue", "t"]], "then polling ends");
 });

@@ -190,7 +190,7 @@ export function isScrolledBack(el) {
 }
 
 /** Scroll to the newest text and follow it. */
-export function catchUp(el) {
+export function scrollToEnd(el) {
   if (!el._ribbon) return;
   el._ribbon.scrolledBack = false;
   scrollTo(el, el._ribbon, el.scrollHeight);

@@ -25,7 +25,7 @@ export function tentativeTokens(rounds) {
   }));
 }
 
-/** Whether a round places tokens instead of drafting. Pure. */
+/** Whether a round sets tentative tokens instead of drafting. Pure. */
 export function isPlacing(round) {
   return round.nodes.status.length === 0 && Boolean(round.placed?.length || round.revoked?.length);
 }

@@ -11,7 +11,7 @@ const round = (placed, revoked, emitted) => ({
 });
 const seen = (rounds) => tentativeTokens(rounds).map(({ position, token }) => `${position}${token?.text ?? "_"}`).join(" ");
 
-test("places follow from the rounds alone: set in any order, taken back, set again, final", () => {
+test("tentative tokens follow from the rounds: set in any order, revoked, set again, final", () => {
   const rounds = [
     round(
       [
@@ -35,12 +35,12 @@ test("places follow from the rounds alone: set in any order, taken back, set aga
   assert.equal(tentativeTokens(rounds)[0].token.round, 2, "the round that set it last");
 });
 
-test("runs that write in order, and rounds of older schemas, leave nothing standing", () => {
+test("runs in order and rounds of older schemas have no tentative tokens", () => {
   assert.deepEqual(tentativeTokens([{ nodes: { status: [] }, emitted: [{ position: 4 }] }]), []);
   assert.deepEqual(tentativeTokens([]), []);
 });
 
-test("a round of places says what it did; a draft that begins by taking places back is a draft", () => {
+test("a round of tentative tokens is described; a draft that first revokes positions is still a draft", () => {
   const own = round([[7, "b"]], [8, 9], [6]);
   assert.equal(words(own), "1 position filled, 2 positions revoked, 1 final");
   assert.deepEqual([own, { ...own, nodes: { status: ["accepted"] } }, round([], [], [6])].map(isPlacing), [
@@ -50,7 +50,7 @@ test("a round of places says what it did; a draft that begins by taking places b
   ]);
 });
 
-test("a round of places is not called plain decoding", () => {
+test("a round of tentative tokens is not called plain decoding", () => {
   assert.match(noDraftWords(round([[7, "b"]], [], [6])), /^No drafts: the target fills positions/);
   assert.match(noDraftWords(round([], [], [6])), /plain decoding/);
 });

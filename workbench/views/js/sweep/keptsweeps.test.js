@@ -40,7 +40,7 @@ test("a kept sweep is opened with its settings", () => {
   );
 });
 
-test("a line of the list says what, how far, when and on what, and whether somebody measures it now", () => {
+test("a line of the list shows method, progress, date, device, and whether the sweep is being measured", () => {
   const line = {
     title: "depth",
     method: "draft-model",
@@ -57,7 +57,7 @@ test("a line of the list says what, how far, when and on what, and whether someb
   );
 });
 
-test("an example is called one, and told apart from what the panel asks for", () => {
+test("the banner marks an example, and lists its differences from the panel", () => {
   const stored = {
     axes: { depth: [1, 2] },
     method: "draft-model",

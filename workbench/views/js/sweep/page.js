@@ -122,7 +122,7 @@ function wire(page) {
 
 function press(page, button) {
   if (button === "stop" && page.silent)
-    jobs.giveUp(
+    jobs.stopWaiting(
       page,
       "sweep",
       "Check that it is still running; finished cells are kept, and Measure continues with the rest.",

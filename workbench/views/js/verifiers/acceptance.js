@@ -15,11 +15,11 @@ export function outcome(p, q, k, sampling, rule) {
   if (size(q, n, sampling) > MANY) return null;
   const prepared = RULES[rule].ready(p, q, n, sampling), output = p.map(() => 0);
   let accepted = 0;
-  for (const [drafts, chance] of tuples(q, n, sampling)) {
+  for (const [drafts, prob] of tuples(q, n, sampling)) {
     const each = emitted(prepared(drafts), drafts);
     each.forEach((x, i) => {
-      output[i] += chance * x;
-      if (drafts.includes(i)) accepted += chance * x;
+      output[i] += prob * x;
+      if (drafts.includes(i)) accepted += prob * x;
     });
   }
   return { probs: output, accepted };
@@ -40,7 +40,7 @@ const CLOSED = {
     q.forEach((x, s) => q.forEach((y, o) => {
       if (s === o || !(r[s] > p[s])) return;
       const chosen = (2 * x * y) / (1 + Math.exp(w[o] - w[s])) * (1 - p[s] / r[s]);
-      other += chosen * more.missed * more.left[o];
+      other += chosen * more.missed * more.residual[o];
     }));
     return accepted + (1 - accepted) * (1 - more.missed) + other;
   },
@@ -49,12 +49,12 @@ const CLOSED = {
 /** Return the probability that none of k draws from q passes sequential tests against the residual; and the residual.
  *  */
 function missed(p, q, k) {
-  let left = p, chance = 1;
+  let rest = p, prob = 1;
   for (let j = 0; j < k; j += 1) {
-    chance *= 1 - overlap(left, q);
-    left = residual(left, q);
+    prob *= 1 - overlap(rest, q);
+    rest = residual(rest, q);
   }
-  return { missed: Math.max(0, chance), left };
+  return { missed: Math.max(0, prob), residual: rest };
 }
 
 /** Return the acceptance rate of a rule with k drafts sampled in some way; for sound combinations. @returns {number} */
@@ -83,21 +83,21 @@ function within(q, n, sampling) {
   if (sampling === "independent") return (_, set) => sum(set.map((i) => q[i])) ** n;
   if (sampling !== "without") {
     const drafts = tuples(q, n, sampling);
-    return (H) => sum(drafts.map(([tokens, chance]) => (tokens.every((i) => (H >> i) & 1) ? chance : 0)));
+    return (H) => sum(drafts.map(([tokens, prob]) => (tokens.every((i) => (H >> i) & 1) ? prob : 0)));
   }
   // Draws without replacement, by the set of drawn tokens.
   let level = new Map([[0, 1]]);
   for (let j = 0; j < n; j += 1) {
     const next = new Map();
-    for (const [S, chance] of level) {
-      const left = sum(q.map((x, i) => ((S >> i) & 1 ? 0 : x)));
+    for (const [S, prob] of level) {
+      const rest = sum(q.map((x, i) => ((S >> i) & 1 ? 0 : x)));
       q.forEach((x, i) => {
-        if (x > 0 && !((S >> i) & 1)) next.set(S | (1 << i), (next.get(S | (1 << i)) ?? 0) + (chance * x) / left);
+        if (x > 0 && !((S >> i) & 1)) next.set(S | (1 << i), (next.get(S | (1 << i)) ?? 0) + (prob * x) / rest);
       });
     }
     level = next;
   }
-  return (H) => sum([...level].map(([S, chance]) => ((S & ~H) === 0 ? chance : 0)));
+  return (H) => sum([...level].map(([S, prob]) => ((S & ~H) === 0 ? prob : 0)));
 }
 
 /** Lines of the chart: a rule with drafts sampled in one way, or the bound for that way. */
@@ -136,15 +136,15 @@ export function chains(p, q) {
   let w = new Map([[1, 1]]);
   for (let i = 0; i < DRAFTS; i += 1) {
     const next = new Map();
-    for (const [value, chance] of w)
+    for (const [value, prob] of w)
       q.forEach((x, t) => {
         if (!(x > 0)) return;
         const key = Number(Math.min(1, (value * p[t]) / x).toPrecision(12));
-        next.set(key, (next.get(key) ?? 0) + chance * x);
+        next.set(key, (next.get(key) ?? 0) + prob * x);
       });
     w = next;
     token.push((token[i - 1] ?? 0) + one ** (i + 1));
-    block.push((block[i - 1] ?? 0) + sum([...w].map(([value, chance]) => value * chance)));
+    block.push((block[i - 1] ?? 0) + sum([...w].map(([value, prob]) => value * prob)));
   }
   return { token, block };
 }
@@ -154,14 +154,14 @@ export function chains(p, q) {
  *  Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5; repeated as in Miao et al. 2024, arXiv:2305.09781. */
 export function lenient(p, q, lenience, k = 1) {
   const output = p.map(() => 0);
-  let left = p, reach = 1;
+  let rest = p, reach = 1;
   for (let j = 0; j < k; j += 1) {
-    const lifted = left.map((x) => x / lenience);
+    const lifted = rest.map((x) => x / lenience);
     q.forEach((x, i) => (output[i] += reach * Math.min(x, lifted[i])));
     reach *= Math.max(0, 1 - overlap(q, lifted));
-    left = residual(lifted, q);
+    rest = residual(lifted, q);
   }
-  left.forEach((x, i) => (output[i] += reach * x));
+  rest.forEach((x, i) => (output[i] += reach * x));
   return { accepted: 1 - reach, paid: distance(output, p) };
 }
 

@@ -69,12 +69,12 @@ export function render(el, data) {
   });
   data.lines.forEach((line, i) => {
     const [path, marks] = state.lines.children[i].children;
-    state.lines.children[i].setAttribute("class", `wb-rule ${line.style}${line.strong ? " is-strong" : ""}`);
+    state.lines.children[i].setAttribute("class", `wb-rates ${line.style}${line.strong ? " is-strong" : ""}`);
     const points = line.values.map((v, j) => [round(x(j + 1)), round(y(v))]);
-    kit.set(path, { d: `M${points.map((at) => at.join(" ")).join("L")}`, class: "wb-ruleline" });
+    kit.set(path, { d: `M${points.map((at) => at.join(" ")).join("L")}`, class: "wb-ratesline" });
     kit.set(marks, {
       d: data.names ? "" : points.map(([px, py]) => MARKS[line.mark](px, py)).join(""),
-      class: `wb-rulemark is-${line.mark}`,
+      class: `wb-ratesmark is-${line.mark}`,
     });
   });
   const at = data.k > 0 ? data.k - 1 : n - 1;
@@ -87,9 +87,9 @@ export function render(el, data) {
   kit.fit(state.labels, ranked.length, () => kit.group("path", "path", "text"));
   ranked.forEach(({ line, end, v }, i) => {
     const group = state.labels.children[i], [lead, mark, text] = group.children, from = beside ? width + 6 : 8;
-    group.setAttribute("class", `wb-rule ${line.style}${line.strong ? " is-strong" : ""}`);
+    group.setAttribute("class", `wb-rates ${line.style}${line.strong ? " is-strong" : ""}`);
     kit.set(lead, { class: "wb-lead", d: beside ? `M${x(n) + 5} ${end}L${from - 8} ${places[i]}` : "" });
-    kit.set(mark, { class: `wb-rulemark is-${line.mark}`, d: MARKS[line.mark](from, places[i]) });
+    kit.set(mark, { class: `wb-ratesmark is-${line.mark}`, d: MARKS[line.mark](from, places[i]) });
     kit.set(text, { x: from + 9, y: places[i] + 4 });
     kit.write(text, `${line.title} ${v.toFixed(data.digits ?? 3)}`);
   });  if (!beside) return;

@@ -24,14 +24,14 @@ export function render(el, data) {
   if (round.acceptedDraft === null)
     rows.push({
       title: "none accepted: residual",
-      distributions: [round.left, null],
+      distributions: [round.residual, null],
       at: round.token,
       texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
       mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
     });
   else
     rows.push({
-      title: "residual if none had been accepted", distributions: [round.left, null], at: -1, texts: ["", ""], mark: "",
+      title: "residual if none had been accepted", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
     });
   while (list.childElementCount < rows.length) list.append(row());
   [...list.children].forEach((item, i) => {

@@ -4,19 +4,19 @@ import { tokenAt, count, sampleDrafts, uniforms } from "./sampling.js";
 import { RULES } from "./rules.js";
 
 /** Sample one round. @param {() => number} uniform
- *  @returns {{drafts: number[], says: string, left: number[], token: number, acceptedDraft: number|null,
+ *  @returns {{drafts: number[], says: string, residual: number[], token: number, acceptedDraft: number|null,
  *            tests: {draft: number, token: number, against: number[], by: number[], accept: number, u: number,
  *            passed: boolean}[]}} `acceptedDraft`: index of the accepted draft, or null */
 function sampleRound(rule, q, n, sampling, uniform) {
   const drafts = sampleDrafts(q, n, sampling, uniform), branches = rule(drafts);
-  const branch = branches.length > 1 && uniform() >= branches[0].chance ? branches[1] : branches[0];
-  const tests = [], found = { drafts, says: branch.says, left: branch.left, tests };
+  const branch = branches.length > 1 && uniform() >= branches[0].prob ? branches[1] : branches[0];
+  const tests = [], found = { drafts, says: branch.says, residual: branch.residual, tests };
   for (const test of branch.tests) {
     const u = uniform(), passed = u < test.accept;
     tests.push({ ...test, token: drafts[test.draft], u, passed });
     if (passed) return { ...found, token: drafts[test.draft], acceptedDraft: test.draft };
   }
-  return { ...found, token: tokenAt(branch.left, uniform()), acceptedDraft: null };
+  return { ...found, token: tokenAt(branch.residual, uniform()), acceptedDraft: null };
 }
 
 /** Sample the first `rounds` rounds of a seed: count of each token, count of accepted drafts, and the last round (the

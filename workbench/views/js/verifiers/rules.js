@@ -5,8 +5,8 @@
  *
  *  @typedef {{draft: number, against: number[], by: number[], accept: number}} Test
  *    `draft`: index of the draft; `against`: residual of p; `by`: the distribution to divide by; `accept`: probability
- *  @typedef {{chance: number, says: string, tests: Test[], left: number[]}} Branch
- *    `left`: distribution of the emitted token if no test passes */
+ *  @typedef {{prob: number, says: string, tests: Test[], residual: number[]}} Branch
+ *    `residual`: distribution of the emitted token if no test passes */
 
 import { normalised, overlap, residual, sum, without } from "./distributions.js";
 import { draftProbs } from "./sampling.js";
@@ -17,13 +17,13 @@ const HALVINGS = 50, STEPS = 40, MOST = 40;
 /** Test the drafts in order, each against the residual of p after the earlier ones. @returns {Branch[]} */
 function testSequentially(p, drafts, by) {
   const tests = [];
-  let left = p;
+  let rest = p;
   for (const [draft, token] of drafts.entries()) {
     const probs = by(draft);
-    tests.push({ draft, against: left, by: probs, accept: Math.min(1, left[token] / Math.max(probs[token], TINY)) });
-    left = residual(left, probs);
+    tests.push({ draft, against: rest, by: probs, accept: Math.min(1, rest[token] / Math.max(probs[token], TINY)) });
+    rest = residual(rest, probs);
   }
-  return [{ chance: 1, says: "", tests, left }];
+  return [{ prob: 1, says: "", tests, residual: rest }];
 }
 
 /** ρ*, the least divisor in [1, k] with which k tests accept no token more often than p allows. Sun et al. 2023, §4. */
@@ -60,7 +60,7 @@ export function weights(p, q, sampling) {
 }
 
 /** @type {Record<string, {title: string, paper: string, says: string, exact: string[], ready: (p: number[], q:
- *  number[], n: number, way: string) => (drafts: number[]) => Branch[]}>} */
+ *  number[], n: number, sampling: string) => (drafts: number[]) => Branch[]}>} */
 export const RULES = {
   recursive: {
     title: "Recursive rejection",
@@ -85,10 +85,10 @@ export const RULES = {
     ready: (p, q, n) => {
       const rho = discount(p, q, n), common = q.map((x, i) => Math.min(x, p[i] / rho)), beta = sum(common);
       const any = 1 - (1 - beta) ** n;
-      const left = normalised(p.map((x, i) => Math.max(0, x - (common[i] * any) / Math.max(beta, TINY))), p);
+      const rest = normalised(p.map((x, i) => Math.max(0, x - (common[i] * any) / Math.max(beta, TINY))), p);
       const by = q.map((x) => x * rho);
       const test = (token, draft) => ({ draft, against: p, by, accept: common[token] / Math.max(q[token], TINY) });
-      return (drafts) => [{ chance: 1, says: `ρ = ${rho.toFixed(3)}`, tests: drafts.map(test), left }];
+      return (drafts) => [{ prob: 1, says: `ρ = ${rho.toFixed(3)}`, tests: drafts.map(test), residual: rest }];
     },
   },
   "optimal-two": {
@@ -101,7 +101,7 @@ export const RULES = {
       return (drafts) => {
         const first = n > 1 ? 1 / (1 + Math.exp(w[drafts[1]] - w[drafts[0]])) : 1;
         const choices = n > 1 ? [[0, first], [1, 1 - first]] : [[0, 1]];
-        return choices.map(([draft, chance]) => {
+        return choices.map(([draft, prob]) => {
           const accept = Math.min(1, p[drafts[draft]] / Math.max(r[drafts[draft]], TINY));
           const more = testSequentially(rest, drafts.slice(2), (j) =>
             sampling === "independent" ? q : draftProbs(q, drafts.slice(0, j + 2), n, "without"))[0];
@@ -109,7 +109,7 @@ export const RULES = {
             { draft, against: p, by: r, accept },
             ...more.tests.map((test) => ({ ...test, draft: test.draft + 2 })),
           ];
-          return { chance, says: n > 1 ? `draft ${draft + 1} chosen` : "", tests, left: more.left };
+          return { prob, says: n > 1 ? `draft ${draft + 1} chosen` : "", tests, residual: more.residual };
         });
       };
     },
@@ -122,7 +122,7 @@ export const RULES = {
     ready: (p, q) => (drafts) => {
       const last = drafts.length - 1, by = without(q, drafts.slice(0, last)), token = drafts[last];
       const accept = by[token] > 0 ? Math.min(1, p[token] / by[token]) : 0;
-      return [{ chance: 1, says: "", tests: [{ draft: last, against: p, by, accept }], left: residual(p, by) }];
+      return [{ prob: 1, says: "", tests: [{ draft: last, against: p, by, accept }], residual: residual(p, by) }];
     },
   },
   deterministic: {
@@ -141,14 +141,14 @@ export function sound(rule, sampling, k) {
 
 /** Return the distribution of the emitted token, given the drafts. @param {Branch[]} branches */
 export function emitted(branches, drafts) {
-  const probs = branches[0].left.map(() => 0);
-  for (const { chance, tests, left } of branches) {
-    let on = chance;
+  const probs = branches[0].residual.map(() => 0);
+  for (const { prob, tests, residual: rest } of branches) {
+    let on = prob;
     for (const { draft, accept } of tests) {
       probs[drafts[draft]] += on * accept;
       on *= 1 - accept;
     }
-    left.forEach((x, i) => (probs[i] += on * x));
+    rest.forEach((x, i) => (probs[i] += on * x));
   }
   return probs;
 }

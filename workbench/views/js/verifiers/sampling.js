@@ -28,9 +28,9 @@ export function draftProbs(q, earlier, n, sampling) {
 export function tuples(q, n, sampling) {
   let found = /** @type {[number[], number][]} */ ([[[], 1]]);
   for (let j = 0; j < n; j += 1)
-    found = found.flatMap(([earlier, chance]) =>
+    found = found.flatMap(([earlier, prob]) =>
       draftProbs(q, earlier, n, sampling).flatMap((x, i) =>
-        x > 0 ? [/** @type {[number[], number]} */ ([[...earlier, i], chance * x])] : [],
+        x > 0 ? [/** @type {[number[], number]} */ ([[...earlier, i], prob * x])] : [],
       ),
     );
   return found;

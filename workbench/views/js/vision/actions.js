@@ -8,7 +8,7 @@ import * as opening from "../live/opening.js";
 import { lacking } from "../shared/address.js";
 import * as form from "../shared/form.js";
 import * as store from "../shared/store.js";
-import { look } from "./opening.js";
+import { loadCatalogue } from "./opening.js";
 import { changed, imageDropped, paint, question, take, takeFile } from "./pictures.js";
 import { adopt, showAgain, control, plain, running, start } from "./runs.js";
 import * as visionsource from "./source.js";
@@ -47,7 +47,7 @@ function choose(page, what, value) {
   const { choice } = page, active = running(page);
   liveActions.choose(page, what, value);
   if (what === "pace") backend.change(page.beside, { pace: value });
-  if (what === "target" || what === "drafter") look(page, choice.target, choice.drafter).then(page.draw);
+  if (what === "target" || what === "drafter") loadCatalogue(page, choice.target, choice.drafter).then(page.draw);
   if (active && what === "prompt") page.note = "This takes effect with the next run.";
 }
 

@@ -9,7 +9,7 @@ export const NEEDS = `needs the image: the target's probability of the token fal
 export const OTHER = "other";
 export const UNLISTED = "not listed";
 /** A word depends on a patch whose weight is at least this share of the word's largest weight. */
-const LEANS = 0.5;
+const MIN_WEIGHT_SHARE = 0.5;
 const MOST_WORDS = 8;
 
 /** Return every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string,
@@ -178,8 +178,8 @@ export function gateChoice(seen) {
 // -- Attention of words to patches ------------------------------------------------------------------------------------
 
 /** Return the maps of target or drafter, as [token][vision token] of 0–255, or null. */
-export function maps(attribution, model, how) {
-  const found = attribution?.[model]?.[how];
+export function maps(attribution, model, measure) {
+  const found = attribution?.[model]?.[measure];
   return Array.isArray(found) && found.length ? found : null;
 }
 
@@ -199,7 +199,7 @@ export function weightsOnPatch(all, patch) {
 export function wordsOnPatch(rounds, all, patch) {
   const { of } = words(rounds), weights = weightsOnPatch(all, patch), found = new Map();
   of.forEach((word, index) => {
-    if (word === null || !(weights[index] >= LEANS)) return;
+    if (word === null || !(weights[index] >= MIN_WEIGHT_SHARE)) return;
     const known = found.get(word);
     if (!known || known.weight < weights[index])
       found.set(word, { index: known?.index ?? index, text: word[0], weight: weights[index] });

@@ -52,19 +52,19 @@ const picture = { url: "data:image/png;base64,a", start: 3, end: 7, rows: 2, col
 const header = { pictures: [picture] };
 const lexicon = { red: "colour", circle: "shape", two: "number" };
 
-test("a word counts whole, a place once, and the target's bonus not at all", () => {
+test("a word counts as a whole, a position once, and the target's bonus token not at all", () => {
   assert.deepEqual(wordKinds(rounds, lexicon), ["other", "colour", "colour", "shape", "shape", "number"]);
   assert.deepEqual(byKind(rounds, lexicon), { colour: [2, 1], number: [1, 1], other: [1, 1], shape: [1, 0] });
-  assert.deepEqual(acceptanceWhere(rounds, [true]), [1, 1], "tokens behind the end are left out");
+  assert.deepEqual(acceptanceWhere(rounds, [true]), [1, 1], "tokens after the end are left out");
   assert.deepEqual(
     acceptanceWhere([round(0, [["A", "plain", 0.9]])], [true]),
     [0, 0],
-    "where nothing was drafted, nothing was tested",
+    "without drafts, nothing was tested",
   );
   assert.equal(wordOf(rounds, 1), "red");
 });
 
-test("nothing is grounded before somebody asked, and then only what the picture carries", () => {
+test("no token needs the image before the attribution, then only those above the threshold", () => {
   assert.equal(grounded({ rounds, attribution: null }), null);
   assert.equal(split({ rounds, attribution: null }), null);
   const attribution = { p_blind: [0.9, 0.2, 0.9, 0.4, 0.0] };
@@ -72,7 +72,7 @@ test("nothing is grounded before somebody asked, and then only what the picture 
   assert.deepEqual(split({ rounds, attribution }), { grounded: [2, 0], language: [2, 2] });
 });
 
-test("what is seen holds until something else is said", () => {
+test("vision data stay valid until the next record", () => {
   assert.equal(mode(visionData(header, rounds, -1)), "unknown");
   const before = visionData(header, rounds, 1);
   assert.equal(visionTokensText(before), "2 kept, 2 dropped");
@@ -91,11 +91,11 @@ test("what is seen holds until something else is said", () => {
   assert.deepEqual(
     [twice.shown[0].url, twice.pictures[0].url],
     ["d", "t"],
-    "both were shown another picture, then the drafter its own",
+    "both got another image, then the drafter its own",
   );
 });
 
-test("every way of seeing has its words", () => {
+test("every mode of image input has a text", () => {
   const seen = (more) => ({ since: 0, n_target: 64, ...more });
   assert.equal(visionTokensText(seen({ n_drafter: 0 })), "no vision tokens");
   assert.equal(visionTokensText(seen({ n_drafter: 64, kept: null })), "all 64");
@@ -107,7 +107,7 @@ test("every way of seeing has its words", () => {
   assert.equal(gateChoice({ gate: null }), null);
 });
 
-test("a word leans on patches, a patch on words, each within its own picture", () => {
+test("weights of words on patches and of patches on words, within one image", () => {
   const maps = [[0, 0, 0, 0], [255, 128, 0, 0], [255, 0, 0, 0], [0, 0, 0, 255], [0, 0, 0, 200], [0, 0, 0, 0]];
   assert.deepEqual(patchWeights(maps, 3, [2, 4]), [0, 1]);
   assert.equal(patchWeights(maps, 9, [0, 4]), null);
@@ -117,7 +117,7 @@ test("a word leans on patches, a patch on words, each within its own picture", (
   assert.equal(place(3, 2), "row 2, column 2");
 });
 
-test("the strip names both runs, and dashes what is not known", () => {
+test("the key figures name both runs, and show a dash for unknown values", () => {
   const figures = { tau: 2, tokens: 6, rounds: 3, tokens_per_second: 100 };
   const run = { trace: { rounds, attribution: null }, figures, seen: visionData(header, rounds, 2), name: "head" };
   const by = (list, id) => list.find((x) => x.id === id);

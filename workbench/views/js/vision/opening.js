@@ -23,18 +23,18 @@ export async function arrive(page, trace, beside) {
   const earlier = Promise.all([reload.last(host), reload.last(page.beside.host)]);
   const found = await backend.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
-  await look(page, null, null);
+  await loadCatalogue(page, null, null);
   const query = new URLSearchParams(host.address?.read() ?? "");
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
   if (page.catalogue) {
     const wanted = await parseAddress(page, query, sharedQuery(query)),
-      again = !wanted.recorded && (await recall(page, wanted, await earlier));
-    settle(page, wanted);
+      again = !wanted.recorded && (await restoreRuns(page, wanted, await earlier));
+    applySettings(page, wanted);
     if (again && !store.isActive(page.run)) page.selection.pin = page.pendingPin;
     else if (!again && !page.wished) {
       await example(page, names);
       // settings in the address override those of the run
-      if (wanted.recorded) settle(page, { ...wanted, problems: [] });
+      if (wanted.recorded) applySettings(page, { ...wanted, problems: [] });
     }
     if (reload.reloaded() || !page.wished) await restoreImage(page, again);
     else if (!again) page.note = "Settings loaded from the link. Press Run to use them.";
@@ -43,7 +43,7 @@ export async function arrive(page, trace, beside) {
 }
 
 /** Fetch the data of the side panel. Only targets that take images are offered. */
-export async function look(page, target, drafter) {
+export async function loadCatalogue(page, target, drafter) {
   await backend.loadCatalogue(page, target, drafter);
   if (!page.catalogue) return;
   page.catalogue.presets = questions(page);
@@ -60,7 +60,7 @@ async function parseAddress(page, query, rest) {
   if (page.choice && query.get("method")) page.choice.method = query.get("method"); // the drafter is checked against it
   if (target || drafter) {
     Object.assign(page.choice, { ...(target && { target }), ...(drafter && { drafter }) });
-    await look(page, target, drafter);
+    await loadCatalogue(page, target, drafter);
   }
   const found = link.fromQuery(rest.toString(), page.catalogue, form.clamp), { problems } = found;
   const scene = vision.scenes.find((s) => s.name === query.get("scene")), beside = query.get("beside");
@@ -86,7 +86,7 @@ export async function stepped(page) {
   page.writtenQuery = null;
   if (page.catalogue && !running(page)) {
     const wanted = await parseAddress(page, query, sharedQuery(query));
-    settle(page, wanted);
+    applySettings(page, wanted);
     if (wanted.pin && page.run) page.selection.pin = wanted.pin;
     page.pendingPin = null;
   }
@@ -100,7 +100,7 @@ function sharedQuery(query) {
 }
 
 /** Put the settings of an address into the panel; they override those of a restored run. */
-function settle(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
+function applySettings(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
   const { vision } = page;
   page.formed ||= settings;
   page.choice = choices.revise(
@@ -116,12 +116,12 @@ function settle(page, { choice, params, scene, beside, besideDrafter, problems, 
 
 /** After a reload, restore this tab's last run and its second run, unless a link names other settings. Runs that have
  *  not ended continue. */
-async function recall(page, wanted, [answer, other]) {
+async function restoreRuns(page, wanted, [answer, other]) {
   const { host, vision } = page;
   if (!answer || !(reload.reloaded() || matchesLink(page, wanted, answer))) return false;
   const header = reload.currentHeader(answer);
   const scene = vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
-  if (header && header.target !== page.choice.target) await look(page, header.target, header.drafter);
+  if (header && header.target !== page.choice.target) await loadCatalogue(page, header.target, header.drafter);
   const restore = (side, found, kind) =>
     Object.assign(backend.resume(side, found, kind), {
       question: question(found.header),

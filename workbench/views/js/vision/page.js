@@ -18,7 +18,7 @@ import * as store from "../shared/store.js";
 import { arrive, show, stepped } from "./opening.js";
 import { actions, query, wire } from "./actions.js";
 import * as visionpanel from "./panel.js";
-import { ended, fresh, running } from "./runs.js";
+import { ended, clearPage, running } from "./runs.js";
 import * as visionstage from "./stage.js";
 import * as visionview from "./view.js";
 import * as draftModels from "../shared/draftmodels.js";
@@ -73,7 +73,7 @@ export function mount(el, { host: outerHost, trace = null, beside = null, embed 
     begin: (page) => {
       page.beside = secondDrafters(page);
       page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
-      page.fresh = () => fresh(page);
+      page.fresh = () => clearPage(page);
       page.describe = () => query(page);
       page.ended = (run) => ended(page, run);
     },

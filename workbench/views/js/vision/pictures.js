@@ -8,7 +8,7 @@ export const SCENE = "wb-scene"; // scene of the last run
 export const PICTURE = "wb-picture"; // last image, with its painted patches
 
 /** Store the image, which no address can contain: an upload or a drawing is restored after a reload. */
-export function remembers({ vision, host }) {
+export function storeImage({ vision, host }) {
   const { source, alt, scene, note, swapped, fresh } = vision,
     painted = { both: [...vision.both], drafter: [...vision.drafter] };
   try {
@@ -86,7 +86,7 @@ export async function changed(page, scope) {
   const { vision } = page, active = store.isActive(page.run) || store.isActive(page.beside.run);
   vision.url = await composed(page, "both").catch(() => vision.source);
   vision.fresh = !active;
-  remembers(page);
+  storeImage(page);
   page.touched = true;
   page.draw();
   if (!active) return;

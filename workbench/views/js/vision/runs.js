@@ -6,7 +6,7 @@ import * as choices from "../live/choice.js";
 import * as opening from "../live/opening.js";
 import * as store from "../shared/store.js";
 import * as visiondata from "./data.js";
-import { SCENE, altOf, composed, deliver, question, questions, remembers } from "./pictures.js";
+import { SCENE, altOf, composed, deliver, question, questions, storeImage } from "./pictures.js";
 
 const ASK_MS = 500;
 const EMPTY_REMEDY = "Choose an image from the gallery, upload, paste or draw one.";
@@ -38,7 +38,7 @@ export async function start(page, paused) {
   bar.toTokens(page.parts);
   const runs = [started(page, page.run)];
   vision.fresh = false;
-  remembers(page);
+  storeImage(page);
   page.beside.run = null;
   page.beside.host.remember?.removeItem("wb-run");
   if (vision.besideMethod) {
@@ -125,7 +125,7 @@ export function showAgain(page, id) {
   page.draw();
 }
 
-export function fresh(page) {
+export function clearPage(page) {
   opening.clearPage(page);
   Object.assign(page, { on: "run" });
   Object.assign(page.vision, { patch: null, query: null, picture: 0 });

@@ -24,7 +24,7 @@ import * as visionqueries from "./queries.js";
 
 const WINDOW = 8;
 const MOST_RUNS = 8;
-const HOWS = [["attention", "attention"], ["gradient", "gradient"]];
+const MEASURES = [["attention", "attention"], ["gradient", "gradient"]];
 
 /** Build the empty tab inside `el`; returns the parts by name. */
 export function build(el) {
@@ -96,7 +96,7 @@ export function build(el) {
           { className: "wb-pointing" },
           part("pointed", "p", { className: "wb-pointed" }),
           h("span", {}, "attribution by"),
-          modes("how", "Measure of attribution", HOWS),
+          modes("how", "Measure of attribution", MEASURES),
         ),
         h(
           "div",
