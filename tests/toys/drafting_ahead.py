@@ -1,8 +1,8 @@
-"""A toy for teaching: a schedule that drafts the next round on its likeliest outcome while this one is being verified.
+"""A toy for teaching: draft the next round for the most likely outcome while this round is being verified.
 
     WORKBENCH_METHODS=tests/toys/drafting_ahead.py
 
-It shows what another schedule takes: the phases of `DraftVerify`, called in another order.
+It shows how to write another schedule: the phases of `DraftVerify`, called in another order.
 """
 
 from __future__ import annotations
@@ -37,90 +37,90 @@ LANE = "drafter"
 
 @dataclass(frozen=True)
 class DraftingAhead(DecoderParams):
-    """Draft and verify at once: the next draft is made on the outcome that the drafter thinks likeliest.
+    """Draft and verify at the same time: the next draft assumes the outcome that the drafter finds most likely.
 
-    That outcome is: all is accepted, and the target's own token is the one the drafter would have drafted. Where it
-    comes true the next round has its draft already; where not, the draft is thrown away and made anew.
+    This outcome is: all drafts are accepted, and the next token is the one that the drafter would have drafted. If it
+    comes true, the next round already has its draft; otherwise the draft is discarded and a new one is made.
 
     Source: McDanel 2024, AMUSD, arXiv:2410.17375, and Liu et al. 2024, PEARL, arXiv:2408.11850, overlap both models on
-    two devices. Here they share one, in two threads: the toy shows the schedule, and no speed.
+    two devices. Here two threads share one device: the toy shows the schedule, not the speed.
     """
 
     is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """One for all rows."""
-        return Ahead(context)
+        """Return a decoder for all sequences."""
+        return DraftAheadDecoder(context)
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A draft behind a prefix that was assumed."""
+class DraftAhead:
+    """A draft after an assumed prefix."""
 
     prefix: list[int]
     tree: DraftTree
 
 
-class Ahead(DraftVerify):
-    """The phases of drafting and verifying, with a second lane for the drafter."""
+class DraftAheadDecoder(DraftVerify):
+    """Drafting and verification phases with a second lane for the drafter."""
 
     isolates_errors: ClassVar[bool] = False
 
     def __init__(self, context: EngineContext) -> None:
         super().__init__(context)
-        self.guesses: dict[int, Guess] = {}  # by the row's id
+        self.guesses: dict[int, DraftAhead] = {}  # by id of the sequence
         self.is_guessing = False
 
     def change(self, row: Sequence, settings: Settings) -> None:
-        """What was drafted with other settings is no use."""
+        """Drop the next draft, which was made with other settings."""
         self.guesses.pop(id(row), None)
         super().change(row, settings)
 
     def close(self, row: Sequence) -> None:
-        """The row's next round will not come."""
+        """Drop the next draft, which will not be needed."""
         self.guesses.pop(id(row), None)
         super().close(row)
 
-    def draft(self, turns: list[RoundState]) -> list[RoundState]:
-        """Take the drafts that came true, and draft for the others."""
+    def draft(self, states: list[RoundState]) -> list[RoundState]:
+        """Use the next drafts whose assumption came true, and draft for the other sequences."""
         now, without = self.clock.mark(), []
-        for state in turns:
-            guess = self.guesses.pop(id(state.sequence), None)
+        for state in states:
+            ahead = self.guesses.pop(id(state.sequence), None)
             fits = (
-                guess is not None
-                and guess.prefix == state.sequence.committed
-                and len(guess.tree) <= state.sequence.state.plan.depth
+                ahead is not None
+                and ahead.prefix == state.sequence.committed
+                and len(ahead.tree) <= state.sequence.state.plan.depth
             )
-            if guess is not None and fits:
-                state.tree, state.drafting = guess.tree, Drafting(now, now, (id(state.sequence),))
+            if ahead is not None and fits:
+                state.tree, state.drafting = ahead.tree, Drafting(now, now, (id(state.sequence),))
             else:
                 without.append(state)
-            if guess is not None:
-                state.sequence.report.signals["drafted ahead and used"] = len(guess.tree) if fits else 0
-                state.sequence.report.signals["drafted ahead and thrown away"] = 0 if fits else len(guess.tree) + 1
+            if ahead is not None:
+                state.sequence.report.signals["drafted ahead and used"] = len(ahead.tree) if fits else 0
+                state.sequence.report.signals["drafted ahead and discarded"] = 0 if fits else len(ahead.tree) + 1
         super().draft(without)
-        return [state for state in turns if state.tree is not None]
+        return [state for state in states if state.tree is not None]
 
-    def verify(self, turns: list[RoundState]) -> list[RoundState]:
-        """The target reads this round's drafts while the drafter, in a thread beside it, makes the next ones.
+    def verify(self, states: list[RoundState]) -> list[RoundState]:
+        """Let the target verify this round's drafts while the drafter makes the next ones in a thread.
 
-        The phase ends when both have: the round goes on with what the slower one gives.
+        The phase ends when both have finished, so the slower one determines its duration.
         """
-        ahead = [state for state in turns if self._can_guess(state)]
+        ahead = [state for state in states if self._can_guess(state)]
         if self.is_guessing or not ahead:
-            return super().verify(turns)
+            return super().verify(states)
         begun = threading.Event()
         drafter = threading.Thread(target=self._guess, args=(ahead, begun), daemon=True)
         self.is_guessing = True
         drafter.start()
         begun.wait()
         try:
-            return super().verify(turns)
+            return super().verify(states)
         finally:
             drafter.join()
             self.is_guessing = False
             for state in ahead:
-                if state.sequence.status in ENDED:  # meanwhile, with an error
+                if state.sequence.status in ENDED:  # ended by an error meanwhile
                     self.guesses.pop(id(state.sequence), None)
 
     @staticmethod
@@ -131,34 +131,34 @@ class Ahead(DraftVerify):
         left = row.drafter.max_levels(row)
         return left is None or left > len(tree) + row.state.plan.depth + 1
 
-    def _guess(self, turns: abc.Sequence[RoundState], begun: threading.Event) -> None:
-        for state in turns:
+    def _guess(self, states: abc.Sequence[RoundState], begun: threading.Event) -> None:
+        for state in states:
             row, start = state.sequence, self.clock.mark()
             begun.set()
             try:
-                with torch.inference_mode():  # which is a thread's own
-                    self.guesses[id(row)] = guess(state)
-            except Exception:  # the next round drafts for itself
-                log.exception("nothing could be drafted ahead")
+                with torch.inference_mode():  # inference mode is per thread
+                    self.guesses[id(row)] = draft_ahead(state)
+            except Exception:  # the next round makes its own draft
+                log.exception("the next draft could not be made ahead")
             row.report.other_work.append(("draft", start, self.clock.mark(), LANE))
             assert state.drafting is not None
             assert row.models.drafter is not None
             state.drafting.spans.extend(row.models.drafter.meter.take())
 
 
-def guess(state: RoundState) -> Guess:
-    """Draft behind the whole draft and one token more, as if the row had got so far."""
+def draft_ahead(state: RoundState) -> DraftAhead:
+    """Draft after the whole draft and one more token, as if the sequence contained them."""
     row, tree = copy.copy(state.sequence), state.tree
     assert tree is not None
     row.committed = [*row.committed, *tree.tokens.tolist()]
     plan = dataclasses.replace(row.state.plan, depth=row.state.plan.depth + 1)
     row.state, row.report = dataclasses.replace(row.state, plan=plan), RoundReport()
     found = row.drafter.propose([row])[0]
-    return Guess([*row.committed, int(found.tokens[0])], behind_the_first(found))
+    return DraftAhead([*row.committed, int(found.tokens[0])], without_first_token(found))
 
 
-def behind_the_first(tree: DraftTree) -> DraftTree:
-    """A chain without its first token, which is committed."""
+def without_first_token(tree: DraftTree) -> DraftTree:
+    """Return a chain without its first token, which is committed."""
     distributions = {} if tree.score is None else {"score": tree.score[1:]}
     if tree.q is not None and tree.child_q_rows is not None:
         distributions |= {
@@ -182,12 +182,12 @@ METHOD = Method(
     source=Source(
         "AMUSD: asynchronous multi-device speculative decoding", "McDanel", 2024, "https://arxiv.org/abs/2410.17375"
     ),
-    summary="While the target checks, the drafter need not wait; what it bets on wrongly is thrown away.",
+    summary="The drafter does not wait for verification; a draft for the wrong outcome is discarded.",
     idea=(
-        "A toy that shows another order of the phases: the drafter goes on behind its own draft while the target "
-        "verifies it, and starts anew where the target decides otherwise."
+        "A toy that shows another order of the phases: the drafter continues after its own draft while the target "
+        "verifies it, and starts again if the target decides otherwise."
     ),
-    differences=("Both models share one device and take time from each other: it shows the order, not the speed.",),
+    differences=("Both models share one device and slow each other down: the toy shows the order, not the speed.",),
     drafter=DraftModel(),
     verifier=Lossless(),
     policies=(Fixed(depth=3),),
