@@ -225,7 +225,7 @@ def test_a_distribution_with_one_outcome_is_skipped() -> None:
         runs=10,
     )
     assert finding.verdict == SKIPPED
-    assert "no choice" in finding.detail
+    assert "single outcome" in finding.detail
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_exact_rules_pass_at_each_position_and_approximate_ones_report_their_err
     verdict, figures, detail = check_positions(method.with_params(verifier="typical", grower="rsd-c"), models)
     assert verdict == MEASURED
     assert 0 < float(str(figures["total_variation"])) < 1
-    assert "paid at most" in detail
+    assert "deviation at most" in detail
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def test_verdicts_follow_from_the_synthetic_report() -> None:
 def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -> None:
     text = page(synthetic_report())
     rows = [line for line in text.splitlines() if line.startswith(("| 4,096", "| 512"))]
-    assert rows[0].startswith("| 4,096 | whole | 0.0% | 0.50 [0.50–0.50] | – |")
+    assert rows[0].startswith("| 4,096 | not trimmed | 0.0% | 0.50 [0.50–0.50] | – |")
     assert "2.0" in rows[1]
     assert "| 5.0% |" in text
     assert "--set each=1" in text
