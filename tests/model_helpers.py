@@ -101,7 +101,7 @@ def make_models(
     Args:
         name: model family.
         seed: seed of all weights.
-        noise: noise of the drafter (see `noisy`); None: no drafter.
+        noise: noise of the drafter (see `noisy_copy`); None: no drafter.
         device: device of the models.
         heads: folder for Medusa heads; the heads of other kinds are written beside it. None: no heads.
         context: number of positions of target and drafter.
@@ -333,10 +333,10 @@ def tree_error(
 
     Args:
         logits: logits at the root and after each node.
-        committed: committed tokens; the last one is the root.
+        beginning: committed tokens; the last one is the root.
         tokens: tokens of the nodes.
         parents: parents of the nodes.
-        next_logits: function from token ids to the logits [V] after the last one.
+        ask: function from token ids to the logits [V] after the last one.
     """
     worst = 0.0
     for node in range(-1, len(tokens)):

@@ -416,14 +416,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "slower-while-the-interval-holds-1",
         "trace.speedup:Estimate.verdict",
         Compare(3, "<", ">"),
-        SPEEDUP + "test_no_verdict_while_the_interval_holds_1",
+        SPEEDUP + "test_no_verdict_while_the_interval_contains_1",
         why="a method is called slower although its interval contains 1",
     ),
     _m(
         "repeats-count-as-prompts",
         "trace.speedup:estimate",
         Force(2, "if", new=False),
-        SPEEDUP + "test_the_interval_is_students_over_prompts",
+        SPEEDUP + "test_interval_is_students_over_prompts",
         why="the confidence interval of a speed-up is too narrow",
     ),
     _m(
@@ -444,7 +444,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "alpha-counts-later-siblings",
         "trace.acceptance:_leviathan",
         BoolOp(1, "and", "or"),
-        WHATIF + "test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law",
+        WHATIF + "test_alpha_is_the_mean_over_drafts_tested_against_the_whole_distribution",
         why="α no longer follows Leviathan et al.'s definition",
     ),
     _m(
@@ -466,7 +466,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "kept-runs-change-without-a-lock",
         "trace.store:RunStore._lock",
         DropStatement(1, "call"),
-        "tests/trace/test_store.py::test_tags_that_are_added_at_once_are_all_there",
+        "tests/trace/test_store.py::test_tags_added_at_the_same_time_are_all_saved",
         why="tags that two people add at once are lost, and a deleted run comes back",
     ),
     _m(
