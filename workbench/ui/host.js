@@ -45,7 +45,7 @@
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
-  const listeners = (window.workbenchEars ??= []),
+  const listeners = (window.workbenchListeners ??= []),
     tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
   // Absolute paths: a query alone would be resolved against the page's base URL.

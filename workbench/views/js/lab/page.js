@@ -59,8 +59,8 @@ const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? n
 /** Poll the runs. */
 async function poll(page) {
   if (!page.offer || page.offer.barred) return page.draw();
-  const asked = { opened: page.openId, compared: [...page.chosen] };
-  const found = await page.host.call("runs", asked).catch(() => null);
+  const request = { opened: page.openId, compared: [...page.chosen] };
+  const found = await page.host.call("runs", request).catch(() => null);
   page.lost = !found;
   if (found?.error) page.errors = [{ ...found.error, kind: "error", polled: true }];
   else if (found) {

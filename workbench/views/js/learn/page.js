@@ -21,10 +21,10 @@ export function gain(a, k, c) {
  *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
  *    what it shows */
 export function reached(step, pin, at) {
-  const meant = (pin.node ?? pin.token ?? null) !== null;
+  const selectsNode = (pin.node ?? pin.token ?? null) !== null;
   return (
     step.rounds.includes(pin.round) ||
-    (meant && step.places.some(([round, node]) => round === at?.round && node === at?.node))
+    (selectsNode && step.places.some(([round, node]) => round === at?.round && node === at?.node))
   );
 }
 

@@ -145,7 +145,7 @@ export function start(page, paused) {
   if (!choice.prompt_tokens && !choice.prompt?.trim())
     return fail(page, EMPTY); // keep the run on display
   const { run, recorded } = page, note = choices.scriptWarning(choice, catalogue);
-  page.fresh();
+  page.clear();
   page.note = note;
   page.run = newRun(page, "run");
   page.run.before = run?.rounds.length ? { run, recorded } : null;

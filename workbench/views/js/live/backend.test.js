@@ -77,7 +77,7 @@ test("if the backend refuses a run, the previous run stays on the page", () => {
     run: before, plain: null, recorded: "a-kept-run", channels: 0, errors: [], ended() {}, draw() {},
     choice: { ...first(listed({ ready: true })), prompt: "Once" }, catalogue: listed({ ready: true }),
     host: { decode: (calls) => sent.push(calls) },
-    fresh() {
+    clear() {
       Object.assign(this, { recorded: null, note: "" });
     },
   };

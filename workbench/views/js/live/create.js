@@ -15,7 +15,7 @@ const ANNOUNCE_MS = 5000;
 
 /** Build a page of runs in `el` and show what its address names.
  *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: its extra fields;
- *    `begin(page)`: add `draw`, `fresh`, `describe` and `ended`; `onMessage(page, message)`: handle a bus message;
+ *    `begin(page)`: add `draw`, `clear`, `describe` and `ended`; `onMessage(page, message)`: handle a bus message;
  *    `actions(page)`: functions of its buttons and keys; `textOf(page, name)`: text to copy; `wire(page, el)`;
  *    `tick(page)`: every second; `arrive(page)`: show what the address names; `stepped(page)`: the address changed;
  *    `applyFrame(page)`: adapt to embedding; `menu(page)`: data of its exports

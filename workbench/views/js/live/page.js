@@ -39,7 +39,7 @@ export function mount(el, { host, trace = null, embed = false }) {
         page,
         kit.paced(() => host.isOpen?.() !== false && draw(page)),
       ); // reopening the tab changes its size, which redraws
-      page.fresh = () => opening.clearPage(page);
+      page.clear = () => opening.clearPage(page);
       page.describe = () => actions.query(page);
       page.settings = () => actions.settings(page);
       page.ended = (run) => actions.ended(page, run);

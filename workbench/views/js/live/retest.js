@@ -37,15 +37,15 @@ export function recordedProbs(round, node) {
  *  @param {(number|null)[]} known  probabilities at `from`  @param {number} least  of the recorded list
  *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: mass of the unrecorded tokens */
 export function atTemperature(known, least, from, to) {
-  const held = known.reduce((sum, v) => sum + (v ?? 0), 0), left = Math.max(0, 1 - held);
-  if (to === from) return { known, rest: left }; // at temperature 0: the distribution before temperature scaling
+  const recordedMass = known.reduce((sum, v) => sum + (v ?? 0), 0), restMass = Math.max(0, 1 - recordedMass);
+  if (to === from) return { known, rest: restMass }; // at temperature 0: the distribution before temperature scaling
   if (to <= CERTAIN) {
     const best = known.reduce((at, v, i) => ((v ?? -1) > (known[at] ?? -1) ? i : at), 0);
     return { known: known.map((v, i) => (v === null ? null : Number(i === best))), rest: 0 };
   }
   const power = (from || 1) / to, highest = Math.max(...known.map((v) => v ?? 0)) || 1;
   const raised = known.map((v) => (v === null ? null : (v / highest) ** power));
-  const others = left > 1e-9 && least > 0 ? (left / least) * (least / highest) ** power : 0;
+  const others = restMass > 1e-9 && least > 0 ? (restMass / least) * (least / highest) ** power : 0;
   const total = raised.reduce((sum, v) => sum + (v ?? 0), others);
   return { known: raised.map((v) => (v === null ? null : v / total)), rest: others / total };
 }

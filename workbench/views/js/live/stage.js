@@ -486,7 +486,7 @@ function nodeCard(parts, round, shown, more, stalled) {
 function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
   if (tentative.isPlacing(round)) return tentative.words(round);
-  const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
+  const probeText = probes.words(round), more = probeText ? ` · ${probeText}` : "";
   if (n === 0) return `no drafts: plain decoding${more}`;
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
 }

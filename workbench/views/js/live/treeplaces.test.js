@@ -30,7 +30,7 @@ function random(seed) {
   return () => (state = (state * 16807) % 2147483647) / 2147483647;
 }
 
-/** A round of `n` nodes, its siblings in the order of their test; `typical`: everything whose parents passed is
+/** A round of `n` nodes, siblings in test order; `typical`: all nodes whose parents passed are
  *  tested. */
 function round(n, depth, seed, { width = 8, first = depth < 3 ? n : Math.max(width, n / 2), typical = false } = {}) {
   const next = random(seed), parents = [], level = [], fan = new Map();

@@ -270,22 +270,22 @@ function drawn(svg) {
  *  page: uncut by scrolling, and in the font of the image. */
 function laidOut(el) {
   const copy = el.cloneNode(true), clone = el.cloneNode(true), page = document.createElement("div");
-  const beside = h(
+  const offscreen = h(
     "div",
     {
       style: `position: absolute; left: -99999px; top: 0; width: ${el.offsetWidth}px; --wb-ui: ${PLAIN_FONT}; --wb-mono: monospace`,
     },
     copy,
   );
-  beside.style.font = `14px/1.45 ${PLAIN_FONT}`;
+  offscreen.style.font = `14px/1.45 ${PLAIN_FONT}`;
   copy.querySelectorAll("[id]").forEach((part) => part.removeAttribute("id"));
-  el.closest(".wb").append(beside);
+  el.closest(".wb").append(offscreen);
   for (const part of copy.querySelectorAll("*")) part.style.contentVisibility = "visible";
   for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table"))
     Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
   const width = copy.offsetWidth, height = copy.offsetHeight;
   inlineStyles([copy, ...copy.querySelectorAll("*")], [clone, ...clone.querySelectorAll("*")], LAID_OUT);
-  beside.remove();
+  offscreen.remove();
   page.append(clone);
   page.style.cssText = `width: ${width}px; font: 14px/1.45 ${PLAIN_FONT}`;
   const frame = kit.s("foreignObject", { width, height });

@@ -137,7 +137,7 @@ export function chunkEnds(size, broke) {
  *    object[]}} data  `arriving`: the round being verified; `bands`: from `figures.methodSegments`, named and
  *    coloured where there are several */
 export function render(el, data) {
-  const state = (el._ribbon ??= begin(el));
+  const state = (el._ribbon ??= startFollowing(el));
   if (state.key !== data.key) {
     state.inner.replaceChildren();
     Object.assign(state, {
@@ -198,7 +198,7 @@ export function scrollToEnd(el) {
 
 /** Follow the newest text: its height changes when rounds are added, and again when estimated chunks are laid out.
  *  Scroll to the end after each change of height. */
-function begin(el) {
+function startFollowing(el) {
   const inner = el.appendChild(kit.h("div"));
   inner.setAttribute("role", "presentation");
   const state = {

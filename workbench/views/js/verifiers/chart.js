@@ -17,7 +17,7 @@ const MARKS = {
 
 /** Spread labels by `gap` within limits, each as near to its place as possible. Pure.
  *  @param {number[]} places  from top to bottom @returns {number[]} */
-export function apart(places, gap, low, high) {
+export function spreadLabels(places, gap, low, high) {
   const found = [];
   for (const place of places) found.push(Math.max(place, (found.at(-1) ?? low - gap) + gap));
   for (let i = found.length - 1, least = high; i >= 0; i -= 1, least = found[i + 1] - gap)
@@ -63,9 +63,9 @@ export function render(el, data) {
   kit.fit(state.column, data.k > 0 ? 1 : 0, () => kit.s("rect", { class: "wb-column", rx: 6, width: 18 }));
   if (data.k > 0) kit.set(state.column.firstChild, { x: x(data.k) - 9, y: 4, height: bottom - 2 });
   kit.fit(state.lines, data.lines.length, () => {
-    const made = kit.s("g");
-    made.append(kit.s("path"), kit.s("path"));
-    return made;
+    const group = kit.s("g");
+    group.append(kit.s("path"), kit.s("path"));
+    return group;
   });
   data.lines.forEach((line, i) => {
     const [path, marks] = state.lines.children[i].children;
@@ -82,7 +82,7 @@ export function render(el, data) {
     .map((line, i) => ({ line, i, end: y(line.values.at(-1)), v: line.values[at] }))
     .sort((a, b) => Math.round(a.end - b.end) || b.v - a.v);
   const places = beside
-    ? apart(ranked.map((each) => each.end), GAP, 12, bottom)
+    ? spreadLabels(ranked.map((each) => each.end), GAP, 12, bottom)
     : ranked.map((_, i) => data.height + GAP * (i + 0.5));
   kit.fit(state.labels, ranked.length, () => kit.group("path", "path", "text"));
   ranked.forEach(({ line, end, v }, i) => {

@@ -81,8 +81,8 @@ async function save(page, kind) {
   if (kind === "csv") return saved(exports.save(`${FILE}.csv`, csv(found.acceptance), "text/csv"));
   const view = exports.views(page.parts.stage).find((each) => exports.clean(each.title) === name);
   if (!view) return "Not saved: this card is hidden.";
-  const made = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
-  const content = ending === "png" ? await exports.png(made) : made.text;
+  const image = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
+  const content = ending === "png" ? await exports.png(image) : image.text;
   return saved(exports.save(`${FILE}_${name}.${ending}`, content, "image/svg+xml"));
 }
 

@@ -76,7 +76,7 @@ function build(el) {
       (ui.from = h("p", { className: "wb-detail" })),
       slider("tokens", "Tokens", ...states.TOKENS, 1, (n) => set(states.resized(ui.state, n))),
       slider("k", "Drafts k", 1, DRAFTS, 1, (k) => anew({ k })),
-      chips("ways", "Sampling of drafts", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (way) => anew({ way })),
+      chips("ways", "Sampling of drafts", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (sampling) => anew({ way: sampling })),
       (ui.wayWords = h("p", { className: "wb-detail" })),
       chips("rules", "Rule", Object.entries(RULES).map(([name, { title }]) => [name, title]), (rule) => anew({ rule })),
       (ui.ruleWords = h("p", { className: "wb-detail" })),

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { acceptance, curves, DRAFTS, tempered, transport } from "./acceptance.js";
-import { apart } from "./chart.js";
+import { spreadLabels } from "./chart.js";
 import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
 import { keyed } from "./pq.js";
@@ -117,8 +117,8 @@ test("keys move a bar, others do not", () => {
 });
 
 test("labels do not overlap and stay inside", () => {
-  assert.deepEqual(apart([10, 11, 80], 16, 12, 100), [12, 28, 80]);
-  assert.deepEqual(apart([90, 95, 99], 16, 12, 100), [68, 84, 100]);
+  assert.deepEqual(spreadLabels([10, 11, 80], 16, 12, 100), [12, 28, 80]);
+  assert.deepEqual(spreadLabels([90, 95, 99], 16, 12, 100), [68, 84, 100]);
 });
 
 test("a bound names its tokens; an unsound combination states its error", () => {

@@ -194,7 +194,7 @@ export function query(page) {
   const { choice, catalogue, vision } = page,
     pin = page.playing ? null : (page.selection.pin ?? page.pendingPin),
     params = choices.parameters(choice, catalogue, choice.method, form.clamp);
-  const made = new URLSearchParams(
+  const entries = new URLSearchParams(
     link.toQuery(choice, catalogue, params, {
       pin,
       embed: page.embed,
@@ -202,12 +202,12 @@ export function query(page) {
       settings: !page.recorded || page.formed,
     }),
   );
-  if (page.recorded && !page.formed) return made.toString();
+  if (page.recorded && !page.formed) return entries.toString();
   for (const [name, value] of [
     ["scene", vision.scene],
     ["beside", vision.besideMethod || "none"],
     ["beside_drafter", vision.besideDrafter],
   ])
-    if (value) made.set(name, value);
-  return made.toString();
+    if (value) entries.set(name, value);
+  return entries.toString();
 }

@@ -147,12 +147,12 @@ async function restoreRuns(page, wanted, [answer, other]) {
 async function restoreImage(page, again) {
   const { vision, host } = page;
   try {
-    const kept = JSON.parse(host.remember?.getItem(PICTURE) ?? "null");
-    if (!kept?.source?.startsWith("data:image/")) return;
-    Object.assign(vision, kept, {
-      fresh: kept.fresh || !again,
-      both: new Map(kept.both),
-      drafter: new Map(kept.drafter),
+    const stored = JSON.parse(host.remember?.getItem(PICTURE) ?? "null");
+    if (!stored?.source?.startsWith("data:image/")) return;
+    Object.assign(vision, stored, {
+      fresh: stored.fresh || !again,
+      both: new Map(stored.both),
+      drafter: new Map(stored.drafter),
     });
     vision.url = await composed(page, "both");
     if (page.catalogue) page.catalogue.presets = questions(page);
@@ -193,7 +193,7 @@ async function example(page, names) {
 
 /** Show complete traces; `plays`: let them arrive round by round. */
 export function show(page, trace, beside, from, plays = false) {
-  page.fresh();
+  page.clear();
   const record = (recordOf) =>
     Object.assign(store.fromTrace(`${from}-${(page.channels += 1)}`, recordOf, from), {
       closed: true,

@@ -73,7 +73,7 @@ export function mount(el, { host: outerHost, trace = null, beside = null, embed 
     begin: (page) => {
       page.beside = secondDrafters(page);
       page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
-      page.fresh = () => clearPage(page);
+      page.clear = () => clearPage(page);
       page.describe = () => query(page);
       page.ended = (run) => ended(page, run);
     },
@@ -134,7 +134,7 @@ function secondDrafters(page) {
       return page.notices;
     },
     draw: () => page.draw(),
-    fresh: () => {},
+    clear: () => {},
     ended: (run) => ended(page, run),
   };
 }

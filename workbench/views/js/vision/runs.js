@@ -116,7 +116,7 @@ export function showAgain(page, id) {
   const { vision } = page, run = vision.history.find((r) => r.channel === id);
   if (!run || running(page)) return;
   const keep = vision.history;
-  page.fresh();
+  page.clear();
   Object.assign(page, { run: Object.assign(run, { closed: true }) });
   page.beside.run = run.pair ? Object.assign(run.pair, { closed: true }) : null;
   vision.history = keep;
