@@ -272,7 +272,7 @@ def test_doge_ends_before_its_layers_drop_keys() -> None:
     assert models.target.context == 20
     trace = Engine(models).generate(Request(model_helpers.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
     assert trace.token_ids == model_helpers.hf_greedy(models.target.model, model_helpers.random_prompt(9), 11)
-    assert f"with more than {SCRATCH + 20:,} keys in its cache" in trace.footer.warnings[0]
+    assert f"with more than {SCRATCH + 20:,} cached keys" in trace.footer.warnings[0]
     with pytest.raises(ModelError, match="cached keys, drafted ones included"):
         Runner(tiny("doge", keep_window_size=32))
 
