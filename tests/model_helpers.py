@@ -1,4 +1,4 @@
-"""Tiny models for tests: random float64 targets, generated tokenizers, drafters of chosen quality. No downloads."""
+"""Tiny models for tests: random float64 targets, generated tokenizers, drafters of adjustable quality. No downloads."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def representative_methods(methods: Iterable[ConfiguredMethod]) -> list[Configur
 
 
 def mark_on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
-    """Return values as parameters of a test, with their names as ids; those that are not kept get the mark `on_demand`.
+    """Return values as parameters of a test, with their names as ids; values outside `kept` get the mark `on_demand`.
 
     For properties that another test checks for every method, and that are checked here in a second way.
     """

@@ -647,7 +647,7 @@ class Return:
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and not _is_stored(node)}
         own = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and _is_stored(node)}
         if unknown := names - own - function.available_names:
-            raise MutationError(f"{function.name} does not know {', '.join(sorted(unknown))}")
+            raise MutationError(f"{function.name} has no name {', '.join(sorted(unknown))}")
         return function.replace_nodes(function.body[0], function.body[-1], f"return {ast.unparse(expression)}")
 
     def line(self, function: Function) -> int:

@@ -90,7 +90,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.rejection:_tested",
         Argument(0, "addcmul", "value", "0"),
         REJECTION + "test_emitted_distribution_is_the_targets_for_any_p_and_q",
-        why="after a rejection the corrected token is drawn from p: tokens that are likely under q come too often",
+        why="after a rejection the corrected token is sampled from p: tokens that are likely under q come too often",
     ),
     _m(
         "acceptance-multiplies-by-q",
@@ -111,7 +111,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.sibling_groups:ranks",
         Argument(0, "tril", "diagonal", "1"),
         ROUND_DISTRIBUTION + "[independent siblings-any-Lossless]",
-        why="siblings are drawn in one order and tested in another: sampled text is biased",
+        why="siblings are sampled in one order and tested in another: sampled text is biased",
     ),
     _m(
         "nodes-tested-at-another-branch",
@@ -196,7 +196,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "core.sampling:penalise_repetition",
         BinOp(0, "*", "/"),
         SAMPLING + "test_repetition_penalty_equals_hugging_faces",
-        why="the penalty makes repeated tokens with a negative logit likelier",
+        why="the penalty makes repeated tokens with a negative logit more likely",
     ),
     _m(
         "penalty-counts-other-branches",

@@ -93,7 +93,7 @@ def test_body_is_replaced_by_an_expression_of_its_parameters(toy: Function) -> N
     assert "return size > LIMIT + math.pi" in changed
     assert "Return whether" in changed
     assert changed.count("\n") == TOY.count("\n")
-    with pytest.raises(MutationError, match="does not know total"):
+    with pytest.raises(MutationError, match="has no name total"):
         Return("total").apply(toy)
 
 
@@ -177,9 +177,9 @@ def test_check_runs_no_test_and_names_outdated_mutations(
         monkeypatch.setattr(mutate, "MUTATIONS", there)
         monkeypatch.setattr(sys, "argv", ["mutate.py", "--check"])
         assert mutate.main() == code
-        said = capsys.readouterr().out
-        assert words in said
-        assert (f"{mutate.OUTDATED}" in said, "rotten" in said) == (code == 2, code == 2)
+        output = capsys.readouterr().out
+        assert words in output
+        assert (f"{mutate.OUTDATED}" in output, "rotten" in output) == (code == 2, code == 2)
 
 
 TRIALS = """
@@ -234,9 +234,9 @@ def test_operators_of_one_function_are_listed(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["mutate.py", "--function", "workbench.core.tree:children_of", "--list"])
     assert mutate.main() == 0
-    said = capsys.readouterr().out
-    assert "BinOp(k=1, old='+', new='-')" in said
-    assert "children[parent + 1].append(i)" in said
+    output = capsys.readouterr().out
+    assert "BinOp(k=1, old='+', new='-')" in output
+    assert "children[parent + 1].append(i)" in output
     monkeypatch.setattr(sys, "argv", ["mutate.py", "--function", "workbench.core.tree:no_such"])
     with pytest.raises(SystemExit):
         mutate.main()

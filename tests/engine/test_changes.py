@@ -408,9 +408,9 @@ def test_drafter_stops_at_its_last_position(
     stopped = drafting.index(False)
     assert stopped > 0
     assert not any(drafting[stopped:])
-    said = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
-    assert len(said) == 1
-    assert [r.index for r in trace.rounds if said[0] in r.notes] == [stopped]
+    warnings = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
+    assert len(warnings) == 1
+    assert [r.index for r in trace.rounds if warnings[0] in r.notes] == [stopped]
     assert are_slots_released(short)
 
 

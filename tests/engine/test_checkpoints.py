@@ -58,16 +58,16 @@ def test_configuration_facts_of_heads(tmp_path: Path) -> None:
 def test_check_against_the_target_and_its_explanation(tmp_path: Path) -> None:
     eagle = read_checkpoint(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
     assert mismatch_reason(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
-    said = mismatch_reason(eagle, TEXT)
-    assert "it is for a target of hidden size 4,096" in said
-    assert "it is for a target of 32,000 tokens" in said
+    reason = mismatch_reason(eagle, TEXT)
+    assert "it is for a target of hidden size 4,096" in reason
+    assert "it is for a target of 32,000 tokens" in reason
     eagle3 = read_checkpoint(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
     llama = HeadRequirements("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
-    told = {line.name: line for line in check_compatibility(eagle3, llama)}
-    assert told["layers"].fits
-    assert "2, 16, 29" in told["layers"].message
-    assert "32,000" in told["draft vocabulary"].message
-    assert "10,000, unlike the target's: rotary with base 500,000, scaled (llama3 by 8)" in told["positions"].message
+    checks = {line.name: line for line in check_compatibility(eagle3, llama)}
+    assert checks["layers"].fits
+    assert "2, 16, 29" in checks["layers"].message
+    assert "32,000" in checks["draft vocabulary"].message
+    assert "10,000, unlike the target's: rotary with base 500,000, scaled (llama3 by 8)" in checks["positions"].message
     shallow = {line.name: line for line in check_compatibility(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
     assert not shallow["layers"].fits
     assert "2, 3, 3 of 6" in shallow["layers"].message

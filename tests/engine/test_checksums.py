@@ -26,8 +26,8 @@ SHARD = "model.safetensors"
 
 def test_every_bundled_folder_has_valid_checksums_of_all_weights() -> None:
     for folder in bundled().values():
-        said = {line.split()[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
-        assert said == {file.name for file in folder.glob("*.safetensors")} != set()
+        listed = {line.split()[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
+        assert listed == {file.name for file in folder.glob("*.safetensors")} != set()
         check_weights(folder)
 
 

@@ -402,7 +402,7 @@ def test_failure_of_another_sequence_changes_no_random_number(name: str, engine:
     assert [r.nodes.u for r in rows[1].trace.rounds] == [r.nodes.u for r in alone.rounds]
 
 
-def test_generate_raises_what_ended_the_run(engine: Engine) -> None:
+def test_generate_raises_the_error_of_the_run(engine: Engine) -> None:
     with pytest.raises(WorkbenchError, match="NaN"):
         engine.generate(Request(PROMPT, registry.get("autoregressive"), SamplingParams(processors=(Poison(),))))
 

@@ -73,9 +73,9 @@ def test_head_for_other_weights_is_refused_with_a_remedy_and_other_methods_run(
         engine.generate(Request([5, 6, 7], medusa, max_new_tokens=4))
     assert engine.generate(Request([5, 6, 7], registry.get("prompt-lookup"), max_new_tokens=4)).footer.error == ""
     config = tmp_path / "text-target-medusa" / "config.json"
-    said = json.loads(config.read_text())
-    del said[WEIGHTS]
-    config.write_text(json.dumps(said))
+    values = json.loads(config.read_text())
+    del values[WEIGHTS]
+    config.write_text(json.dumps(values))
     assert not find_heads("text-target", models.target)["medusa"].problem, "heads made before fingerprints existed"
 
 

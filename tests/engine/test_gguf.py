@@ -254,9 +254,9 @@ def test_file_size_limit_of_the_system_raises_a_named_error(file: Path, cache: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
     process = run(file, preexec_fn=limit)
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "CapacityError" in said, said[-2000:]
+    assert "CapacityError" in stderr, stderr[-2000:]
     assert [p.name for p in cache.iterdir() if p.is_dir()] == []
 
 
@@ -293,11 +293,11 @@ def test_concurrent_conversions_make_one_copy(file: Path, monkeypatch: pytest.Mo
     made, inside = [], threading.Event()
     dequantise = reading.dequantise
 
-    def slow(source: Path, folder: Path, told: Callable[[int, int], None]) -> None:
+    def slow(source: Path, folder: Path, report: Callable[[int, int], None]) -> None:
         made.append(folder)
         inside.set()
         second.join(0.3)  # the other thread has started and waits
-        dequantise(source, folder, told)
+        dequantise(source, folder, report)
 
     monkeypatch.setattr(reading, "dequantise", slow)
     second = threading.Thread(target=lambda: (inside.wait(120), places.append(converted_models.convert(file))))

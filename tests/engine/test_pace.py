@@ -93,8 +93,8 @@ def test_paced_sequence_waits_between_rounds() -> None:
 
 def test_trace_records_delayed_rounds_and_their_delay() -> None:
     ends, trace = run_with_pace(4)
-    said = [r.signals.get(metrics.DELAY, 0.0) for r in trace.rounds]
-    assert said == pytest.approx([0.0, *(b - a for a, b in pairwise(ends))])
+    delays = [r.signals.get(metrics.DELAY, 0.0) for r in trace.rounds]
+    assert delays == pytest.approx([0.0, *(b - a for a, b in pairwise(ends))])
     assert metrics.summary(trace)["held_rounds"] == len(trace.rounds) - 1
     _, free = run_with_pace(0)
     assert metrics.count_delayed_rounds(free.rounds) == 0

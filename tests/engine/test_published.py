@@ -67,8 +67,8 @@ def into_hub_cache(model: IndexedModel, root: Path, **config: Any) -> Path:
     repo = root / f"models--{model.hub_id.replace('/', '--')}"
     folder = repo / "snapshots" / ("a" * 40)
     shutil.copytree(bundled()["text-drafter"], folder)
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | config))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | config))
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text("a" * 40)
     return folder

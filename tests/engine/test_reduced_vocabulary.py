@@ -134,9 +134,9 @@ def test_heads_draft_from_their_reduced_vocabulary(name: str, device: str, tmp_p
     whole, every, part = drafted(), drafted(**{KEY: list(range(model_helpers.VOCABULARY))}), drafted(**{KEY: kept})
     assert whole.token_ids == every.token_ids == part.token_ids == wanted
     assert [r.nodes.tokens for r in every.rounds] == [r.nodes.tokens for r in whole.rounds]
-    said = {token for r in part.rounds for token in r.nodes.tokens}
-    assert said
-    assert said <= set(kept)
+    drafted_tokens = {token for r in part.rounds for token in r.nodes.tokens}
+    assert drafted_tokens
+    assert drafted_tokens <= set(kept)
     for broken in ([5, 5], [model_helpers.VOCABULARY]):
         with pytest.raises(WorkbenchError, match="not an increasing list"):
             drafted(**{KEY: broken})
@@ -167,9 +167,9 @@ class TestOnDisk:
             for m in ("autoregressive", "draft-model")
         )
         assert plain.token_ids == drafted.token_ids
-        said = [token for r in drafted.rounds for token in r.nodes.tokens]
-        assert said
-        assert max(said) < 600
+        drafted_tokens = [token for r in drafted.rounds for token in r.nodes.tokens]
+        assert drafted_tokens
+        assert max(drafted_tokens) < 600
         with pytest.raises(ModelError, match=r"600 of its 4,096 tokens.*as the draft model"):
             load_models(name, None, "cpu", "float64")
 

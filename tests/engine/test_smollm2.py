@@ -162,11 +162,11 @@ def test_prompts_of_every_kind_get_the_text_of_plain_decoding(smollm2: Models, e
     assert not wrong
     by_method = rounds_of(list(rows.values()))
     assert set(by_method) == {m.name for m in methods}
-    judged = {
+    accepted_of_drafted = {
         name: (count_accepted(own), count_drafted(own)) for name, own in by_method.items() if name != "autoregressive"
     }
-    told = [0 < right < tried or tried < FEW for right, tried in judged.values()]
-    assert all(told), f"a method without enough drafts: {judged}"
+    has_evidence = [0 < right < tried or tried < FEW for right, tried in accepted_of_drafted.values()]
+    assert all(has_evidence), f"a method without enough drafts: {accepted_of_drafted}"
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,8 @@ def test_presets_are_answered_correctly_and_copied_text_is_drafted(smollm2_singl
     assert listed is not None
     assert copied.text.strip() == asked["word for word"].partition("\n\n")[2]
     assert len(copied.token_ids) > 4 * len(copied.rounds)
-    said, _ = json.JSONDecoder().raw_decode(listed.text.strip("`\n "))  # a code fence and a sentence follow
-    assert said == {"Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"}}
+    answer, _ = json.JSONDecoder().raw_decode(listed.text.strip("`\n "))  # a code fence and a sentence follow
+    assert answer == {"Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"}}
 
 
 def test_bundled_drafters_were_trained_for_these_weights(smollm2_single: Models) -> None:

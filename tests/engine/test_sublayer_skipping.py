@@ -80,8 +80,8 @@ def test_passes_outside_the_rounds_leave_no_entries(kind: str, device: str) -> N
     with torch.inference_mode():
         read = runner.model(input_ids=torch.tensor([TEXT], device=device), use_cache=False, output_hidden_states=True)
     streams = read.hidden_states[2][0].repeat(9, 1)  # more tokens than one LM head call takes
-    said = exit_logits(runner, slot, streams)
+    logits = exit_logits(runner, slot, streams)
     wanted = logits_without_sublayers(runner.model, {4, 5}, TEXT).repeat(9, 1)
-    torch.testing.assert_close(said, wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(logits, wanted, rtol=0, atol=1e-12)
     assert all(torch.equal(was, now) for was, now in zip(before, runner.cache._stacks, strict=True))
     assert (slot.length, slot.scratch, first.length) == (12, 2, 5)

@@ -102,9 +102,9 @@ def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
             row = schedule.row
             assert row is not None
             assert row.trace is not None
-            said = [note for note in row.trace.footer.warnings if "cannot be" in note]
-            if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or said:
-                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {said} {schedule.changes}"
+            refusals = [note for note in row.trace.footer.warnings if "cannot be" in note]
+            if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or refusals:
+                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {refusals} {schedule.changes}"
     return found
 
 

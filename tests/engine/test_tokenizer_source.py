@@ -25,10 +25,10 @@ from workbench.models.tokenizer_source import (
 from workbench.service.choices import have_same_vocabulary
 
 
-def edit_config(folder: Path, **told: object) -> None:
+def edit_config(folder: Path, **values: object) -> None:
     """Change keys of a model's configuration."""
     file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 @pytest.fixture

@@ -224,7 +224,7 @@ def test_verifier_can_be_selected_and_changed_during_a_run(models: Models) -> No
     assert {rule for r in first for rule in r.nodes.rule if rule} <= {"point", "point-residual"}
     assert {rule for r in then for rule in r.nodes.rule if rule} == {"typical"}
     assert next((c.name, c.before, c.after) for c in then[0].changes) == ("verifier", "lossless", "typical")
-    assert any("no longer follows the target's distribution" in said for said in row.trace.footer.warnings)
+    assert any("no longer follows the target's distribution" in warning for warning in row.trace.footer.warnings)
 
 
 def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Models) -> None:
@@ -240,9 +240,9 @@ def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Model
     while not engine.is_idle:
         engine.step()
     assert row.trace is not None
-    said = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
-    assert len(said) == 1
-    assert said[0].startswith("From here on sampled text again does not follow the target's distribution")
+    warnings = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("From here on sampled text again does not follow the target's distribution")
     assert row.trace.header.promise == "approximate"
 
 

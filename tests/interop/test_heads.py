@@ -132,15 +132,15 @@ def test_exported_medusa_heads_with_reduced_vocabulary_read_back_to_the_same_dis
     if not own_rows:
         table = text_models.target.model.get_output_embeddings().weight
         torch.testing.assert_close(stored["lm_head.weight"].float(), table[::2].float(), atol=1e-3, rtol=1e-3)
-    h, said = torch.randn(4, 288, generator=torch.Generator().manual_seed(2)), []
+    h, logits = torch.randn(4, 288, generator=torch.Generator().manual_seed(2)), []
     for folder in (ours, tmp_path / "theirs"):
         models = found_in(text_models, folder, "medusa")
         with torch.inference_mode():
             net = load_trained(MedusaHeads, models, "heads", "")
             states, head = net(h).float(), head_of(MedusaHeads, models)
-            said.append(head(states) if net.own is None else states @ net.own.float().mT)
-    torch.testing.assert_close(said[0], said[1], atol=2e-2, rtol=2e-2)
-    assert not torch.allclose(said[0][0], said[0][1]), "the heads' predictions differ"
+            logits.append(head(states) if net.own is None else states @ net.own.float().mT)
+    torch.testing.assert_close(logits[0], logits[1], atol=2e-2, rtol=2e-2)
+    assert not torch.allclose(logits[0][0], logits[0][1]), "the heads' predictions differ"
 
 
 def test_configuration_keys_that_only_other_engines_read_are_correct(tmp_path: Path) -> None:
@@ -149,11 +149,11 @@ def test_configuration_keys_that_only_other_engines_read_are_correct(tmp_path: P
         ("without", {"norms": ()}, False),
     ):
         export_heads(str(own_layer(tmp_path / name, **options)), tmp_path / f"{name}-out")
-        said = json.loads((tmp_path / f"{name}-out" / "config.json").read_text())
-        assert said["fusion_bias"] is bias
-        assert said["transformer_layer_config"]["attention_bias"] is bias
-        assert said["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
-        assert said["speculators_config"]["verifier"]["name_or_path"] == "text-target"
+        config = json.loads((tmp_path / f"{name}-out" / "config.json").read_text())
+        assert config["fusion_bias"] is bias
+        assert config["transformer_layer_config"]["attention_bias"] is bias
+        assert config["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
+        assert config["speculators_config"]["verifier"]["name_or_path"] == "text-target"
         net = FeatureNet.from_checkpoint(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
     with pytest.raises(ModelError, match="no bias in its fusion"):

@@ -120,10 +120,10 @@ def unmasked_by_hand(models: Models, net: BlockNet, committed: list[int], steps:
             block: list[Tensor] = [
                 embed(torch.tensor(tokens[i])) if i in tokens else net.mask for i in range(net.block)
             ]
-            said = models.target.lm_head(by_hand(net, streams, torch.stack(block))).softmax(-1)
-            left = sorted((i for i in range(1, masks + 1) if i not in tokens), key=lambda i: -float(said[i].max()))
+            probs = models.target.lm_head(by_hand(net, streams, torch.stack(block))).softmax(-1)
+            left = sorted((i for i in range(1, masks + 1) if i not in tokens), key=lambda i: -float(probs[i].max()))
             for i in left[: math.ceil(step * masks / steps) - len(distributions)]:
-                distributions[i], tokens[i] = said[i], int(said[i].argmax())
+                distributions[i], tokens[i] = probs[i], int(probs[i].argmax())
     return torch.stack([distributions[i] for i in range(1, masks + 1)])
 
 

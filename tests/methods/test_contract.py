@@ -87,7 +87,7 @@ def corners(method: Method) -> list[dict[str, Any]]:
     """Return settings to test: the defaults, each own parameter of the drafter at each end, and all numbers at one end.
 
     Policies, tree builders and verifiers are the same parts in every method: each value of their parameters is tested
-    in the first and in the last method of the catalogue that has it. `test_lossless.py` draws random settings of every
+    in the first and in the last method of the catalogue that has it. `test_lossless.py` tests random settings of every
     method.
     """
     sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec) if is_tried(method, name, v)]
@@ -139,7 +139,7 @@ class Case:
         if row.error is not None or footer.reason != self.reason:
             return f"ended with {footer.reason!r}, not {self.reason!r}: {row.error}"
         if row.trace.token_ids != self.tokens:
-            return f"wrote {row.trace.token_ids}, not {self.tokens}"
+            return f"emitted {row.trace.token_ids}, not {self.tokens}"
         if summary(row.trace)["tokens"] != len(self.tokens):
             return "the summary counts other tokens"
         return "" if self.text in (None, footer.text) else f"reads {footer.text!r}, not {self.text!r}"

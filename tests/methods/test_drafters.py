@@ -332,7 +332,7 @@ class Shifted(PartialUpdates):
 
 
 def test_recycling_needs_rejected_nodes_at_the_correct_tokens(device: str) -> None:
-    """Measured on a prompt whose alternatives recur; the greedy text is the same whatever is learnt."""
+    """Measured on a prompt whose alternatives recur; the greedy text is the same for all tables."""
     engine = Engine(load_models("text-target", drafter=None, device=device))
     prompt = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
     method = registry.get("token-recycling").with_params()
@@ -403,7 +403,7 @@ def test_second_sibling_is_independent_of_passing_the_threshold() -> None:
         assert fit.fits(1e-5), f"after {first}: {fit}"
 
 
-def test_impossible_tokens_are_never_drawn() -> None:
+def test_impossible_tokens_are_never_sampled() -> None:
     g, _ = perturbed(torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64), 500)
     assert torch.isneginf(g[:, 1]).all()
     assert torch.isfinite(g[:, [0, 2]]).all()

@@ -138,9 +138,9 @@ def test_run_records_how_many_tokens_are_outside_the_draft_vocabulary(tmp_path: 
     models = model_helpers.make_small_models(6, heads=tmp_path / "heads")  # it contains five of six tokens
     method = registry.get("eagle-3")
     trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
-    told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
-    assert told == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
-    assert sum(told) > 0
+    counts = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
+    assert counts == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
+    assert sum(counts) > 0
 
 
 # -- fusion during training -------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def writers(trace: Trace) -> list[bool]:
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
 @pytest.mark.parametrize(("window", "least"), [(1, 1), (3, 2), (5, 5)])
-def test_writing_model_switches_as_the_algorithm_says(
+def test_writing_model_switches_as_in_the_papers_algorithm(
     sampling: SamplingParams, window: int, least: int, small: Models
 ) -> None:
     seen: set[bool] = set()
@@ -77,8 +77,8 @@ def test_writing_model_switches_as_the_algorithm_says(
             least_run=least,
         )
         tokens = [(r, token) for r in trace.rounds for token in r.emitted]
-        said = ["" if token.node is None else r.nodes.rule[token.node] for r, token in tokens]
-        assert [rule == "small-model-writes" for rule in said] == writers(trace)
+        rules = ["" if token.node is None else r.nodes.rule[token.node] for r, token in tokens]
+        assert [rule == "small-model-writes" for rule in rules] == writers(trace)
         seen |= set(writers(trace))
         assert check_formulas(trace) > 0
     assert seen == {True, False}
@@ -145,7 +145,7 @@ def test_trees_are_verified_exactly(small: Models) -> None:
     assert all(r.signals[DISTRIBUTION_ERROR] == 0 for r in trace.rounds if DISTRIBUTION_ERROR in r.signals)
 
 
-def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) -> None:
+def test_draft_models_cache_equals_a_clean_prefill(small: Models) -> None:
     """The small model continues from its own text; tokens that the target wrote in the same round are in its cache."""
     engine = Engine(small)
     method = registry.get("draft-model").with_params(verifier="entropy-adaptive", mean_entropy=16.0, depth=4)

@@ -261,7 +261,7 @@ def test_a_rule_that_ignores_elder_siblings_is_caught_end_to_end(models: Models)
     assert not fit.fits(ALPHA), f"it went unnoticed: {fit}"
 
 
-def test_typical_acceptance_keeps_what_exceeds_its_threshold(models: Models) -> None:
+def test_typical_acceptance_accepts_tokens_above_its_threshold(models: Models) -> None:
     """The threshold is min(ε, δ·exp(−H)), computed from the trace."""
     method = registry.get("medusa-typical").with_params(epsilon=0.3, delta=0.8, depth=2)
     trace = Engine(models).generate(Request(PROMPT, method, PLAIN, 30, stop_at_eos=False))

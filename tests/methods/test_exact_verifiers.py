@@ -394,7 +394,7 @@ def test_greedy_text_and_deterministic_drafts_are_verified_as_by_lossless(verifi
 
 
 def test_leaf_positions_emit_the_target_distribution() -> None:
-    """On an accelerator, leaves are not filtered out, so that they are rows like inner nodes."""
+    """On an accelerator, leaves are not filtered out and are processed like inner nodes."""
     tree = sibling_level((1, 2), Q, SAMPLED)
     distributions = torch.stack([P, P.flip(0), P.roll(1)])
     (fans,) = iter_sibling_groups(tree, distributions)

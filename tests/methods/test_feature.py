@@ -209,8 +209,8 @@ def test_msd_does_not_use_features_at_vision_positions() -> None:
     start, end = prompt.spans[0]
     for kind, used in ((MSDNet, False), (EagleVLMNet, True)):
         features, embeds = prompt.features.clone().requires_grad_(), prompt.embeds.clone().requires_grad_()
-        told = dataclasses.replace(prompt, features=features, embeds=embeds)
-        states(net_of(kind), told)[:, end:].square().sum().backward()
+        inputs = dataclasses.replace(prompt, features=features, embeds=embeds)
+        states(net_of(kind), inputs)[:, end:].square().sum().backward()
         assert bool(features.grad[:, start:end].abs().max() > 0) is used, kind
         assert float(features.grad[:, :start].abs().min()) > 0
         assert float(embeds.grad[:, start:end].abs().min()) > 0
@@ -536,11 +536,11 @@ def test_image_changed_during_a_run_is_read_again(models: Models) -> None:
 @pytest.mark.parametrize("kind", sorted(model_helpers.image_head_kinds()))
 def test_explanation_reports_its_progress(models: Models, kind: str) -> None:
     asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
-    trace, told = Engine(models).generate(asked), []
+    trace, progress = Engine(models).generate(asked), []
     for e in (e for r in trace.rounds for e in r.emitted):
         e.token %= VOCABULARY - 1  # an image placeholder cannot be explained
-    explain(models, asked, trace, asked.configured_method().drafter, told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert {0.4, 0.5} <= {round(done, 3) for done in told}, "16 of 20 tokens of the target, then all of them"
-    assert {0.9} <= {round(done, 3) for done in told}, "16 of 20 tokens of the drafter"
+    explain(models, asked, trace, asked.configured_method().drafter, progress.append)
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
+    assert {0.4, 0.5} <= {round(done, 3) for done in progress}, "16 of 20 tokens of the target, then all of them"
+    assert {0.9} <= {round(done, 3) for done in progress}, "16 of 20 tokens of the drafter"

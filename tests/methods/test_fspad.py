@@ -59,8 +59,8 @@ def test_two_steps_equal_the_papers_formulas(wide: int) -> None:
         second = expected_states(torch.cat([features, first[:, -1:]], 1), embeds)
         for got, wanted in ((mine[0], first), (mine[1][:, -1:], second[:, -1:])):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
-            said = wanted + wanted @ weight["voice.weight"].T
-            torch.testing.assert_close(net.lm_head_input(got), said, rtol=0, atol=1e-5)
+            projected = wanted + wanted @ weight["voice.weight"].T
+            torch.testing.assert_close(net.lm_head_input(got), projected, rtol=0, atol=1e-5)
     assert weight["select.weight"].shape == weight["offer.weight"].shape == (wide * D, D)
 
 
@@ -69,11 +69,11 @@ def test_lm_head_projection_does_not_affect_later_steps() -> None:
     net, features, embeds = net_of(), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
     with torch.inference_mode():
         before = states(net, features, embeds)
-        said = net.lm_head_input(before[1])
+        projected = net.lm_head_input(before[1])
         assert net.voice is not None
         net.voice.weight.mul_(5)
         assert all(torch.equal(*pair) for pair in zip(before, states(net, features, embeds), strict=True))
-        assert not torch.allclose(net.lm_head_input(before[1]), said)
+        assert not torch.allclose(net.lm_head_input(before[1]), projected)
 
 
 def test_zero_embedding_closes_the_gate() -> None:

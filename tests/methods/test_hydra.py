@@ -19,16 +19,18 @@ D, BLOCKS = 12, 3
 def test_without_token_inputs_it_equals_medusa() -> None:
     medusa, hydra = MedusaHeads(D, BLOCKS), HydraHeads(D, BLOCKS, cond=4)
     read = torch.randn(5, D)
-    told = hydra.project(torch.randn(5, BLOCKS, D)).flatten(1)
+    embeds = hydra.project(torch.randn(5, BLOCKS, D)).flatten(1)
     with torch.no_grad():
         for k, (mine, theirs) in enumerate(zip(hydra.read, medusa.heads, strict=True)):
-            torch.testing.assert_close(hydra(read, told[:, : (k + 1) * 4], k), read, msg="each begins as the identity")
+            torch.testing.assert_close(
+                hydra(read, embeds[:, : (k + 1) * 4], k), read, msg="each begins as the identity"
+            )
             for parameter in (*mine.parameters(), *theirs.parameters()):
                 torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.dim() + k))
         for k, theirs in enumerate(medusa(read)):
-            torch.testing.assert_close(hydra(read, told[:, : (k + 1) * 4], k), theirs)
+            torch.testing.assert_close(hydra(read, embeds[:, : (k + 1) * 4], k), theirs)
         hydra.beside[1].get_parameter("weight").fill_(0.3)
-        assert not torch.allclose(hydra(read, told[:, :8], 1), medusa(read)[1]), "token inputs have an effect"
+        assert not torch.allclose(hydra(read, embeds[:, :8], 1), medusa(read)[1]), "token inputs have an effect"
 
 
 def test_blocks_have_separate_weights() -> None:

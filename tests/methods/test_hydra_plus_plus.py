@@ -36,8 +36,8 @@ def test_fresh_head_repeats_the_targets_prediction() -> None:
     net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), random_tensor(1, N, D)
     read = net.head_inputs(features)[0]
     for block in range(BLOCKS):
-        said = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
-        torch.testing.assert_close(said, features[0], rtol=0, atol=0)
+        states = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
+        torch.testing.assert_close(states, features[0], rtol=0, atol=0)
 
 
 def test_head_depends_on_earlier_features_and_later_draft_tokens() -> None:

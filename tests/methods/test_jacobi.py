@@ -47,8 +47,8 @@ def test_each_round_is_a_step_of_the_iteration(models: Models) -> None:
         if not row.trace or not row.trace.rounds:
             continue
         r = row.trace.rounds[-1]
-        said = [int(ask([*text, *r.nodes.tokens[:i]]).argmax()) for i in range(len(r.nodes.tokens) + 1)]
-        assert row.state.drafter.tokens == said[len(r.emitted) :]
+        predicted = [int(ask([*text, *r.nodes.tokens[:i]]).argmax()) for i in range(len(r.nodes.tokens) + 1)]
+        assert row.state.drafter.tokens == predicted[len(r.emitted) :]
     row.cancel()
     engine.step()
 

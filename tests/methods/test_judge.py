@@ -181,11 +181,11 @@ def test_judge_reads_the_targets_hidden_state_at_each_draft_token(name: str, hea
         paths: list[list[int]] = []
         for node, (token, parent) in enumerate(zip(r.nodes.tokens, r.nodes.parents, strict=True)):
             paths.append([*(paths[parent] if parent >= 0 else []), token])
-            if (said := r.nodes.inputs["judged"][node]) is not None:
+            if (judged := r.nodes.inputs["judged"][node]) is not None:
                 slot = models.target.open()
                 models.target.prefill(slot, [*text, *paths[node]])
                 assert slot.last_hidden is not None
-                assert said == pytest.approx(float(net(slot.last_hidden).sigmoid()), abs=1e-6)
+                assert judged == pytest.approx(float(net(slot.last_hidden).sigmoid()), abs=1e-6)
                 models.target.close(slot)
                 kept += r.nodes.rule[node] == "judged-good"
         text += [token.token for token in r.emitted]
@@ -237,10 +237,10 @@ def test_only_tested_drafts_add_distribution_error(models: Models) -> None:
     for r in (r for r in trace.rounds if r.nodes.tokens):
         kept = [node for node, rule in enumerate(r.nodes.rule) if rule == "judged-good"]
         ratios = [r.nodes.p[node] / (r.nodes.q[node] or 1.0) for node in kept]
-        said = float(r.signals[DISTRIBUTION_ERROR_BOUND])
+        bound = float(r.signals[DISTRIBUTION_ERROR_BOUND])
         assert DISTRIBUTION_ERROR not in r.signals, "for siblings the error may be smaller"
-        assert said == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
-        paid += said
+        assert bound == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
+        paid += bound
         untested += len(r.nodes.tokens) - len(kept)
     assert paid > 0
     assert untested > 10

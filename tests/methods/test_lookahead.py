@@ -91,11 +91,11 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
         while len(row.committed) == len(text):
             engine.step()
         new, emitted = window_of(row)[-1], len(row.committed) - len(text)
-        said = [
+        predicted = [
             int(ask([*text, *before[0][1 : c + 1], *(above[c] for above in before[1:])]).argmax())
             for c in range(len(before[0]))
         ]
-        wanted = said if len(before) + 1 == 4 else said[1:]
+        wanted = predicted if len(before) + 1 == 4 else predicted[1:]
         skip = emitted - 1 if follow else 0
         moved += emitted - 1
         assert new[: max(0, len(wanted) - skip)] == wanted[skip:]

@@ -86,8 +86,8 @@ def by_hand(model: Any, net: Accelerators, text: list[int]) -> tuple[Tensor, Ten
         fast = fast + adapted(attention.o_proj(mixed(attention.q_proj(asks), k, v)), i, "read")
         slow = slow + mlp(layer.post_attention_layernorm(slow))
         fast = fast + adapted(mlp(adapted(layer.post_attention_layernorm(fast), i, "feeds")), i, "fed")
-    said = [model.lm_head(model.model.norm(x))[0] for x in (slow, fast)]
-    return said[0], said[1]
+    logits = [model.lm_head(model.model.norm(x))[0] for x in (slow, fast)]
+    return logits[0], logits[1]
 
 
 @pytest.mark.parametrize("texts", [1, 3], ids=["alone", "together"])

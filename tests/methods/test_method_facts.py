@@ -74,13 +74,13 @@ def test_unwritable_cache_only_costs_time(fresh_cache: None) -> None:
 
 def test_differences_from_the_paper_are_shown_wherever_a_method_is_described() -> None:
     """Every method with a paper states them on its page of the app, on the site's, and on the board of methods."""
-    told = {method.name: method.differs for method in method_info.methods()}
-    assert {name for name, points in told.items() if not points} == {"autoregressive"}
-    assert all(point[0].isupper() or "=" in point.split()[0] for points in told.values() for point in points)
-    assert all(point.endswith(".") and 60 < len(point) < 500 for points in told.values() for point in points)
+    differences = {method.name: method.differs for method in method_info.methods()}
+    assert {name for name, points in differences.items() if not points} == {"autoregressive"}
+    assert all(point[0].isupper() or "=" in point.split()[0] for points in differences.values() for point in points)
+    assert all(point.endswith(".") and 60 < len(point) < 500 for points in differences.values() for point in points)
     board, site = docs.pages(method_info.methods())["methods.md"], methodpages.pages()
     cards = {card["name"]: card for card in methods_page.catalogue()}
-    for name, points in told.items():
+    for name, points in differences.items():
         assert cards[name]["differs"] == list(points)
         for point in points:
             assert f"- {point}\n" in board

@@ -87,10 +87,10 @@ def test_state_is_not_normalised_before_the_next_step(kind: type[FeatureNet], is
             return list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
 
     before = states()
-    said = net.lm_head_input(before[1])
+    lm_head_input = net.lm_head_input(before[1])
     net.after.weight.data.mul_(torch.linspace(0.5, 2, D, dtype=torch.float64))
     assert all(torch.equal(*pair) != is_read_again for pair in zip(before, states(), strict=True))
-    assert torch.equal(net.lm_head_input(before[1]), said) == is_read_again
+    assert torch.equal(net.lm_head_input(before[1]), lm_head_input) == is_read_again
 
 
 def test_embedding_and_output_head_are_the_targets() -> None:

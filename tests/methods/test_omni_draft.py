@@ -52,8 +52,8 @@ def test_translation_of_drafts_by_hand(said: list[int], drafted: list[int], apar
 def test_drafts_are_tokenised_like_the_targets_own_text() -> None:
     """The target would reject other tokenisations; the longest token that fits is not always the correct one."""
     tokenizer = load_tokenizer("text-target")
-    said = token_texts(tokenizer, len(tokenizer))
-    words = VocabularyMap(said, {text: i for i, text in enumerate(said) if text}, frozenset(), -1, tokenizer)
+    pieces = token_texts(tokenizer, len(tokenizer))
+    words = VocabularyMap(pieces, {text: i for i, text in enumerate(pieces) if text}, frozenset(), -1, tokenizer)
     before, text = "Say this again, word for word:", " lamp river seven. Replace Anna with Rosa and go home"
     whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
     behind = whole[len(tokenizer(before, add_special_tokens=False)["input_ids"]) :]
@@ -80,12 +80,12 @@ def test_common_prefix_ends_at_the_first_difference() -> None:
 @needs_bundle
 def test_pieces_are_the_text_that_each_token_adds() -> None:
     tokenizer = load_tokenizer("text-target")
-    said = token_texts(tokenizer, len(tokenizer))
-    assert all(said[token] == "" for token in tokenizer.all_special_ids)
+    pieces = token_texts(tokenizer, len(tokenizer))
+    assert all(pieces[token] == "" for token in tokenizer.all_special_ids)
     ids = tokenizer("The little fox ran home, and it was late.", add_special_tokens=False)["input_ids"]
-    assert "".join(said[token] for token in ids) == "The little fox ran home, and it was late."
-    assert not any(BROKEN in piece for piece in said)
-    assert sum(map(bool, said)) > 0.9 * len(said)
+    assert "".join(pieces[token] for token in ids) == "The little fox ran home, and it was late."
+    assert not any(BROKEN in piece for piece in pieces)
+    assert sum(map(bool, pieces)) > 0.9 * len(pieces)
 
 
 # -- a copy of the target with other token ids -------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def test_cache_equals_the_committed_text_after_every_round(shuffled_models: Mode
         text = state.tokenise_committed(row)
         state.catch_up(row)
         assert state.cached_ids == text[:-1]
-        said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
+        logits = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
         runner.rewind(state.slot, len(text) - 1)
         torch.testing.assert_close(
-            said, model_helpers.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8
+            logits, model_helpers.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8
         )
     assert rewound > 3
 
@@ -151,10 +151,12 @@ def test_continued_word_is_read_again_with_its_new_tokens(shuffled_models: Model
         state.catch_up(row)  # pyright: ignore[reportArgumentType]
         assert state.ids == shuffled_models.tokenizer(text)["input_ids"]
         cuts.add(len(before) - 1 - common_prefix_length(before, state.ids))
-        said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
+        logits = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[
+            0, -1
+        ]
         writer.runner.rewind(state.slot, len(state.ids) - 1)
         fresh = model_helpers.chunked_logits(writer.runner, state.ids, [len(state.ids)])[-1]
-        torch.testing.assert_close(said, fresh, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(logits, fresh, rtol=1e-8, atol=1e-8)
     writer.runner.close(state.slot)
     assert max(cuts) > 0, "no token before the last one changed"
 

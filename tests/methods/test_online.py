@@ -120,7 +120,7 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
         trainable.distil_step(text, 0, [5], distributions, 1e-2)
         slot = models.drafter.open()
         ids = torch.tensor(text, device=models.drafter.device)
-        said = (
+        logprobs = (
             models.drafter.forward([Segment(slot, ids)], shared_copy=trainable.shared_copy)
             .logits[0]
             .float()
@@ -128,7 +128,7 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
         )
         models.drafter.close(slot)
         with torch.no_grad():
-            torch.testing.assert_close(said, trainable.log_probs(text), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(logprobs, trainable.log_probs(text), atol=1e-4, rtol=1e-4)
 
 
 def test_trimmed_draft_model_is_trained_on_its_own_vocabulary(device: str) -> None:
@@ -138,8 +138,8 @@ def test_trimmed_draft_model_is_trained_on_its_own_vocabulary(device: str) -> No
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
     trainable, text = TrainableLayers(models.drafter), model_helpers.random_prompt(20)
     probs = next_distribution(models.target.model, text)
-    said = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
-    assert 0 <= said[-1] < said[0] / 5
+    losses = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
+    assert 0 <= losses[-1] < losses[0] / 5
     with torch.no_grad():
         q = trainable.log_probs(text)[19]
     assert (q > -torch.inf).nonzero().flatten().tolist() == kept

@@ -1,7 +1,7 @@
 """Quality alarms: drafts of a perfect drafter are always accepted completely, for every tree and head.
 
 An exact verifier hides a wrong position, a stale state or a child at the wrong parent: the text stays right and only τ
-falls. Here every round must emit depth + 1 tokens. Distributions are peaked, so that every tree has the likeliest path.
+falls. Here every round must emit depth + 1 tokens. Distributions are peaked, so each tree has the most likely path.
 """
 
 from __future__ import annotations

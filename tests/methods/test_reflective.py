@@ -195,8 +195,8 @@ def test_second_reading_in_a_run_equals_a_plain_pass(name: str, models: Models) 
                 with torch.inference_mode():
                     logits = models.target.model(whole.to(models.target.device), use_cache=False).logits[0]
                 second = logits[-len(r.nodes) - 1 :].softmax(1).cpu()
-                said = r.nodes.inputs["reflected"]
-                for i, value in enumerate(said):
+                reflected = r.nodes.inputs["reflected"]
+                for i, value in enumerate(reflected):
                     if value is not None:
                         assert value == pytest.approx(float(second[i, r.nodes.tokens[i]]), abs=1e-9)
                         looked += 1
@@ -216,7 +216,7 @@ def test_without_a_second_reading_the_text_is_the_exact_rules(name: str, models:
     assert all(not r.probes for r in greedy[1].rounds)
 
 
-def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -> None:
+def test_greedy_rounds_accept_the_most_likely_token_of_the_interpolated_logits() -> None:
     """The paper interpolates logits at temperature 0, too; the token after the draft uses the first reading only."""
     first = torch.tensor([[0.0, 2.0, 1.9, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     second = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.5, 0.0], [9.0, 0.0, 0.0, 0.0]])

@@ -27,9 +27,9 @@ letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
 def paths(found: RetrievedTree) -> dict[Path, int]:
     nodes = range(len(found.tokens))
-    told = {tuple(found.tokens[i] for i in model_helpers.path_to(found.parents, n)): found.counts[n] for n in nodes}
-    assert len(told) == len(found.tokens), "siblings are distinct"
-    return told
+    counts = {tuple(found.tokens[i] for i in model_helpers.path_to(found.parents, n)): found.counts[n] for n in nodes}
+    assert len(counts) == len(found.tokens), "siblings are distinct"
+    return counts
 
 
 def continuation_counts(store: Datastore, context: list[int], matched: int, depth: int) -> Counter[Path]:
@@ -196,6 +196,6 @@ def test_lookup_cost_hardly_grows_with_the_datastore() -> None:
 
 @pytest.mark.parametrize("name", ["rest", "rasd"])
 def test_run_without_possible_matches_has_a_note_at_its_beginning(name: str, models: Models) -> None:
-    said = [run(models, name, longest=n, shortest=3).footer.warnings for n in (2, 3)]
-    assert any("matches of 3 tokens are required, but only 2 are looked up" in note for note in said[0])
-    assert not any("are looked up" in note for note in said[1])
+    warnings = [run(models, name, longest=n, shortest=3).footer.warnings for n in (2, 3)]
+    assert any("matches of 3 tokens are required, but only 2 are looked up" in note for note in warnings[0])
+    assert not any("are looked up" in note for note in warnings[1])

@@ -212,9 +212,11 @@ def choices(method: Method) -> list[ConfiguredMethod]:
     tested with the first suitable one.
     """
     chosen = method.testing.short
-    told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
-    told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
-    named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
+    choice_params = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
+    choice_params = [
+        spec for spec in choice_params if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")
+    ]
+    named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in choice_params for c in spec.choices[1:]]
     for verifier in (v for v in method.other_verifiers if isinstance(v, Exact)):
         suited = [grower.name for grower in method.tree_builders if grower.siblings in verifier.useful_for]
         if method.tree_builders and method.tree_builders[0].name not in suited:

@@ -366,14 +366,14 @@ class DrawRecorder:
         distributions = torch.cat([sure[:1], *self.distributions])[
             torch.where(ruling.bonus < MARK, 0, ruling.bonus - MARK + 1)
         ]
-        said = f"{type(verifier).__name__} accepts by what `pick` drew: accept by chances, and emit what was drawn."
-        assert torch.equal(ruling.accept, verifier.rule(v).accept), said
+        message = f"{type(verifier).__name__} accepts by `pick`'s token: accept by probabilities, and emit that token."
+        assert torch.equal(ruling.accept, verifier.rule(v).accept), message
         return ruling, torch.where((ruling.bonus < MARK)[:, None], sure, distributions)
 
 
 @contextmanager
 def record_draws(patch: pytest.MonkeyPatch) -> Iterator[DrawRecorder]:
-    """Replace `pick` in all modules, to record the distributions that a rule draws from (`Drawn.rule`)."""
+    """Replace `pick` in all modules, to record the distributions that a rule draws from (`DrawRecorder.rule`)."""
     drawn, really = DrawRecorder(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
@@ -491,7 +491,7 @@ def test_round_distribution_is_the_targets(
     w = random_tables(kind, size, depth)
     found = next(drafts(w), None)
     if found is None:
-        pytest.skip("the drafter knows too few tokens for such drafts")
+        pytest.skip("the drafter has too few tokens for such drafts")
     tree, _ = found
     if not len(tree) or not why_unsound("", {tree.sampling}, "", verifier.exact_for):
         assert float((output_distribution(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
@@ -551,7 +551,7 @@ class SampledOutcomeVerifier(Lossless):
 def test_verifier_that_accepts_by_a_sampled_outcome_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its decisions are outcomes and not probabilities, so that they cannot be summed to a distribution."""
     w = random_tables("any", 3, 2)
-    with pytest.raises(AssertionError, match="accept by chances, and emit what was drawn"):
+    with pytest.raises(AssertionError, match="accept by probabilities, and emit that token"):
         output_distribution(w, chains(w), SampledOutcomeVerifier(), monkeypatch)
 
 
@@ -570,7 +570,7 @@ def test_greedy_round_emits_the_targets_tokens(way: str, verifier: Verifier, mon
 
 
 @pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize(  # tokens with p = 0 are never accepted, so disjoint worlds show nothing
+@pytest.mark.parametrize(  # tokens with p = 0 are never accepted, so disjoint distributions test nothing
     ("kind", "way"),
     [
         *itertools.product(("any",), ("chain of 2", "independent siblings", "top-k tree")),

@@ -32,7 +32,7 @@ from workbench.trace.nodes import ACCEPTED, TopTokens
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 close = partial(pytest.approx, rel=1e-9, abs=1e-12)
-LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
+SAMPLING = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def vision() -> Models:
 
 
 def generate(method: ConfiguredMethod, probs: str, text: Models, vision: Models, n: int = 40) -> Trace:
-    options: dict[str, Any] = {"sampling": LAWS[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
+    options: dict[str, Any] = {"sampling": SAMPLING[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
     if "pictures" not in method.method.needs:
         return Engine(text).generate(Request(PROMPT, method, **options))
     pictures = (noise_image(1),)
@@ -178,7 +178,7 @@ def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
     ("name", "probs"),
     [
         pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
-        for i, probs in enumerate(LAWS)
+        for i, probs in enumerate(SAMPLING)
         for one in model_helpers.mark_non_representatives(
             registry.names(), [m.with_params() for m in registry.methods()]
         )
@@ -246,16 +246,16 @@ def other(
 
 
 MUTATIONS: dict[str, tuple[str, Callable[[AcceptanceDecision], AcceptanceDecision]]] = {
-    "accept is another figure": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
-    "every sibling is said to be the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
-    "the first is said to be a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
-    "q is not the one it was drawn from": (CHAIN, lambda r: other(r, "q", lambda i: i["q"] / 2)),
-    "q′ still holds the elders": (TREE, lambda r: other(r, "q_left", lambda i: i["q"])),
+    "accept has another value": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
+    "every sibling is declared the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
+    "the first sibling is declared a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
+    "q is another one than in sampling": (CHAIN, lambda r: other(r, "q", lambda i: i["q"] / 2)),
+    "q′ still contains the elders": (TREE, lambda r: other(r, "q_left", lambda i: i["q"])),
     "r is half as large": (TREE, lambda r: other(r, "residual", lambda i: i["residual"] / 2)),
     "the probability is recorded as the acceptance": (
         TYPICAL, lambda r: r if r.score is None else dataclasses.replace(r, accept=r.accept * r.score)
     ),
-    "the entropy is another place's": (TYPICAL, lambda r: other(r, "entropy", lambda i: i["entropy"].flip(0))),
+    "the entropy is that of another position": (TYPICAL, lambda r: other(r, "entropy", lambda i: i["entropy"].flip(0))),
 }  # fmt: skip
 
 
@@ -280,6 +280,6 @@ def test_reason_may_have_a_rule_per_node(text: Models, monkeypatch: pytest.Monke
     rule = Lossless.rule
     monkeypatch.setattr(Lossless, "rule", mixed)
     trace = generate(registry.get(CHAIN).with_params(), "sampled", text, vision)
-    told = {(name, t % 2) for r in trace.rounds for name, t in zip(r.nodes.rule, r.nodes.tokens, strict=True) if name}
-    assert told == {("ratio", 0), ("odd", 1)}
+    rules = {(name, t % 2) for r in trace.rounds for name, t in zip(r.nodes.rule, r.nodes.tokens, strict=True) if name}
+    assert rules == {("ratio", 0), ("odd", 1)}
     assert check_formulas(trace) > 0

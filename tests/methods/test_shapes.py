@@ -277,8 +277,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def test_every_tree_builder_works_with_every_distribution_drafter(
     name: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """or branches seldom pay off"""
-    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # or branches seldom pay
+    """All in one batch; greedy text is the target's, and the chains among them are drafted together."""
+    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # else few branches
     engine, method = Engine(models, max_sequences=32), registry.get(name)
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
     assert isinstance(method.drafter, DistributionDrafter)

@@ -60,10 +60,10 @@ def matchness(models: Models, row: Sequence, window: int) -> float:
             )
             for h in state.best
         ]
-        said = model(texts[:, start : state.end], past_key_values=past, use_cache=True).logits[0].argmax(1)
+        predicted = model(texts[:, start : state.end], past_key_values=past, use_cache=True).logits[0].argmax(1)
         for hook in hooks:
             hook.remove()
-    return float((said == texts[0, start + 1 : state.end + 1]).double().mean())
+    return float((predicted == texts[0, start + 1 : state.end + 1]).double().mean())
 
 
 def test_skipped_layers_are_spread_evenly_and_the_ends_always_run() -> None:

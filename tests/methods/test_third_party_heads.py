@@ -55,7 +55,7 @@ def with_embedding(models: Models) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool) -> None:
+def test_eagle_layer_equals_transformers_layer(tmp_path: Path, bias: bool) -> None:
     """The reference is fc over [embedding; feature], then Llama's own layer without its first norm."""
     models = make_small_models()
     scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

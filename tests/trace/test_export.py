@@ -85,7 +85,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("a text for an input", lambda lines: lines[1]["nodes"].update(inputs={"r": ["x"] * 12}), "damaged"),
     ("inputs that are none", lambda lines: lines[1]["nodes"].update(inputs=[]), "damaged"),
     ("a rule without a name", lambda lines: lines[1]["nodes"]["rule"].__setitem__(0, 1), "damaged"),
-    ("a rule that says nothing", lambda lines: lines[0].update(rules={"ratio": {"name": "ratio"}}), "damaged"),
+    ("an empty rule", lambda lines: lines[0].update(rules={"ratio": {"name": "ratio"}}), "damaged"),
     ("a rule that is no text", lambda lines: lines[0].update(rules={"x": {**RATIO.to_wire(), "title": 1}}), "damaged"),
     ("child before parent", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, 3), "before its parent"),
     ("a number for a text", lambda lines: lines[1]["nodes"]["text"].__setitem__(0, 3), "damaged"),
@@ -144,10 +144,10 @@ def test_trace_with_one_wrong_field_is_refused_or_breaks_no_reader(step: int) ->
     """Every 7th mutant covers all fields: a field has 15 mutants, one or two of which are tried."""
     program = [sys.executable, str(Path(__file__).with_name("mutants.py")), str(step)]
     env = {**os.environ, "PYTHONPATH": str(Path(workbench.__file__).parents[1])}
-    told = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
-    assert told["tried"] > 2000 // step
-    assert told["refused"] > told["tried"] // 2
-    assert told["broke"] == {}
+    report = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
+    assert report["tried"] > 2000 // step
+    assert report["refused"] > report["tried"] // 2
+    assert report["broke"] == {}
 
 
 def test_values_of_real_traces_are_not_refused(trace: Trace) -> None:
@@ -178,9 +178,11 @@ def test_error_for_a_damaged_trace_contains_no_python_message(what: str) -> None
     WRONG[what](wire)
     with pytest.raises(WorkbenchError) as refused:
         read_wire(wire)
-    said = str(refused.value)
-    assert "damaged" in said
-    assert not re.search(r"__init__|object is not|argument|attribute|'str'|'int'|NoneType|[A-Z]\w+Error", said), said
+    message = str(refused.value)
+    assert "damaged" in message
+    assert not re.search(r"__init__|object is not|argument|attribute|'str'|'int'|NoneType|[A-Z]\w+Error", message), (
+        message
+    )
 
 
 @pytest.mark.parametrize("end", ['"><img src=x onerror=alert(1)>', "'", " ", "\n", "#x", "\u212a"])

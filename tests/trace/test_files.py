@@ -104,12 +104,12 @@ def test_longest_possible_file_name_can_be_written(tmp_path: Path) -> None:
 def test_pipes_and_devices_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard: list[bytes] = []
-    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write_atomically(pipe, b"said")
     reader.join(30)
-    assert heard == [b"said"]
+    assert received == [b"said"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
@@ -155,7 +155,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "report": read_report,
     "answers": read_answers,
     "picture": decode,
-    "picture for a server": data_url,
+    "image for a server": data_url,
 }
 PIPED = ("prompt", "prompts")
 """File that a shell's `<(command)` may give."""

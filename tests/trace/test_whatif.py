@@ -95,11 +95,11 @@ def test_budget_adds_up_to_the_measured_speed() -> None:
 
 def test_summary_names_the_largest_cost() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
-    said = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
-    assert "×: one run, which is not conclusive" in said
-    assert "is drafting: 0.73 plain steps per round" in said
-    assert "more than it emits" in said
-    assert "times this speed; one run is not conclusive" in said
+    text = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
+    assert "×: one run, which is not conclusive" in text
+    assert "is drafting: 0.73 plain steps per round" in text
+    assert "more than it emits" in text
+    assert "times this speed; one run is not conclusive" in text
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(
@@ -150,9 +150,9 @@ def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
     lengths = [whatif.predict_draft_lengths(trace, PLAIN) for trace in (hit, usual)]
     assert lengths[0].best.depth == lengths[1].best.depth
     assert lengths[0].best.depth
-    said = " ".join(whatif.explain_speed(found, lengths[0]))
-    assert "3 of 10 rounds stalled" in said
-    assert said.count("×") == 1, "only the headline's speed-up"
+    text = " ".join(whatif.explain_speed(found, lengths[0]))
+    assert "3 of 10 rounds stalled" in text
+    assert text.count("×") == 1, "only the headline's speed-up"
     assert whatif.compare_with_theory(hit, PLAIN)["best"] == pytest.approx(
         whatif.compare_with_theory(usual, PLAIN)["best"]
     )
