@@ -175,9 +175,9 @@ print("  λ   acceptance   gain ΔA     error TV  emitted distribution")
 for lenience in (1.0, 0.9, 0.7, 0.5, 0.3):
     relaxed = np.minimum(1, p / (lenience * q))
     out = emitted(p, q, relaxed)
-    gain, error = (q * (relaxed - exact)).sum(), tv(out, p)
-    print(f"{lenience:4.1f}  {(q * relaxed).sum():9.3f}  {gain:10.4f}  {error:8.4f}   {out.round(3)}")
-    assert np.isclose(gain, error)
+    gained, error = (q * (relaxed - exact)).sum(), tv(out, p)
+    print(f"{lenience:4.1f}  {(q * relaxed).sum():9.3f}  {gained:10.4f}  {error:8.4f}   {out.round(3)}")
+    assert np.isclose(gained, error)
 
 # %% [markdown]
 # The two numbers ("gain" and "error" in the table) are equal to the last digit. Why? Where q ≤ p, the exact rule
@@ -200,8 +200,8 @@ for _ in range(2000):
     a_p, a_q = rng.dirichlet(np.full(size, 0.5)), rng.dirichlet(np.full(size, 0.5))
     base = np.minimum(1, a_p / np.maximum(a_q, 1e-300))
     rule = base + (1 - base) * rng.random(size)  # any rule that accepts at least as often as the exact one
-    gain = (a_q * (rule - base)).sum()
-    assert np.isclose(gain, tv(emitted(a_p, a_q, rule), a_p), atol=1e-9)
+    gained = (a_q * (rule - base)).sum()
+    assert np.isclose(gained, tv(emitted(a_p, a_q, rule), a_p), atol=1e-9)
 
     rule, after = rng.random(size), rng.dirichlet(np.ones(size))  # any rule, any distribution after a rejection
     out = a_q * rule + (1 - (a_q * rule).sum()) * after
