@@ -400,7 +400,7 @@ def test_expected_length_of_a_walk_is_geometric(a: float, taus: tuple[float, ...
 def test_typical_acceptance_example_figures() -> None:
     rule, sampling = TypicalAcceptance(), SamplingParams(temperature=1.0)
 
-    def kept(p: Tensor) -> list[bool]:
+    def is_accepted(p: Tensor) -> list[bool]:
         tree = siblings(tuple(range(len(p))), None, FIXED)
         places = p.expand(len(p) + 1, -1)
         u = torch.zeros(len(p) + 1, dtype=torch.float64)
@@ -426,12 +426,12 @@ def test_typical_acceptance_uses_the_distribution_at_the_parent() -> None:
 def test_typical_acceptance_error_is_the_total_variation_of_the_output() -> None:
     """Every possible draft of one position is tested, sampled and deterministic; the next test uses trees."""
 
-    def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
+    def decide(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
         tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
         u = torch.zeros(len(places), dtype=torch.float64) if heat else None
         return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
 
-    def paid(x: int, q: Tensor | None, heat: float = 1.0) -> float:
+    def error(x: int, q: Tensor | None, heat: float = 1.0) -> float:
         found = decide((x,), q, heat).distribution_error
         assert found is not None
         return float(found)

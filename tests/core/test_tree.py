@@ -58,7 +58,7 @@ def test_a_parent_after_its_child_is_an_error(parents: list[int]) -> None:
 
 
 def test_tokens_and_parents_must_have_one_length() -> None:
-    with pytest.raises(WorkbenchError, match="as many parents"):
+    with pytest.raises(WorkbenchError, match="2 tokens needs 2 parents, not 1"):
         DraftTree.from_parents([1, 2], [-1])
 
 

@@ -315,7 +315,7 @@ def test_waiting_for_another_processs_copy_reports_progress_and_can_be_cancelled
     class Left(Exception):
         pass
 
-    def tell(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         reports.append(done)
         if len(reports) == 2:
             raise Left

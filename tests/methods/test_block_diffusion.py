@@ -225,7 +225,7 @@ def test_kv_cache_equals_a_fresh_prefill_after_every_round(tmp_path: Path) -> No
     row = engine.submit(Request(prompt, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
 
-    def kept(state: Any) -> list[Tensor]:
+    def cached_kv(state: Any) -> list[Tensor]:
         with torch.inference_mode():
             state.catch_up()
             assert all(cache.n_used == cache.n_stable == state.position for cache in state.kv_caches)

@@ -48,7 +48,7 @@ def test_two_steps_equal_the_papers_formulas(wide: int) -> None:
     def norm(x: Tensor, name: str) -> Tensor:
         return x / (x.square().mean(-1, keepdim=True) + net.eps).sqrt() * weight[f"{name}.weight"]
 
-    def behind(hidden: Tensor, tokens: Tensor) -> Tensor:
+    def expected_states(hidden: Tensor, tokens: Tensor) -> Tensor:
         gate = norm(tokens, "norm_embed") @ weight["select.weight"].T
         offered = norm(hidden, "norm_feature") @ weight["offer.weight"].T
         return norm(layer((gate * gate.sigmoid() * offered) @ weight["fuse.weight"].T), "after")

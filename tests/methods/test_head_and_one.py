@@ -56,7 +56,7 @@ def every_tree(
     while waiting:
         wanted, chance, at = waiting.pop(), 1.0, 0
 
-        def told(weights: Tensor, u: Tensor) -> Tensor:
+        def scripted_pick(weights: Tensor, u: Tensor) -> Tensor:
             nonlocal chance, at, wanted
             found = []
             for probs in (weights / weights.sum(1, keepdim=True)).tolist():
