@@ -180,7 +180,7 @@ def test_sessions_in_docstrings_are_code() -> None:
         "workbench", search_paths=[str(notebook_pairs.ROOT)], extensions=griffe.load_extensions(Examples)
     )
     texts = dict(docstring_texts(package))
-    assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(rows)") == 1
+    assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(n)") == 1
     assert [where for where, text in texts.items() if has_accidental_markup(text)] == []
     assert has_accidental_markup(">>> f()\n1")
     assert has_accidental_markup("[1]\n[2]")
