@@ -12,10 +12,15 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
 LIMITS = (
-    ("--limit-runs-per-address", "runs_per_address", int, "most running and waiting runs per address"),
-    ("--limit-requests-per-minute", "requests_per_minute", int, "most requests per minute and address"),
-    ("--limit-tokens-per-minute", "tokens_per_minute", int, "most prompt and new tokens per minute and address"),
-    ("--request-timeout", "run_s", float, "most seconds per run"),
+    ("--limit-runs-per-address", "runs_per_address", int, "maximum number of running and waiting runs per address"),
+    ("--limit-requests-per-minute", "requests_per_minute", int, "maximum number of requests per minute and address"),
+    (
+        "--limit-tokens-per-minute",
+        "tokens_per_minute",
+        int,
+        "maximum number of prompt and new tokens per minute and address",
+    ),
+    ("--request-timeout", "run_s", float, "time limit of a run in seconds"),
 )
 """Options for the fields of `workbench.service.limits.Limits`."""
 
@@ -30,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drafter", default="auto", help="drafter, as for --target; auto: the target's default")
     parser.add_argument("--dtype", default="auto", help="auto, float64, float32, bfloat16 or float16")
     parser.add_argument("--behind", default=os.environ.get("WORKBENCH_BEHIND", "auto"), metavar="NAMES",
-                        help="models to load after the first pair; auto: smollm2 if it is installed; none")  # fmt: skip
+                        help="models to load after the first pair; auto: smollm2 if installed; none")  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--public", action="store_true", help="apply strict limits for public visitors")
     parser.add_argument(

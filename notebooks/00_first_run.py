@@ -170,10 +170,10 @@ refused = [r for r in spec.rounds if "rejected" in r.nodes.status] or spec.round
 r = next((r for r in refused if "accepted" in r.nodes.status), refused[0])
 drafted = r.nodes.tokens  # [K] token ids
 wanted = [top.tokens[0] for top in r.top_p]  # [K+1] the target's likeliest token at each position
-print(f"round {r.index}: {len(drafted)} drafts, {len(wanted)} places\n")
-print(f"{'place':<6}{'drafted':<14}{'target wants':<14}")
+print(f"round {r.index}: {len(drafted)} drafts, {len(wanted)} positions\n")
+print(f"{'position':<9}{'drafted':<14}{'likeliest for the target'}")
 for i, top in enumerate(r.top_p):
-    print(f"{i:<6}{r.nodes.text[i] if i < len(drafted) else '':<14}{top.text[0]:<14}")
+    print(f"{i:<9}{r.nodes.text[i] if i < len(drafted) else '':<14}{top.text[0]:<14}")
 
 
 # %%
@@ -190,7 +190,7 @@ print("text:   ", [(token.text, token.kind) for token in r.emitted])
 assert greedy_round(drafted, wanted) == [token.token for token in r.emitted]
 
 # %% [markdown]
-# Look at a discarded draft: it may even equal the target's likeliest token at its position. Why is it not kept? The
+# Look at a discarded draft: it may even equal the target's likeliest token at its position. Why is it discarded? The
 # target predicted that token as the continuation of *these drafts*, and one of them was rejected. So the prediction is
 # for a text that does not exist.
 #
@@ -201,7 +201,7 @@ for r in spec.rounds:
     added = greedy_round(r.nodes.tokens, [top.tokens[0] for top in r.top_p])
     emitted = [token.token for token in r.emitted]
     assert added[: len(emitted)] == emitted  # the last round may be cut at the end of the text
-print(f"all {len(spec.rounds)} rounds as by hand")
+print(f"all {len(spec.rounds)} rounds give the tokens computed by hand")
 
 # %% [markdown]
 # ## What was saved
@@ -297,7 +297,7 @@ def hopeless(prompt):
     alone = wb.generate(prompt, method="autoregressive", max_new_tokens=40)
     helped = wb.generate(prompt, method="draft-model", params={"depth": 4}, max_new_tokens=40)
     assert helped.token_ids == alone.token_ids
-    assert len(helped.token_ids) >= 12, "the text ends too soon to tell"
+    assert len(helped.token_ids) >= 12, "the text is too short"
     assert summary(helped)["tau"] < 1.5, f"τ = {summary(helped)['tau']:.2f}: the drafter still helps"
 
 
@@ -307,7 +307,9 @@ hopeless(my_prompt)
 HARD = "<|user|>Copy this text: zx 84 qv 19 lk 73<|assistant|>"  # the drafter's single layer cannot copy
 alone = wb.generate(HARD, method="autoregressive", max_new_tokens=40)
 helped = wb.generate(HARD, method="draft-model", params={"depth": 4}, max_new_tokens=40)
-print(repr(helped.text), f"τ = {summary(helped)['tau']:.2f}")  # the target makes mistakes too, and they stay
+print(
+    repr(helped.text), f"τ = {summary(helped)['tau']:.2f}"
+)  # the target makes mistakes too, and drafting does not change them
 assert helped.token_ids == alone.token_ids
 assert all(r.emitted for r in helped.rounds)
 if TARGET is None:
@@ -357,7 +359,7 @@ assert not copying(PROMPT, COPY).right
 # 1. Which status is never in the text, though it was tested? Which was not even tested?
 # 2. Which model wrote a *corrected* token, and which a *bonus* token? When does each appear?
 # 3. How many tokens does a round with K drafts add at least, and at most?
-# 4. Why may a draft after a rejection not be kept, even if the target would agree?
+# 4. Why must a draft after a rejection be discarded, even if the target would agree?
 #
 # This was greedy decoding, where a draft is simply right or wrong. [02](02_rejection_sampling.ipynb) derives the
 # meaning of "agree" for a target that *samples*.

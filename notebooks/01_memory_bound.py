@@ -137,7 +137,7 @@ print("tokens   ms per pass   against 1 token   ms per token")
 for k, seconds in cost.items():
     print(f"{k:>6} {seconds * 1e3:>13.1f} {seconds / cost[1]:>17.1f} {seconds * 1e3 / k:>14.2f}")
 if cost[8] >= 8 * cost[1]:
-    print("No gain here: this machine is too busy to tell, or computes one token as cheaply as it reads the weights.")
+    print("No gain here: the machine is too busy, or computing one token takes as long as reading the weights.")
 
 # %% [markdown]
 # On a quiet machine it costs far less than 8. But why? Two costs occur once per *pass*, not once per token: starting
@@ -181,7 +181,7 @@ print("rows     measured ms   roofline ms   share of the peak")
 for k, seconds in matrix.items():
     roof = max(4 * d * d / bandwidth, 2 * k * d * d / peak)
     print(f"{k:>4} {seconds * 1e3:>15.2f} {roof * 1e3:>13.2f} {2 * k * d * d / seconds / peak:>19.0%}")
-    assert seconds >= roof * (1 - 1e-9)  # always true: both speeds are the best of these very points
+    assert seconds >= roof * (1 - 1e-9)  # always true: both speeds are maxima of these points
 
 # %%
 line = [2 ** (i / 8) for i in range(57)]  # 1 … 128
@@ -213,7 +213,7 @@ busy = 2 * d * d / matrix[1] / peak
 print(f"one row keeps the arithmetic busy for {busy:.0%} of the time; 1/k* = {1 / knee:.0%}")
 assert busy <= 1 / knee * (1 + 1e-9)
 if busy > 0.5:
-    print("That is a lot: something else disturbed the larger sizes. Measure again on a quiet machine.")
+    print("That is a lot: other load disturbed the larger sizes. Measure again on a quiet machine.")
 
 
 # %% [markdown]
@@ -404,7 +404,7 @@ for batch, context in ((1, 1000), (64, 100), (256, 100), (256, 1000), (256, 30_0
     plain, checked = max(forward_s(1, h100, llama, batch, context)), max(forward_s(5, h100, llama, batch, context))
     print(f"  {batch:>3} texts of {context:>6,} tokens: {checked / plain:.2f} × the time of one token each")
 assert max(forward_s(5, h100, llama)) == max(forward_s(1, h100, llama))  # one text: free
-assert max(forward_s(5, h100, llama, 256, 100)) > 3 * max(forward_s(1, h100, llama, 256, 100))  # paid
+assert max(forward_s(5, h100, llama, 256, 100)) > 3 * max(forward_s(1, h100, llama, 256, 100))  # drafts cost time
 assert max(forward_s(5, h100, llama, 256, 30_000)) == max(forward_s(1, h100, llama, 256, 30_000))  # free again
 
 # %% [markdown]
@@ -477,7 +477,9 @@ for bits in (16, 8, 4):
 # There is less room (a quarter of the tokens), but at batch 1 still far more than any draft needs.
 assert 0.5 * h100.peak / (2 * h100.bandwidth) > 50
 assert four_bits(0.5 * h100.peak / (2 * h100.bandwidth)).right
-assert not four_bits(4 * h100.peak / h100.bandwidth).right  # the wrong direction: as if smaller weights made more room
+assert not four_bits(
+    4 * h100.peak / h100.bandwidth
+).right  # the wrong direction: smaller weights move the knee to the left
 
 # %% [markdown]
 # **2. How many texts?** From which batch size on does verifying 4 drafts cost at least 1.5 times as much as a plain
@@ -538,7 +540,7 @@ cache_counts(my_context, my_fits)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
 per_token = llama.layers * 2 * llama.kv_width * 2
-print(f"{per_token / 1024:.0f} KiB a token: as heavy as the weights at {2 * llama.weights / per_token:,.0f} tokens")
+print(f"{per_token / 1024:.0f} KiB per token: as large as the weights at {2 * llama.weights / per_token:,.0f} tokens")
 print(f"256 texts of 30,000 tokens: {256 * 30_000 * per_token / 1e9:,.0f} GB of cache")
 assert 256 * 30_000 * per_token > 80e9  # far too large: servers reach this limit before the knee
 assert cache_counts(2 * llama.weights / per_token, False).right

@@ -143,7 +143,7 @@ for token, p_x, q_x in zip(TOKENS, p, q, strict=True):
 kept = np.minimum(p, q)
 missing = np.clip(p - q, 0, None)
 beta = kept.sum()
-print("kept      ", kept, " sum β =", beta.round(2))
+print("accepted  ", kept, " sum β =", beta.round(2))
 print("missing   ", missing.round(2), " sum 1 − β =", missing.sum().round(2))
 print("residual  ", (missing / missing.sum()).round(2))
 assert np.isclose(missing.sum(), 1 - beta)
@@ -177,8 +177,8 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
         parts.append(f'<text x="{left}" y="{y}" font-size="{size}" fill="{INK}" text-anchor="middle">{words}</text>')
 
     for start, probs, colour, title in (
-        (20, q, BROWN, "drafter q: kept, rejected"),
-        (300, p, YELLOW, "target p: kept, corrected"),
+        (20, q, BROWN, "drafter q: accepted, rejected"),
+        (300, p, YELLOW, "target p: accepted, corrected"),
     ):
         text(start + 102, 18, title, 13)
         for i, token in enumerate(TOKENS):
@@ -194,7 +194,7 @@ def picture(p: np.ndarray, q: np.ndarray, x: int, u: float) -> str:
     text(260, 232, f"draft {TOKENS[x]}: u = {u:.2f}, min(1, p/q) = {ratio:.2f} → {verdict}", 14)
     text(260, 254, f"β = Σ min(p, q) = {shared.sum():.2f}", 14)
     return (
-        '<svg viewBox="0 0 520 264" width="620" role="img" aria-label="two laws as bars" '
+        '<svg viewBox="0 0 520 264" width="620" role="img" aria-label="two distributions as bars" '
         f'style="background:white;max-width:100%">{"".join(parts)}</svg>'
     )
 
@@ -239,7 +239,7 @@ w.show(ui.HBox([ui.Label("q"), *weights["q"], ui.Label("p"), *weights["p"]]), dr
 # ## Ten lines
 
 # %%
-def judge(p, q, x, rng):
+def verify_token(p, q, x, rng):
     """Verify one drafted token x ~ q against the target's distribution p: return (token, status)."""
     if rng.random() < min(1, p[x] / q[x]):
         return x, "accepted"
@@ -249,7 +249,7 @@ def judge(p, q, x, rng):
 
 def speculative_sample(p, q, rng):
     """Draft a token from q, then verify it."""
-    return judge(p, q, rng.choice(len(q), p=q), rng)
+    return verify_token(p, q, rng.choice(len(q), p=q), rng)
 
 
 # %% [markdown]
@@ -324,7 +324,7 @@ VARIANTS = {
 }
 
 
-def output_law(p, q, accept, repair):
+def output_distribution(p, q, accept, repair):
     """Return a variant's exact output distribution: accepted drafts plus draws after a rejection, as derived above."""
     a, r = accept(p, q), repair(p, q)
     return q * a + (1 - (q * a).sum()) * r / r.sum()
@@ -340,11 +340,11 @@ def sample_many(p, q, accept, repair, n, rng):
 
 rng = np.random.default_rng(1)
 for name, (accept, repair) in VARIANTS.items():
-    probs = output_law(p, q, accept, repair)
+    probs = output_distribution(p, q, accept, repair)
     tokens = sample_many(p, q, accept, repair, N, rng)
     fit = chi_square(Counter(tokens.tolist()), dict(enumerate(p)))
-    print(f"{name:<12} puts out {probs.round(3)}   χ² = {fit.statistic:9.1f}   {'fits' if fit.fits() else 'CAUGHT'}")
-    assert chi_square(Counter(tokens.tolist()), dict(enumerate(probs))).fits()  # `output_law` is right
+    print(f"{name:<12} emits {probs.round(3)}   χ² = {fit.statistic:9.1f}   {'fits' if fit.fits() else 'CAUGHT'}")
+    assert chi_square(Counter(tokens.tolist()), dict(enumerate(probs))).fits()  # `output_distribution` is right
     assert fit.fits() == (name == "right")
 print(f"{'wanted':<12}          {p}")
 
@@ -372,7 +372,7 @@ def heated(probs, temperature):
 q_used = heated(q, 0.97)  # the drafter drew from this, but the rule still uses q
 a, r = keep(p, q), rest(p, q)
 probs = q_used * a + (1 - (q_used * a).sum()) * r / r.sum()
-print("wanted", p, " put out", probs.round(4), f" total variation {np.abs(probs - p).sum() / 2:.4f}")
+print("wanted", p, " emitted", probs.round(4), f" total variation {np.abs(probs - p).sum() / 2:.4f}")
 verdicts = {}
 for n in (100, 10_000, 1_000_000):
     x = np.random.default_rng(2).choice(3, p=probs, size=n)
@@ -409,7 +409,7 @@ def one_round(last, K, rng, stop_at_rejection=True):
         drafts.append(rng.choice(3, p=Q[drafts[-1]]))
     out = []
     for before, x in itertools.pairwise(drafts):
-        token, status = judge(P[before], Q[before], x, rng)
+        token, status = verify_token(P[before], Q[before], x, rng)
         out.append(token)
         if status == "corrected" and stop_at_rejection:
             return out
@@ -440,7 +440,7 @@ samples = [first_three(rng) for _ in range(N_CHAINS)]
 hasty = [first_three(rng, stop_at_rejection=False) for _ in range(N_CHAINS)]
 right, rushed = chi_square(Counter(samples), joint), chi_square(Counter(hasty), joint)
 print("stops at a rejection:", right)
-print("goes on regardless:  ", rushed)
+print("does not stop:       ", rushed)
 assert right.fits()
 assert not rushed.fits()
 first = chi_square(Counter(s[0] for s in hasty), dict(enumerate(P[0])))
@@ -484,7 +484,7 @@ for seed in range(200):
     assert result.bonus == token
     assert result.corrected == (n < K)
 print("p", ps.shape, " q", qs.shape, " → accept", tuple(ruling.accept.shape), " bonus", tuple(ruling.bonus.shape))
-print("200 rounds judged alike")
+print("200 rounds: the same results as our rule")
 assert torch.allclose(engine_residual(torch.tensor(p), torch.tensor(q)), torch.tensor(missing / missing.sum()))
 assert (
     pick(torch.tensor(p)[None], torch.tensor([0.65], dtype=torch.float64)).item() == 1
@@ -550,7 +550,7 @@ distance = np.abs(pairs[:, 0] - pairs[:, 1]).sum(1) / 2
 assert np.allclose(overlap, 1 - distance)
 assert overlap_is(lambda a, b: np.abs(a - b).sum() / 2).right
 assert not overlap_is(lambda a, b: np.abs(a - b).sum()).right  # without the ½, each difference counts twice
-print("equal for all 1,000; β = 1 only if p = q, β = 0 only if no token has probability in both laws")
+print("equal for all 1,000; β = 1 only if p = q, β = 0 only if no token has probability in both distributions")
 
 
 # %% [markdown]
@@ -568,15 +568,17 @@ def my_rule(p, x):
 @w.check
 def certain_draft(rule):
     """Check that accepted and corrected tokens together follow p, and that acceptance is as high as possible."""
-    for law_p in np.random.default_rng(6).dirichlet(np.ones(5), size=100):
-        accept, after = rule(law_p.copy(), 2)
+    for p5 in np.random.default_rng(6).dirichlet(np.ones(5), size=100):
+        accept, after = rule(p5.copy(), 2)
         assert 0 <= accept <= 1, "the first value is a probability"
         assert np.min(after) >= 0, "the second value is a distribution: nothing in it is negative"
-        assert np.isclose(np.sum(after), 1), "the residual is a law: it sums to 1"
+        assert np.isclose(np.sum(after), 1), "the residual is a distribution: it sums to 1"
         kept = np.zeros(5)
         kept[2] = accept
-        assert np.allclose(kept + (1 - accept) * np.asarray(after), law_p), "kept and corrected do not give p"
-        assert accept > law_p[2] - 1e-9, f"exact, but with q(x) = 1 it may be accepted with {law_p[2]:.3f}"
+        assert np.allclose(kept + (1 - accept) * np.asarray(after), p5), (
+            "accepted and corrected tokens together do not follow p"
+        )
+        assert accept > p5[2] - 1e-9, f"exact, but with q(x) = 1 it may be accepted with {p5[2]:.3f}"
 
 
 certain_draft(my_rule)
@@ -603,7 +605,7 @@ assert certain_draft(rule_of_certain).right
 assert not certain_draft(lambda p, x: (p[x], p)).right  # "redraw" again
 assert not certain_draft(lambda p, x: (0.0, p)).right  # exact but useless: it never accepts
 certain = np.array([0.0, 1.0, 0.0])
-assert np.allclose(output_law(p, certain, lambda p, q: np.minimum(1, p), rest), p)
+assert np.allclose(output_distribution(p, certain, lambda p, q: np.minimum(1, p), rest), p)
 print(f"{len(nodes)} tested drafts were accepted with probability p(x)")
 
 
@@ -641,7 +643,7 @@ def best_of_all(p, q):
     return -found.fun
 
 
-print(f"best of all joint laws {best_of_all(p, q):.4f}, our rule {beta:.4f}, the workbench's program "
+print(f"best of all joint distributions {best_of_all(p, q):.4f}, our rule {beta:.4f}, the workbench's program "
       f"{optimal_acceptance_lp(p, q, 1):.4f}")  # fmt: skip
 assert best_coupling(best_of_all).right
 assert not best_coupling(lambda p, q: float((p * q).sum())).right  # as if draft and output were drawn independently

@@ -129,7 +129,7 @@ if TARGET is None:  # with the bundled models, one run gives five different figu
 
 # %%
 found = definitions(rounds, trace.header.rules)
-print(f"{'whose':<17}{'name':<36}{'part':>4}{'whole':>6}{'value':>6}")
+print(f"{'used by':<17}{'name':<36}{'part':>4}{'whole':>6}{'value':>6}")
 for d in found:
     value = "by i" if d.value is None else f"{d.value:.3f}"
     print(f"{d.user:<17}{d.name:<36}{d.part:>4}{d.whole:>6}{value:>6}  {d.formula}")
@@ -208,12 +208,12 @@ for a, n in lengths.items():
         f"{a:>4} {expected_tau(a, K):>13.2f} {mean:>10.2f}      "
         f"{mean - 4 * error:.2f} … {mean + 4 * error:.2f} {len(n):>14}"
     )
-    assert abs(mean - expected_tau(a, K)) <= 4 * error  # fails by chance once in some five thousand times
+    assert abs(mean - expected_tau(a, K)) <= 4 * error  # fails by chance about once in five thousand times
 assert max(max(n) for n in lengths.values()) == K + 1  # not K: the best round gives all drafts and the bonus token
 
 # %%
 grid = [i / 100 for i in range(100)]
-fig = go.Figure(layout={"title": "Tokens a round by acceptance a: closed form, and the oracle", "height": 400})
+fig = go.Figure(layout={"title": "Tokens per round by acceptance a: closed form, and the oracle", "height": 400})
 for depth, dash in ((1, "dot"), (2, "dash"), (4, "solid"), (8, "dashdot")):
     fig.add_scatter(x=grid, y=[expected_tau(a, depth) for a in grid], name=f"K = {depth}", line={"dash": dash})
 fig.add_scatter(
@@ -221,7 +221,7 @@ fig.add_scatter(
     error_y={"type": "data", "array": [half for _, half in intervals.values()]}, marker={"size": 9, "color": "#1F2328"},
 )  # fmt: skip
 fig.update_xaxes(title="acceptance a of a tested draft")
-fig.update_yaxes(title="tokens a round, E[N]")
+fig.update_yaxes(title="tokens per round, E[N]")
 w.figure(fig)
 
 # %% [markdown]
@@ -452,7 +452,7 @@ def long_enough(lengths):
     """Check the limit, and the smallest K for 95 % of it."""
     for a in (0.6, 0.8, 0.95):
         limit, k = lengths[a]
-        assert k > 0, f"a = {a}: a draft of {k} tokens"
+        assert k > 0, f"a = {a}: a draft cannot have {k} tokens"
         assert k == int(k), f"a = {a}: a draft has a whole number of tokens, not {k}"
         assert math.isclose(limit, sum(a**i for i in range(10_000)), rel_tol=1e-3), f"a = {a}: sum the series"
         assert expected_tau(a, k) >= 0.95 * limit, f"a = {a}: K = {k} is too short"
@@ -486,8 +486,8 @@ def two_policies(rates, taus):
     """Compare accepted / tested and τ with new runs of both policies."""
     for i, policy in enumerate(("fixed", "confidence")):
         f = summary(wb.generate(STORY, method="draft-model", params={"depth": 4, "policy": policy}, max_new_tokens=64))
-        assert abs(rates[i] - (f["acceptance_rate"] or 0)) < 0.006, f"{policy}: accepted / tested is another"
-        assert abs(taus[i] - f["tau"]) < 0.006, f"{policy}: τ is another"
+        assert abs(rates[i] - (f["acceptance_rate"] or 0)) < 0.006, f"{policy}: accepted / tested differs"
+        assert abs(taus[i] - f["tau"]) < 0.006, f"{policy}: τ differs"
 
 
 two_policies(my_rates, my_taus)
@@ -523,7 +523,7 @@ my_tested = None  # drafts, of each run
 def noise(tested):
     """Check that the standard error at a rate of 0.72 is 0.005, within 2 %."""
     error = math.sqrt(0.72 * 0.28 / tested)
-    assert 0.0049 < error < 0.0051, f"with so many the standard error is {error:.4f}"
+    assert 0.0049 < error < 0.0051, f"with so many drafts the standard error is {error:.4f}"
 
 
 noise(my_tested)
@@ -539,7 +539,7 @@ for a in DIALS:
 # √(0.72·0.28/n) = 0.005
 print(f"about {0.72 * 0.28 / 0.005**2:,.0f} tested drafts, in each of the two runs")
 assert noise(0.72 * 0.28 / 0.005**2).right
-assert not noise(math.sqrt(0.72 * 0.28) / 0.005).right  # the root forgotten on one side
+assert not noise(math.sqrt(0.72 * 0.28) / 0.005).right  # the square root is missing on one side
 
 # %% [markdown]
 # ## Close this page and answer

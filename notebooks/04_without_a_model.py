@@ -156,7 +156,7 @@ def generate(prompt, draft, max_new_tokens):
 prompt = prompts["copy-three-times"].encode(tokenizer)
 answer, rounds = generate(prompt, lookup, length)
 print("prompt", len(prompt), "tokens · answer", len(answer), "tokens in", len(rounds), "passes of the target\n")
-print("                 kept ✕ not kept")
+print("             accepted ✕ not accepted")
 for guess, n in rounds:
     print(f"{n:2d} of {len(guess):2d} accepted │ {tokenizer.decode(guess[:n])!r} ✕ {tokenizer.decode(guess[n:])!r}")
 
@@ -467,7 +467,7 @@ for r in recycled.rounds:
         table[token] = top.tokens  # … and its likeliest successors; positions near the root overwrite later ones
     text += [e.token for e in r.emitted]
 print(
-    f"{len(recycled.rounds)} rounds, the table knows {len(table)} tokens: {mine} of {theirs} drafts rebuilt, none wrong"
+    f"{len(recycled.rounds)} rounds, the table has {len(table)} tokens: {mine} of {theirs} drafts rebuilt, none wrong"
 )
 if TARGET is None:
     assert mine > 0.7 * theirs
@@ -528,7 +528,7 @@ for lane in lanes:
     rounds_ = [r for p in chosen for r in runs[lane, p.name]]
     seconds = sum(r.seconds for r in rounds_)
     in_model = sum(r.verify_s for r in rounds_) / seconds
-    print(f"{lane:16} {in_model:4.0%} of the time is the target's; the rest is drafting and overhead")
+    print(f"{lane:16} {in_model:4.0%} of the time is in the target; the rest is drafting and overhead")
 
 # %% [markdown]
 # ## All of them, by kind of work
@@ -558,7 +558,7 @@ def table_of(board):
         colorscale="RdBu",
         colorbar={"title": "speed-up"},
     )
-    title = f"Speed-up over plain decoding on {board['target']}, {board['prompts']} prompts of a kind"
+    title = f"Speed-up over plain decoding on {board['target']}, {board['prompts']} prompts per kind"
     return go.Figure([drawn], go.Layout(title=title, yaxis={"autorange": "reversed"}, height=640))
 
 
@@ -667,9 +667,9 @@ def first_place(look, letters):
     other = wb.generate(prompt, method="prompt-lookup", params={"occurrence": "first"}, max_new_tokens=length)
     mine = [guess for guess, _ in replay(prompt, answer, look)]  # cut where the answer ends, which the engine cannot do
     theirs = [r.nodes.tokens[: len(guess)] for r, guess in zip(other.rounds, mine, strict=False)]
-    assert mine == theirs, "the engine drafts otherwise on `copy-three-times`"
+    assert mine == theirs, "the engine's drafts on `copy-three-times` differ"
     first, newest = (figures(replay(*map(list, letters), one))[0] for one in (look, lookup))
-    assert first > newest, f"on your letters τ is {first:.2f} with the first place, {newest:.2f} with the newest"
+    assert first > newest, f"on your letters τ is {first:.2f} with the first occurrence, {newest:.2f} with the newest"
 
 
 first_place(my_lookup_first, my_letters)

@@ -206,7 +206,7 @@ c = undisturbed([r.draft_s / 8 for r in some] or [step]) / step
 print(
     f"on this machine, now: plain step {1e3 * step:.1f} ms, one draft c = {c:.2f}, verifying nine tokens v(9) = {v:.2f}"
 )
-print("(a machine that is busy gives other figures, and then all that follows is about that busy machine: see 10)")
+print("(on a busy machine these figures, and all that follow from them, are different: see 10)")
 
 
 def verify_cost(n):
@@ -225,14 +225,14 @@ for kind in kinds:
     gain = [tau_by_position(reachable[:K]) / (K * c + verify_cost(K + 1)) for K in Ks]
     best[kind] = best_depth(reachable, c, verify_cost, most=8)
     lines.append(go.Scatter(name=kind, x=Ks, y=gain, mode="lines+markers"))
-    print(f"{kind:8} best K = {best[kind].depth}, speed-up {best[kind].speedup:.2f} by these costs")
+    print(f"{kind:8} best K = {best[kind].depth}, speed-up {best[kind].speedup:.2f} with these costs")
 
 if BUNDLED:  # asserted for fixed costs, because the costs measured above vary
     for cost in (0.01, 0.05, 0.2, 0.5):
         dear = {k: best_depth(rates[k], cost, lambda n: 1 + 0.05 * (n - 1), most=8).depth for k in ("stories", "copy")}
         assert dear["stories"] >= dear["copy"]
 figure = go.Figure(lines, go.Layout(title="Speed-up by draft length, from measured rates and costs", height=360))
-figure.update_xaxes(title="K, drafts a round").update_yaxes(title="speed-up over plain decoding")
+figure.update_xaxes(title="K, drafts per round").update_yaxes(title="speed-up over plain decoding")
 figure.add_hline(y=1, line_dash="dot", annotation_text="plain decoding")
 w.figure(figure)
 
@@ -335,7 +335,7 @@ if SERVER is None and BUNDLED and "smollm2" in {entry["name"] for entry in wb.ta
     except WorkbenchError as problem:  # it is unpacked at first use, which takes disk space
         print(problem)
 else:
-    print("Not here, or not asked for: `workbench models` says how SmolLM2 comes to this machine.")
+    print("SmolLM2 is not installed or not requested: `workbench models` shows how to get it.")
 
 # %% [markdown]
 # The composition of a pass decides. If a model is too large for the processor's cache, a pass over one token reads all
@@ -379,13 +379,13 @@ w.lane([run for _, run in lanes], names=[policy for policy, _ in lanes])
 # Drafter and target exchange *token ids*. What if the small model has different ids for its tokens? We build the case
 # that is hardest to detect: the same words, the same size of vocabulary, the same network, but with permuted token ids,
 # both in the tokenizer and in the weights. On its own it is exactly as good as before. (The code calls this drafter
-# with a different vocabulary `stranger`.)
+# with a different vocabulary `renumbered_model`.)
 
 # %%
 temporary = tempfile.TemporaryDirectory()
-stranger_folder = Path(temporary.name) / "renumbered-drafter"
-shutil.copytree(locate(DRAFTER), stranger_folder)
-file = stranger_folder / "tokenizer.json"
+renumbered_folder = Path(temporary.name) / "renumbered-drafter"
+shutil.copytree(locate(DRAFTER), renumbered_folder)
+file = renumbered_folder / "tokenizer.json"
 description = json.loads(file.read_text())
 vocabulary = description["model"]["vocab"]  # word → number
 special = {token["id"] for token in description["added_tokens"]}
@@ -395,24 +395,24 @@ renumbered = vocabulary | dict(zip(ordinary, numbers[1:] + numbers[:1], strict=T
 description["model"]["vocab"] = renumbered
 file.write_text(json.dumps(description))
 
-stranger = AutoModelForCausalLM.from_pretrained(locate(DRAFTER), dtype=torch.float32).to(DEVICE).eval()
+renumbered_model = AutoModelForCausalLM.from_pretrained(locate(DRAFTER), dtype=torch.float32).to(DEVICE).eval()
 old_rows = torch.tensor([vocabulary[word] for word in renumbered], device=DEVICE)
 new_rows = torch.tensor([renumbered[word] for word in renumbered], device=DEVICE)
 for layer in (
-    stranger.get_input_embeddings(),
-    stranger.get_output_embeddings(),
+    renumbered_model.get_input_embeddings(),
+    renumbered_model.get_output_embeddings(),
 ):  # one, if tied
-    if layer is stranger.get_input_embeddings() or not stranger.config.tie_word_embeddings:
+    if layer is renumbered_model.get_input_embeddings() or not renumbered_model.config.tie_word_embeddings:
         layer.weight.data[new_rows] = layer.weight.data[old_rows].clone()
-stranger.save_pretrained(stranger_folder)
-stranger_tokenizer = AutoTokenizer.from_pretrained(stranger_folder)
+renumbered_model.save_pretrained(renumbered_folder)
+renumbered_tokenizer = AutoTokenizer.from_pretrained(renumbered_folder)
 
 words = "Once upon a time, there was a"
-for name, tok, model in (("drafter", tokenizer, drafter), ("stranger", stranger_tokenizer, stranger)):
+for name, tok, model in (("drafter", tokenizer, drafter), ("renumbered", renumbered_tokenizer, renumbered_model)):
     ids = tok(words)["input_ids"]
-    print(f"{name:9} reads {ids[:5]} …, goes on: {tok.decode(draft(ids, 6, model))!r}")
-assert tokenizer.decode(draft(tokenizer(words)["input_ids"], 6)) == stranger_tokenizer.decode(
-    draft(stranger_tokenizer(words)["input_ids"], 6, stranger)
+    print(f"{name:10} reads {ids[:5]} …, goes on: {tok.decode(draft(ids, 6, model))!r}")
+assert tokenizer.decode(draft(tokenizer(words)["input_ids"], 6)) == renumbered_tokenizer.decode(
+    draft(renumbered_tokenizer(words)["input_ids"], 6, renumbered_model)
 )
 
 # %% [markdown]
@@ -420,11 +420,14 @@ assert tokenizer.decode(draft(tokenizer(words)["input_ids"], 6)) == stranger_tok
 # token ids. Does the program crash? Is the text wrong? What else happens?
 
 # %%
-unchecked, bad_rounds = generate(story, lambda text: draft(text, 4, stranger), length)
+unchecked, bad_rounds = generate(story, lambda text: draft(text, 4, renumbered_model), length)
 accepted_good, accepted_bad = sum(n for _, n in rounds), sum(n for _, n in bad_rounds)
-print(f"accepted with the drafter: {accepted_good}, with the stranger: {accepted_bad}")
+print(f"accepted with the drafter: {accepted_good}, with the renumbered one: {accepted_bad}")
 print(f"passes of the target: {len(rounds)} and {len(bad_rounds)}; the same text: {unchecked == answer}")
-print("a draft of the stranger, read by the target:", repr(tokenizer.decode(bad_rounds[len(bad_rounds) // 2][0])))
+print(
+    "a draft of the renumbered drafter, read by the target:",
+    repr(tokenizer.decode(bad_rounds[len(bad_rounds) // 2][0])),
+)
 
 assert unchecked == answer
 if BUNDLED:
@@ -438,13 +441,13 @@ if BUNDLED:
 # %%
 here = Workbench(target=TARGET, device=DEVICE) if SERVER else wb
 try:
-    here.generate(story, method="draft-model", drafter=str(stranger_folder), max_new_tokens=length)
+    here.generate(story, method="draft-model", drafter=str(renumbered_folder), max_new_tokens=length)
 except WorkbenchError as error:
     refusal = str(error)
     print(type(error).__name__)
-    print(refusal.replace(str(stranger_folder), "renumbered-drafter"))
+    print(refusal.replace(str(renumbered_folder), "renumbered-drafter"))
 else:
-    raise AssertionError("the mismatch was not noticed")
+    raise AssertionError("the mismatch was not detected")
 
 # %% [markdown]
 # The message names the methods that still work: those that need no second model, and `omnidraft`, which translates.
@@ -454,7 +457,7 @@ else:
 # %%
 for method in ("prompt-lookup", "early-exit", "omnidraft"):
     assert method in refusal
-    still = here.generate(story, method=method, drafter=str(stranger_folder), max_new_tokens=length)
+    still = here.generate(story, method=method, drafter=str(renumbered_folder), max_new_tokens=length)
     print(f"{method:14} τ = {tau(still.rounds):.2f}, the same text: {still.token_ids == answer}")
     assert still.token_ids == answer
 if BUNDLED:
@@ -518,7 +521,7 @@ def worth_it(pays):
     """Compare with the search over all K."""
     for alpha in (0.05, 0.1, 0.2, 0.5, 0.9):
         for cost in (0.06, 0.15, 0.4, 0.8):
-            assert bool(pays(alpha, cost)) == (best_depth(alpha, cost).depth > 0), f"not so for α = {alpha}, c = {cost}"
+            assert bool(pays(alpha, cost)) == (best_depth(alpha, cost).depth > 0), f"wrong for α = {alpha}, c = {cost}"
 
 
 worth_it(my_pays)
@@ -553,26 +556,28 @@ def interpreter(drafts):
     """Compare with the original drafter's drafts at three positions of the story."""
     for end in (0, 5, 11):
         text = story + answer[:end]
-        assert list(drafts(text)) == draft(text), f"not what the drafter says after {tokenizer.decode(text[-4:])!r}"
+        assert list(drafts(text)) == draft(text), f"not the drafter's draft after {tokenizer.decode(text[-4:])!r}"
 
 
 interpreter(my_interpreted)
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-to_stranger = {vocabulary[word]: renumbered[word] for word in vocabulary}
-back = {there: own for own, there in to_stranger.items()}
+to_renumbered = {vocabulary[word]: renumbered[word] for word in vocabulary}
+back = {there: own for own, there in to_renumbered.items()}
 
 
 def interpreted(text, K=4):
-    return [back.get(t, t) for t in draft([to_stranger.get(t, t) for t in text], K, stranger)]
+    return [back.get(t, t) for t in draft([to_renumbered.get(t, t) for t in text], K, renumbered_model)]
 
 
 translated, good_rounds = generate(story, interpreted, length)
 assert translated == answer
 assert good_rounds == rounds
-print("round for round as with the drafter:", good_rounds == rounds)
+print("same rounds as with the original drafter:", good_rounds == rounds)
 assert interpreter(interpreted).right
-assert not interpreter(lambda text: draft([to_stranger.get(t, t) for t in text], 4, stranger)).right  # one way only
+assert not interpreter(
+    lambda text: draft([to_renumbered.get(t, t) for t in text], 4, renumbered_model)
+).right  # one way only
 
 # %% [markdown]
 # ## Close this page and answer

@@ -146,7 +146,7 @@ for i in range(len(parents)):
 # compute that number without drawing it?
 
 # %%
-def sees(parents):
+def mask_of_tree(parents):
     """Return the mask, bool [N, N]: row i is the row of i's parent plus i itself, i.e. all nodes that i attends to."""
     mask = torch.eye(len(parents), dtype=torch.bool)
     for i, parent in enumerate(parents):
@@ -155,7 +155,7 @@ def sees(parents):
     return mask
 
 
-mask = sees(parents)
+mask = mask_of_tree(parents)
 print(mask.int(), "\nones:", int(mask.sum()), " depths:", mask.sum(1).tolist())
 assert mask[5].nonzero().flatten().tolist() == path(parents, 5) == [0, 2, 5]
 assert mask.sum(1).tolist() == [len(path(parents, i)) for i in range(7)]
@@ -190,7 +190,7 @@ assert positions.tolist() == [L, L, L + 1, L + 1, L + 1, L + 2, L + 2]
 def verify(ids, tokens, parents, mask=None, positions=None):
     """Run one pass, no cache. Return the target's logits [N + 1, V]: row 0 after the text, row i + 1 after node i."""
     L, N = len(ids), len(tokens)
-    own = sees(parents) if mask is None else mask
+    own = mask_of_tree(parents) if mask is None else mask
     allowed = torch.ones(L + N, L + N, dtype=torch.bool).tril()  # the text: causal
     allowed[L:, L:] = own  # the tree: ancestors only, and all of the text
     added = torch.zeros(1, 1, L + N, L + N, dtype=DTYPE).masked_fill(~allowed, torch.finfo(DTYPE).min)
@@ -204,7 +204,7 @@ def verify(ids, tokens, parents, mask=None, positions=None):
 
 
 tree_logits = verify(ids, tokens, parents)
-print("logits:", tuple(tree_logits.shape), "= root and 7 nodes, each with a law of its own")
+print("logits:", tuple(tree_logits.shape), "= root and 7 nodes, each with its own distribution")
 
 
 # %% [markdown]
@@ -283,12 +283,10 @@ def tree_of(mask):
     for i, row in enumerate(mask.tolist()):
         seen = [j for j in range(len(row)) if row[j] and j != i]
         if not row[i] or any(j > i for j in seen):
-            raise ValueError(f"node {i} must see itself, and nothing behind it")
+            raise ValueError(f"node {i} must attend to itself, and to no later node")
         parent = seen[-1] if seen else -1  # the deepest ancestor comes last
         if seen != (path(parents, parent) if parent >= 0 else []):
-            raise ValueError(
-                f"node {i} sees nodes {seen}, which are no path: who sees {parent} sees just what that one sees"
-            )
+            raise ValueError(f"node {i} attends to {seen}: not node {parent} and its ancestors")
         parents.append(parent)
     return parents
 
@@ -315,14 +313,14 @@ def grid(mask, names):
         cells = "".join(f"<td align='center'>{'■' if seen else '·'}</td>" for seen in row)
         read = "".join(names[j] for j in range(len(names)) if row[j])
         rows += f"<tr><th>{i}</th>{cells}<td align='left'><code>…{html.escape(read)}</code></td></tr>"
-    return f"<table><tr><th></th>{head}<th>has read, behind the text</th></tr>{rows}</table>"
+    return f"<table><tr><th></th>{head}<th>attends to, after the text</th></tr>{rows}</table>"
 
 
 class Editor(ipywidgets.VBox):
     """Editor of a tree (`parents`) and its mask (`mask`): a change of one updates the other."""
 
     def __init__(self, parents, names):
-        self.parents, self.names, self.mask, self.busy = list(parents), names, sees(parents), False
+        self.parents, self.names, self.mask, self.busy = list(parents), names, mask_of_tree(parents), False
         small, n = ipywidgets.Layout(width="34px", padding="0"), len(parents)
         self.boxes = [
             ipywidgets.Dropdown(options=[("root", -1), *((str(j), j) for j in range(i))], value=parents[i],
@@ -330,7 +328,7 @@ class Editor(ipywidgets.VBox):
             for i in range(n)
         ]  # fmt: skip
         self.cells = [
-            [ipywidgets.ToggleButton(value=bool(self.mask[i, j]), description=str(j), tooltip=f"node {i} sees node {j}",
+            [ipywidgets.ToggleButton(value=bool(self.mask[i, j]), description=str(j), tooltip=f"node {i} to node {j}",
                                      layout=small) for j in range(n)]
             for i in range(n)
         ]  # fmt: skip
@@ -349,7 +347,7 @@ class Editor(ipywidgets.VBox):
         message = ""
         if j is None:
             self.parents[i] = value
-            self.mask = sees(self.parents)
+            self.mask = mask_of_tree(self.parents)
         else:
             self.mask[i, j] = value
             try:
@@ -380,7 +378,7 @@ assert "No tree has this mask" in editor.says.value
 editor.cells[6][0].value = False
 editor.boxes[3].value = 0
 assert editor.parents == parents
-assert tree_of(sees(parents)) == parents
+assert tree_of(mask_of_tree(parents)) == parents
 
 
 # %% [markdown]
@@ -401,7 +399,7 @@ def rooted(parents):
 
 cache = DynamicCache()
 target(torch.tensor([ids[:-1]], device=DEVICE), past_key_values=cache)
-own = sees(rooted(parents))  # [N + 1, N + 1]
+own = mask_of_tree(rooted(parents))  # [N + 1, N + 1]
 allowed = torch.cat([torch.ones(len(own), L - 1, dtype=torch.bool), own], 1)  # [N + 1, L + N]
 added = torch.zeros(1, 1, *allowed.shape, dtype=DTYPE).masked_fill(~allowed, torch.finfo(DTYPE).min)
 cached_logits = target(
@@ -534,7 +532,7 @@ for name in ("story-bear", "json-book"):
         run = wb.generate(prompts[name].encode(tokenizer), method=method, params=params, max_new_tokens=2 * length)
         steps = sum(r.draft_forwards for r in run.rounds) / len(run.rounds)
         found[name, shape] = tau(run.rounds)
-        print(f"{name:10} {shape:21} τ = {found[name, shape]:.2f}   {steps:4.1f} passes of the drafter a round")
+        print(f"{name:10} {shape:21} τ = {found[name, shape]:.2f}   {steps:4.1f} passes of the drafter per round")
 
 if BUNDLED:
     assert found["json-book", "tree of 12, 6 levels"] > found["json-book", "chain of 12"]
@@ -560,8 +558,8 @@ my_depths = None  # six numbers
 def by_hand(rows, depths):
     """Check each row and each depth."""
     assert [len(row) for row in rows] == [6] * 6, "six strings of six"
-    for i, row in enumerate(sees([-1, 0, 0, -1, 3, 1]).tolist()):
-        assert [c == "1" for c in rows[i]] == row, f"row {i}: who is an ancestor of node {i}?"
+    for i, row in enumerate(mask_of_tree([-1, 0, 0, -1, 3, 1]).tolist()):
+        assert [c == "1" for c in rows[i]] == row, f"row {i}: which nodes are ancestors of node {i}?"
         assert depths[i] == sum(row), f"node {i} is not at depth {depths[i]}"
 
 
@@ -578,11 +576,11 @@ print("Each row is the row of the parent with one more 1 on the diagonal:", *rig
 # %% [markdown]
 # **2. Without a loop over nodes.** On a GPU a loop over nodes is slow. Let `A` be the N × N matrix with `A[i, j] = 1` if `j`
 # is `i` or its parent. What do the non-zero entries of `A @ A` mean? Of `A` to the power of 4? Build the mask from that in
-# ⌈log₂ depth⌉ products, and compare with `sees` on random trees.
+# ⌈log₂ depth⌉ products, and compare with `mask_of_tree` on random trees.
 
 # %% tags=["answer"]
 def my_sees(parents):
-    """Return the same bool [N, N] as `sees`, without a loop over nodes."""
+    """Return the same bool [N, N] as `mask_of_tree`, without a loop over nodes."""
     raise NotImplementedError  # yours
 
 
@@ -591,7 +589,7 @@ def my_sees(parents):
 def without_loop(mask_of):
     """Check fifty random trees and a chain; a large tree may take hardly more instructions than a small one."""
     for found in (*random_trees(50), list(range(-1, 19))):
-        assert mask_of(found).bool().equal(sees(found)), f"another mask for parents = {found}"
+        assert mask_of(found).bool().equal(mask_of_tree(found)), f"the mask is wrong for parents = {found}"
     small, large = (instructions(mask_of, *random_trees(1, n)) for n in (16, 256))
     assert large < 4 * small, f"a loop: {small} Python instructions for 16 nodes, {large} for 256"
 
@@ -625,7 +623,7 @@ without_loop(my_sees)
 
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-def sees_by_squaring(parents):
+def mask_by_squaring(parents):
     n, up = len(parents), torch.tensor(parents)
     reach, steps = (torch.eye(n) + (up[:, None] == torch.arange(n)).float()), 1  # at most one step up
     while steps < n:
@@ -633,15 +631,15 @@ def sees_by_squaring(parents):
     return reach > 0
 
 
-def sees_once(parents):
+def mask_by_one_product(parents):
     reach = torch.eye(len(parents)) + (torch.tensor(parents)[:, None] == torch.arange(len(parents))).float()
     return (reach @ reach) > 0
 
 
-assert without_loop(sees_by_squaring).right
-assert not without_loop(sees_once).right  # one product reaches only two steps up
-assert not without_loop(sees).right  # it loops over nodes
-print("(A^k)[i, j] > 0: from i one gets to j in at most k steps upwards. Squaring doubles k.")
+assert without_loop(mask_by_squaring).right
+assert not without_loop(mask_by_one_product).right  # one product reaches only two steps up
+assert not without_loop(mask_of_tree).right  # it loops over nodes
+print("(A^k)[i, j] > 0: j is at most k steps above i. Squaring doubles k.")
 
 
 # %% [markdown]
@@ -668,8 +666,10 @@ def packed_row(packing):
         .to(DEVICE),
         position_ids=torch.as_tensor(where)[None].to(DEVICE),
     ).logits[0]
-    assert (both[len(first) - 1] - alone(first, [])).abs().max() < 1e-8, "the first text reads otherwise than alone"
-    assert (both[-1] - alone(second, [])).abs().max() < 1e-8, "the second text reads otherwise than alone"
+    assert (both[len(first) - 1] - alone(first, [])).abs().max() < 1e-8, (
+        "the logits of the first text differ from those alone"
+    )
+    assert (both[-1] - alone(second, [])).abs().max() < 1e-8, "the logits of the second text differ from those alone"
 
 
 packed_row(my_packing)
@@ -698,9 +698,7 @@ def two_blocks(a, b):
 
 
 assert packed_row(two_blocks).right
-assert not packed_row(
-    lambda a, b: (torch.ones(a + b, a + b).tril().bool(), torch.arange(a + b))
-).right  # plainly causal
+assert not packed_row(lambda a, b: (torch.ones(a + b, a + b).tril().bool(), torch.arange(a + b))).right  # causal mask
 print("Two blocks on the diagonal, and positions that begin again at 0. (Where positions are rotations, as here, only")
 print("their differences count: any start would do for the second text, as long as it goes up by one.)")
 

@@ -119,7 +119,7 @@ start = tokenizer("Once upon a time, there was a")["input_ids"]
 h = hidden(start)
 distributions = heads(h)
 n_target, n_heads = sum(p.numel() for p in target.parameters()), W.numel() + b.numel()
-print("hidden", tuple(h.shape), "→ laws of the heads", tuple(distributions.shape))
+print("hidden", tuple(h.shape), "→ distributions of the heads", tuple(distributions.shape))
 print(f"the heads have {n_heads / n_target:.1%} of the target's parameters")
 
 # %% [markdown]
@@ -244,7 +244,9 @@ for name in names:
         truth = text[t + 2 : t + 2 + K]
         ranks = [row.index(x) if x in row else None for row, x in zip(tokens_[t], truth, strict=True)]
         spots.append((ranks, chances[t]))
-print(len(spots), "places;", f"head 1 was right at {sum(ranks[0] == 0 for ranks, _ in spots) / len(spots):.0%} of them")
+print(
+    len(spots), "positions;", f"head 1 was right at {sum(ranks[0] == 0 for ranks, _ in spots) / len(spots):.0%} of them"
+)
 
 
 def accepted(paths, ranks):
@@ -285,9 +287,9 @@ figure = go.Figure(
         go.Scatter(name=name, x=list(budgets), y=[mean[n][i] for n in budgets], mode="lines+markers", line_dash=dash)
         for i, (name, dash) in enumerate((("static", "dot"), ("dynamic", "solid")))
     ],
-    go.Layout(title="Levels accepted by size of the tree, at every place of five stories", height=360),
+    go.Layout(title="Levels accepted by size of the tree, at every position of five stories", height=360),
 )
-figure.update_xaxes(title="nodes verified a round").update_yaxes(title="mean levels accepted")
+figure.update_xaxes(title="nodes verified per round").update_yaxes(title="mean levels accepted")
 w.figure(figure)
 
 # %% [markdown]
@@ -308,8 +310,8 @@ levels = {title: [sum(len(path) == d for path in paths) for d in range(1, K + 1)
 print(f"{'nodes on level':24}", *range(1, K + 1))
 for title, counts in levels.items():
     print(f"{title:24}", *counts)
-print(f"\nfirst choices: {max(together):.2f} that all four are right at the sure place (the product of the heads'\n"
-      f"probabilities), {min(first):.2f} that head 1 is right at the unsure one")  # fmt: skip
+print(f"\nfirst choices: {max(together):.2f} that all four are right at the surest one (the product of the heads'\n"
+      f"probabilities), {min(first):.2f} that head 1 is right at the least certain one")  # fmt: skip
 assert levels["dynamic, all heads sure"][3] > levels["dynamic, head 1 unsure"][3]
 assert levels["dynamic, all heads sure"][0] < levels["dynamic, head 1 unsure"][0]
 
@@ -413,7 +415,7 @@ scenes = ["six-shapes", "sketch-overlap", "crowd"]
 if not FAST:
     scenes = [path.stem for path in sorted((bundled_folder().parent / "scenes").glob("*.png"))]
 pictures = {name: Image.open(bundled_folder().parent / "scenes" / f"{name}.png").convert("RGB") for name in scenes}
-right_if, n_places, first_right = {"told the branch": 0, "not told": 0}, 0, 0
+right_if, n_positions, first_right = {"second choice as input": 0, "first choice as input": 0}, 0, 0
 for picture in pictures.values():
     plain = wb.generate(ask, method="autoregressive", **seen | {"images": [picture], "max_new_tokens": 96})
     text = plain.token_ids
@@ -430,12 +432,12 @@ for picture in pictures.values():
         for told, token in zip(right_if, (second, first), strict=True):
             probs = extrapolate(e[: s + 1], f[:s], lambda probs, step, token=token: token, 2)[1][1]
             right_if[told] += int(probs.argmax()) == wanted
-        n_places, first_right = n_places + 1, first_right + (first == text[i])
+        n_positions, first_right = n_positions + 1, first_right + (first == text[i])
 _, inputs = process_prompt(models, ask, [scene])  # back to the first image
-print(f"{n_places} places; the drafter's first choice was the target's token at {first_right} of them")
+print(f"{n_positions} positions; the drafter's first choice was the target's token at {first_right} of them")
 for told, n in right_if.items():
-    print(f"the token after the second choice: {told:16} right at {n:3d} ({n / n_places:.0%})")
-assert right_if["told the branch"] > right_if["not told"]
+    print(f"the token after the second choice: {told:22} right at {n:3d} ({n / n_positions:.0%})")
+assert right_if["second choice as input"] > right_if["first choice as input"]
 
 # %% [markdown]
 # The drawn token as input helps much **in a branch other than the first**. In the first branch it helps little here:
@@ -466,12 +468,12 @@ for method in ("flash", "eagle-vlm"):
         calls = sum(r.draft_forwards for r in rounds_) / len(rounds_)
         blocks[method, shape] = tau(rounds_), calls
         passes = " ".join(f"{len(t.rounds):2d}" for t in traces)
-        print(f"{method:10} {shape}: τ = {tau(rounds_):.2f} (passes by scene: {passes}), {calls:4.1f} calls a round")
+        print(f"{method:10} {shape}: τ = {tau(rounds_):.2f} (passes by scene: {passes}), {calls:4.1f} calls per round")
         if shape == "chain of 8":
-            print(f"{'':10} by place:", *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(rounds_)))
+            print(f"{'':10} by position:", *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(rounds_)))
 for method in ("flash", "eagle-vlm"):
     gained = blocks[method, "tree of 24"][0] - blocks[method, "chain of 8"][0]
-    print(f"{method:10} gains {gained:.2f} tokens a pass by the tree")
+    print(f"{method:10} gains {gained:.2f} tokens per pass with the tree")
     assert gained > 0
 assert blocks["eagle-vlm", "chain of 8"][1] > 2 * blocks["flash", "chain of 8"][1]  # each step costs a call
 assert blocks["eagle-vlm", "chain of 8"][1] <= 8  # one for each level
@@ -483,7 +485,7 @@ assert blocks["flash", "chain of 8"][1] <= 2  # one for each block of four
 # takes all of them.)
 #
 # **Steps are not better than blocks here.** As chains, `flash` is even ahead, with a quarter of the calls; as trees,
-# they are about equal. Read the line "by place" (accepted / tested, given that all before were accepted). The EAGLE
+# they are about equal. Read the line "by position" (accepted / tested, given that all before were accepted). The EAGLE
 # paper expects acceptance to fall from position to position if the drafter does not see its own tokens; with `flash`
 # that does not happen here. The target's state already has the content of these scenes, and the sentences follow a
 # fixed form, so the drawn tokens add little information, as the section above measured. The remaining difference comes
@@ -564,7 +566,7 @@ for method, params in (("eagle-2", chained), ("mtp", chained), ("eagle-3", chain
         for r in wb.generate(prompts[name], method=method, params={"depth": 5, **params}, max_new_tokens=length).rounds
     ]
     calls[method] = sum(r.draft_forwards for r in rounds_) / len(rounds_)
-    print(f"{method:8} τ = {tau(rounds_):.2f}, {calls[method]:.1f} calls a round; by place:",
+    print(f"{method:8} τ = {tau(rounds_):.2f}, {calls[method]:.1f} calls per round; by position:",
           *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(rounds_)))  # fmt: skip
 assert calls["pard"] <= 1
 assert min(calls["eagle-2"], calls["mtp"], calls["eagle-3"]) > 3
@@ -609,19 +611,19 @@ if "smollm2" in {entry["name"] for entry in wb.targets()}:
         exact = [m for m in chat.methods("smollm2") if m["available"] and m["promise"] == "exact"]
         trained = [m["name"] for m in exact if set(m["needs"]) - UNTRAINED]
         if not trained:
-            print("No heads were trained for it here: `workbench train` lists the recipes.")
+            print("No heads for it are installed: `workbench train` lists the recipes.")
         own = [m["name"] for m in exact if m["name"] == "draft-model"]
         drafters = [*trained, *own] or ["token-recycling"]
         for method in drafters[:: 3 if FAST else 1]:
             said = chat.generate(asked, method=method, **there)
-            same = "the same text" if said.token_ids == plain.token_ids else "another text: rounding decided a tie"
-            print(f"{method:16} τ = {tau(said.rounds):.2f} in {len(said.rounds)} passes, {same}; by place:",
+            same = "the same text" if said.token_ids == plain.token_ids else "a different text: rounding broke a tie"
+            print(f"{method:16} τ = {tau(said.rounds):.2f} in {len(said.rounds)} passes, {same}; by position:",
                   *(f"{kept}/{tried}" for _, tried, kept in acceptance_by_depth(said.rounds)))  # fmt: skip
     except WorkbenchError as problem:  # it is unpacked at first use, which takes disk space
         print(problem)
     chat.close()
 else:
-    print("Not here: `workbench models` says how SmolLM2 comes to this machine.")
+    print("SmolLM2 is not installed: `workbench models` shows how to get it.")
 
 # %% [markdown]
 # The cell printed results for one answer: compare the first position with the next, and each with the measurements
@@ -683,7 +685,7 @@ def objection(found):
         assert len(found[k]) == 10, "ten ranks for each head"
         for r in range(10):
             wanted = sum(ranks[k] == r for ranks, _ in spots) / len(spots)
-            assert abs(found[k][r] - wanted) < 1e-6, f"head {k + 1}, rank {r}: {wanted:.3f} of the places"
+            assert abs(found[k][r] - wanted) < 1e-6, f"head {k + 1}, rank {r}: {wanted:.3f} of the positions"
 
 
 objection(my_accuracy)
@@ -719,7 +721,7 @@ def extrapolated(shares):
     """Check the shares of four steps from each position of the answer."""
     for name in ("own features", "true features"):
         for step, found in enumerate(shares[name], 1):
-            assert 0 <= found <= 1, f"{name}, step {step}: {found} is no share"
+            assert 0 <= found <= 1, f"{name}, step {step}: {found} is not a share"
     text_, (e_, f_) = chain.token_ids, look(chain.token_ids)
     first_place, counts, true_counts = len(e_) - len(text_), [0] * 4, [0] * 4
     ends = range(first_place, len(e_) - 4)
@@ -729,16 +731,17 @@ def extrapolated(shares):
     named = models.target.lm_head.forward(one_step_).argmax(-1).tolist()
     for end in ends:
         true = text_[end + 1 - first_place : end + 5 - first_place]
-        drafted_laws = extrapolate(e_[: end + 1], f_[:end], lambda probs, step, true=true: true[step], 4)[1]
+        drafted_distributions = extrapolate(e_[: end + 1], f_[:end], lambda probs, step, true=true: true[step], 4)[1]
         counts = [
-            n + (int(probs.argmax()) == token) for n, probs, token in zip(counts, drafted_laws, true, strict=True)
+            n + (int(probs.argmax()) == token)
+            for n, probs, token in zip(counts, drafted_distributions, true, strict=True)
         ]
         true_counts = [
             n + (named[end + i - 1] == token) for i, (n, token) in enumerate(zip(true_counts, true, strict=True))
         ]
     for name, wanted in (("own features", counts), ("true features", true_counts)):
         for step, (found, n) in enumerate(zip(shares[name], wanted, strict=True), 1):
-            assert abs(found - n / len(ends)) < 0.006, f"{name}, step {step}: another share"
+            assert abs(found - n / len(ends)) < 0.006, f"{name}, step {step}: the share is different"
 
 
 extrapolated(my_shares)

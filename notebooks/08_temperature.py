@@ -90,9 +90,9 @@ first = len(story.header.prompt_tokens) - 1  # position of the logits of the fir
 with torch.inference_mode():
     z_p = models.target.model(ids).logits[0, first:-1].double().cpu()
     z_q = models.drafter.model(ids).logits[0, first:-1].double().cpu()
-print("target's logits [places, vocabulary]:", list(z_p.shape), "· drafter's:", list(z_q.shape))
+print("target's logits [positions, vocabulary]:", list(z_p.shape), "· drafter's:", list(z_q.shape))
 agree = (z_p.argmax(1) == z_q.argmax(1)).double().mean().item()
-print(f"the likeliest tokens of both are the same at {agree:.0%} of the places")
+print(f"the likeliest tokens of both are the same at {agree:.0%} of the positions")
 
 
 # %% [markdown]
@@ -171,16 +171,16 @@ assert np.allclose(emitted(p, q, exact), p)
 # the gain, 0.3, (d) more than 0.3.
 
 # %%
-print("  λ   acceptance   bought ΔA   paid TV   emitted law")
+print("  λ   acceptance   gain ΔA     error TV  emitted distribution")
 for lenience in (1.0, 0.9, 0.7, 0.5, 0.3):
     relaxed = np.minimum(1, p / (lenience * q))
     out = emitted(p, q, relaxed)
-    bought, paid = (q * (relaxed - exact)).sum(), tv(out, p)
-    print(f"{lenience:4.1f}  {(q * relaxed).sum():9.3f}  {bought:10.4f}  {paid:8.4f}   {out.round(3)}")
-    assert np.isclose(bought, paid)
+    gained, error = (q * (relaxed - exact)).sum(), tv(out, p)
+    print(f"{lenience:4.1f}  {(q * relaxed).sum():9.3f}  {gained:10.4f}  {error:8.4f}   {out.round(3)}")
+    assert np.isclose(gained, error)
 
 # %% [markdown]
-# The two numbers ("bought" and "paid" in the table) are equal to the last digit. Why? Where q ≤ p, the exact rule
+# The two numbers ("gain" and "error" in the table) are equal to the last digit. Why? Where q ≤ p, the exact rule
 # always accepts, so nothing can be gained. So the whole gain comes from tokens with q > p, and raises them above p by
 # exactly q·(b − a). The residual distribution adds nothing to these tokens. The sum of the probabilities above p *is*
 # the total variation:
@@ -200,8 +200,8 @@ for _ in range(2000):
     a_p, a_q = rng.dirichlet(np.full(size, 0.5)), rng.dirichlet(np.full(size, 0.5))
     base = np.minimum(1, a_p / np.maximum(a_q, 1e-300))
     rule = base + (1 - base) * rng.random(size)  # any rule that accepts at least as often as the exact one
-    bought = (a_q * (rule - base)).sum()
-    assert np.isclose(bought, tv(emitted(a_p, a_q, rule), a_p), atol=1e-9)
+    gained = (a_q * (rule - base)).sum()
+    assert np.isclose(gained, tv(emitted(a_p, a_q, rule), a_p), atol=1e-9)
 
     rule, after = rng.random(size), rng.dirichlet(np.ones(size))  # any rule, any distribution after a rejection
     out = a_q * rule + (1 - (a_q * rule).sum()) * after
@@ -226,7 +226,7 @@ def at_place(temperature=1.0, lenience=0.5, place=unsure, top=12):
     out = emitted(p_, q_, rule)
     show = np.argsort(-np.maximum(p_, q_))[:top]
     words = [models.tokenizer.decode([i]).replace(" ", "␣") for i in show]
-    title = f"T = {temperature}, λ = {lenience}: bought {(q_ * (rule - base)).sum():.3f}, paid {tv(out, p_):.3f}"
+    title = f"T = {temperature}, λ = {lenience}: gain {(q_ * (rule - base)).sum():.3f}, error {tv(out, p_):.3f}"
     figure = go.Figure(layout={"title": title, "barmode": "group", "yaxis_title": "probability", "height": 340})
     for name, values, fill in (("p, target", p_, "/"), ("q, drafter", q_, "x"), ("emitted", out, "")):
         figure.add_bar(x=words, y=values[show], name=name, marker={"pattern": {"shape": fill}})
@@ -301,13 +301,13 @@ def draw_tokens(verifier, n, seed):
     """Draw n tokens [n] that a verifier of the engine emits at one position with distributions p and q."""
     coin = torch.Generator().manual_seed(seed)
     u_draft, u_test, u_bonus = (torch.rand(n + 1, generator=coin, dtype=torch.float64) for _ in range(3))  # noqa: TID251
-    laws_q, laws_p = torch.tensor(q).expand(n, -1), torch.tensor(p).expand(n + 1, -1)
-    tokens = pick(laws_q, u_draft[:n])
+    rows_q, rows_p = torch.tensor(q).expand(n, -1), torch.tensor(p).expand(n + 1, -1)
+    tokens = pick(rows_q, u_draft[:n])
     tree = DraftTree(
-        tokens, torch.arange(-1, n - 1), laws_q.gather(1, tokens[:, None])[:, 0].log(), Sampling.SAMPLED, n,
-        q=laws_q, child_q_rows=torch.cat([torch.arange(n), torch.tensor([-1])]),
+        tokens, torch.arange(-1, n - 1), rows_q.gather(1, tokens[:, None])[:, 0].log(), Sampling.SAMPLED, n,
+        q=rows_q, child_q_rows=torch.cat([torch.arange(n), torch.tensor([-1])]),
     )  # fmt: skip
-    v = Verification(tree, laws_p.log(), laws_p, SamplingParams(temperature=1.0), u_bonus)
+    v = Verification(tree, rows_p.log(), rows_p, SamplingParams(temperature=1.0), u_bonus)
     ruling = verifier.rule(v)
     accept = ruling.accept if verifier.needs_uniform(SamplingParams(temperature=1.0)) else (ruling.accept > 0).double()
     return torch.where(u_test[:n] < accept, tokens, ruling.bonus[:n])
@@ -319,7 +319,7 @@ def counts_of(verifier, n, seed=0):
     return dict(enumerate(torch.cat(parts).bincount(minlength=len(p)).tolist()))
 
 
-target_law = dict(enumerate(p.tolist()))
+target_probs = dict(enumerate(p.tolist()))
 print("20,000 tokens, exact rule:", counts_of(Lossless(), 20_000), "· expected:", (20_000 * p).round())
 
 # %% [markdown]
@@ -329,22 +329,22 @@ print("20,000 tokens, exact rule:", counts_of(Lossless(), 20_000), "· expected:
 
 # %%
 rules = {"exact": Lossless(), "λ = 0.9": Lenient(0.9), "λ = 0.5": Lenient(0.5), "typical": TypicalAcceptance()}
-verdicts = {}
+is_fit = {}
 for name, verifier in rules.items():
     cells = []
     for n in (200, 2_000, 20_000):
         counts = counts_of(verifier, n)
-        fit = chi_square(counts, target_law)
-        verdicts[name, n] = fit.fits(1e-4)
-        cells.append(f"{'law kept' if fit.fits(1e-4) else 'LOSSY':>8} (TV {total_variation(counts, target_law):.3f})")
+        fit = chi_square(counts, target_probs)
+        is_fit[name, n] = fit.fits(1e-4)
+        cells.append(f"{'lossless' if fit.fits(1e-4) else 'LOSSY':>8} (TV {total_variation(counts, target_probs):.3f})")
     print(f"{name:8}", "   ".join(cells))
 
 # %%
-assert all(verdicts["exact", n] for n in (200, 2_000, 20_000))
-assert not verdicts["λ = 0.5", 2_000]
-assert not verdicts["λ = 0.9", 20_000]
-measured = total_variation(counts_of(Lenient(0.5), 20_000), target_law)
-assert abs(measured - tv(emitted(p, q, np.minimum(1, p / (0.5 * q))), p)) < 0.03, "the price is the computed one"
+assert all(is_fit["exact", n] for n in (200, 2_000, 20_000))
+assert not is_fit["λ = 0.5", 2_000]
+assert not is_fit["λ = 0.9", 20_000]
+measured = total_variation(counts_of(Lenient(0.5), 20_000), target_probs)
+assert abs(measured - tv(emitted(p, q, np.minimum(1, p / (0.5 * q))), p)) < 0.03, "the error is the computed one"
 
 # %% [markdown]
 # This shows two things. First, a lossy rule is *measurably* lossy, by the amount that the formula gives. Second, a
@@ -368,10 +368,12 @@ from workbench.methods.policies.fixed import Fixed
 
 # %%
 tiny = tiny_models(models.tokenizer)
-hot_law = SamplingParams(temperature=1.0)
+hot_params = SamplingParams(temperature=1.0)
 start = torch.tensor([TINY_PROMPT])
 with torch.inference_mode():
-    tiny_p, tiny_q = (to_probs(m.model(start).logits[0, -1:], hot_law)[0].numpy() for m in (tiny.target, tiny.drafter))
+    tiny_p, tiny_q = (
+        to_probs(m.model(start).logits[0, -1:], hot_params)[0].numpy() for m in (tiny.target, tiny.drafter)
+    )
 LENIENCE = 0.05
 predicted = emitted(tiny_p, tiny_q, np.minimum(1, tiny_p / (LENIENCE * tiny_q)))
 print("p        ", tiny_p.round(3), "\nq        ", tiny_q.round(3), "\npredicted", predicted.round(3))
@@ -382,7 +384,7 @@ def engine_counts(configured, runs):
     """Count the first tokens of `runs` independent generations."""
     engine = Engine(tiny, max_sequences=64, record=False)
     rows = [
-        engine.submit(Request(list(TINY_PROMPT), configured, hot_law, max_new_tokens=2, seed=i, stop_at_eos=False))
+        engine.submit(Request(list(TINY_PROMPT), configured, hot_params, max_new_tokens=2, seed=i, stop_at_eos=False))
         for i in range(runs)
     ]
     while not engine.is_idle:
@@ -396,7 +398,7 @@ lenient = Method(
     drafter=DraftModel(), verifier=Lenient(), policies=(Fixed(),),
 )  # fmt: skip
 runs = 200 if FAST else 2000
-distributions = {"target's law": tiny_p, "predicted law": predicted}
+distributions = {"target's distribution": tiny_p, "predicted distribution": predicted}
 engines = {
     "exact": registry.get("draft-model").with_params(depth=1),
     f"λ = {LENIENCE}": lenient.with_params(depth=1, lenience=LENIENCE),
@@ -409,9 +411,9 @@ for name, configured in engines.items():
         print(f"{name:8} against the {what}: {fits[name, what]}")
 
 # %%
-assert fits["exact", "target's law"].fits()
-assert not fits[f"λ = {LENIENCE}", "target's law"].fits(), "the lossy engine is caught"
-assert fits[f"λ = {LENIENCE}", "predicted law"].fits(), "it follows the law that we computed for it"
+assert fits["exact", "target's distribution"].fits()
+assert not fits[f"λ = {LENIENCE}", "target's distribution"].fits(), "the lossy engine is caught"
+assert fits[f"λ = {LENIENCE}", "predicted distribution"].fits(), "it follows the distribution that we computed for it"
 
 # %% [markdown]
 # ## 4 · Typical acceptance: another rule
@@ -455,11 +457,11 @@ print(f"exact: acceptance {alpha:.3f}, price 0")
 for name, (gained, price) in (("λ = 0.5", lenient_bargain(0.5)), ("typical, ε = 0.09", typical_bargain(0.09, 0.3))):
     print(f"{name}: acceptance {gained:.3f}, so {gained - alpha:+.3f}; price {price:.3f}")
 for gained, price in line:
-    assert abs(price - (gained - alpha)) < 1e-6, "lenience pays what it buys, place by place"
+    assert abs(price - (gained - alpha)) < 1e-6, "the error of lenience equals its gain, position by position"
 for gained, price in curve:
-    assert price > gained - alpha - 1e-9, "nobody pays less"
+    assert price > gained - alpha - 1e-9, "the error is at least the gain"
 if TARGET is None:
-    assert typical_bargain(0.09, 0.3)[1] > typical_bargain(0.09, 0.3)[0] - alpha + 0.005, "typical pays more"
+    assert typical_bargain(0.09, 0.3)[1] > typical_bargain(0.09, 0.3)[0] - alpha + 0.005, "typical has a larger error"
 
 # %% [markdown]
 # It is (c): typical acceptance also *rejects* drafts that cost no error (p above q, but p below the threshold). After a
@@ -496,7 +498,7 @@ for prices in rng.random((200, 20)) ** 4:  # not a special case: (a) is too smal
     truth = 1 - np.prod(1 - prices)
     assert 1 - (1 - prices.mean()) ** 20 < truth <= min(1, 20 * prices.mean()) + 1e-12
 
-print("\n   λ   acceptance  τ at K = 4   TV a token   TV of 20 tokens, at most")
+print("\n   λ   acceptance  τ at K = 4   TV/token     TV of 20 tokens, at most")
 for lenience, (gained, price) in zip(leniences[:6], line, strict=False):
     tau = expected_tau(gained, 4)
     print(f"{lenience:5.2f}  {gained:9.3f}  {tau:10.2f}  {price:11.3f}  {min(1, 20 * price):14.2f}")
@@ -562,11 +564,11 @@ w.bench(p, q, k=2, way="independent", rule="k-seq")
 # (a) λ near 0.9, (b) about 0.7, (c) below 0.5.
 
 # %%
-both_laws = [(p_ / p_.sum(), q_ / q_.sum()) for p_, q_ in zip(P.numpy(), Q.numpy(), strict=True)]
-free = {1: alpha} | {n: float(np.mean([optimal_acceptance(*laws_, n) for laws_ in both_laws])) for n in (2, 3, 4)}
+all_pairs = [(p_ / p_.sum(), q_ / q_.sum()) for p_, q_ in zip(P.numpy(), Q.numpy(), strict=True)]
+free = {1: alpha} | {n: float(np.mean([optimal_acceptance(*pair, n) for pair in all_pairs])) for n in (2, 3, 4)}
 figure = go.Figure(layout={
     "title": "Acceptance and its price, on the story at T = 1", "height": 430,
-    "xaxis_title": "price: total variation from the target's law, a token", "yaxis_title": "acceptance",
+    "xaxis_title": "price: total variation from the target's distribution, per token", "yaxis_title": "acceptance",
 })  # fmt: skip
 for name, points, dash in (("lenience λ", line, "solid"), ("typical, δ = √ε", curve, "dash")):
     figure.add_scatter(x=[x for _, x in points], y=[a for a, _ in points], name=name, mode="lines+markers",
@@ -614,7 +616,7 @@ for width in (1, 3):
     n = sum(row["places"] for row in rows)
     kept = sum(row["places"] * row["accepted"] for row in rows) / n
     spread, written = (kept * (1 - kept) / n) ** 0.5, sum(len(each.emitted) for each in rounds) / len(rounds)
-    print(f"at most {width} at a place: {kept:.1%} (± {spread:.1%}) of {n} places accepted one, τ = {written:.2f}")
+    print(f"at most {width} drafts: {kept:.1%} (± {spread:.1%}) of {n} positions accepted one, τ = {written:.2f}")
     for row in rows:
         slack = 4 * (0.25 / row["places"]) ** 0.5  # only chance can exceed the bound
         assert row["accepted"] <= row["bound"] + slack
@@ -645,7 +647,7 @@ def affordable(lenience):
     """Check that the total variation is as near to 0.01 as two digits of λ allow."""
     price = lenient_bargain(lenience)[1]
     nearer = min(abs(lenient_bargain(lenience + step)[1] - 0.01) for step in (-0.01, 0.01))
-    assert abs(price - 0.01) <= nearer, f"its price is {price:.3f}"
+    assert abs(price - 0.01) <= nearer, f"its error is {price:.3f}"
 
 
 affordable(my_lenience)
@@ -656,7 +658,7 @@ for _ in range(40):
     middle = (low + high) / 2
     low, high = (middle, high) if lenient_bargain(middle)[1] > 0.01 else (low, middle)
 gained, price = lenient_bargain(high)
-print(f"λ = {high:.2f}: acceptance {gained:.3f} instead of {alpha:.3f}. Of course: it buys the 0.01 that it pays.")
+print(f"λ = {high:.2f}: acceptance {gained:.3f} instead of {alpha:.3f}. The gain equals the error of 0.01.")
 if TARGET is None:  # if two models hardly differ, no λ may reach this error
     assert abs(gained - alpha - 0.01) < 1e-3
     assert affordable(high).right
@@ -678,7 +680,7 @@ def simpler(prices):
     for lenience, found in zip((1.0, 0.5), prices, strict=True):
         kept = torch.minimum(Q, P / lenience)
         price = (0.5 * (kept + (1 - kept.sum(1, keepdim=True)) * P - P).abs().sum(1)).mean().item()
-        assert abs(found - price) < 0.001, f"not so at λ = {lenience}"
+        assert abs(found - price) < 0.001, f"wrong at λ = {lenience}"
 
 
 simpler(my_prices)
@@ -686,7 +688,9 @@ simpler(my_prices)
 # %% tags=["solution"] jupyter={"source_hidden": true}
 for lenience in (1.0, 0.5):
     gained, price = lenient_bargain(lenience, after=P)
-    print(f"λ = {lenience}: acceptance {gained:.3f}, price {price:.3f}, of which {gained - alpha:.3f} bought anything")
+    print(
+        f"λ = {lenience}: acceptance {gained:.3f}, price {price:.3f}, of which {gained - alpha:.3f} gained acceptance"
+    )
     assert price > gained - alpha - 1e-9
 # Not even λ = 1 is exact: tokens with q > p already get their full p from accepted drafts, and then more from the draw.
 assert lenient_bargain(1.0, after=P)[1] > 0
@@ -711,7 +715,7 @@ def enough_tokens(n):
 
     def caught(m):
         drawn = coin.multinomial(int(m), law_, size=400)
-        return np.mean([not chi_square(dict(enumerate(row.tolist())), target_law).fits(1e-4) for row in drawn])
+        return np.mean([not chi_square(dict(enumerate(row.tolist())), target_probs).fits(1e-4) for row in drawn])
 
     assert caught(1.33 * n) >= 0.9, f"{int(1.33 * n)} tokens are too few"
     assert caught(0.67 * n) < 0.9, f"{int(0.67 * n)} tokens are enough"
@@ -723,7 +727,7 @@ enough_tokens(my_tokens)
 wrong = emitted(p, q, np.minimum(1, p / (0.9 * q)))
 for n in (200, 500, 1000, 1500, 2000, 2500, 3000, 4000):
     caught = sum(
-        not chi_square(dict(enumerate(rng.multinomial(n, wrong).tolist())), target_law).fits(1e-4) for _ in range(200)
+        not chi_square(dict(enumerate(rng.multinomial(n, wrong).tolist())), target_probs).fits(1e-4) for _ in range(200)
     )
     print(f"{n:5} tokens: caught {caught / 200:.0%} of the time")
     if caught >= 180:

@@ -103,7 +103,7 @@ print(f"prompt as written: {len(prompt)} tokens; as read: {len(plain.header.prom
 print(
     f"the picture: {seen.width} × {seen.height} pixels, {seen.rows} × {seen.cols} patches, [{seen.start}, {seen.end})"
 )
-print("the target says:", plain.text)
+print("the target's answer:", plain.text)
 assert seen.end - seen.start == seen.rows * seen.cols
 assert len(plain.header.prompt_tokens) == len(prompt) - 1 + seen.rows * seen.cols, "one placeholder becomes the patches"
 
@@ -134,7 +134,7 @@ for name, run in runs.items():
         f"{name:14} {metrics.tau(run.rounds):5.2f}  {v['n_target']:7} {v['n_drafter']:9}     "
         f"{v['target_bytes']:9,} {v['drafter_bytes']:9,}   " + " ".join(f"{1e3 * s:8.1f}" for s in prefill)
     )
-    assert run.text == plain.text, "whatever the drafter sees: greedy text is the target's own"
+    assert run.text == plain.text, "greedy text is the target's for any input of the drafter"
     assert v["n_target"] == seen.end - seen.start
     assert (v["drafter_bytes"] == 0) == (v["n_drafter"] == 0), "no tokens, no memory"
 
@@ -168,7 +168,7 @@ def rejections(trace):
 
 
 for index, drafted, said in rejections(blind):
-    print(f"round {index:2}: drafted {drafted!r:12} the target said {said!r}")
+    print(f"round {index:2}: drafted {drafted!r:12} corrected to {said!r}")
 lost = {said.strip() for _, _, said in rejections(blind)}
 print(f"\nyour words: {len(mine & lost)} of {len(mine)} right; {len(lost - mine)} missed: {sorted(lost - mine)}")
 w.ribbon(blind)
@@ -213,10 +213,10 @@ for name, traces in described.items():
 # %%
 if TARGET is None:
     blindly = described["vlm-text-only"]
-    assert share(blindly, FACTS) < share(blindly, {metrics.OTHER}) - 0.1, "facts are where the blind drafter fails"
+    assert share(blindly, FACTS) < share(blindly, {metrics.OTHER}) - 0.1, "the text-only drafter fails on facts"
     assert share(blindly, {"colour", "shape"}) < 0.6
     for seeing in ("vlm-draft", "specvlm"):
-        assert share(described[seeing], FACTS) > share(blindly, FACTS) + 0.1, "eyes help with facts"
+        assert share(described[seeing], FACTS) > share(blindly, FACTS) + 0.1, "image input helps with facts"
 
 
 # %% [markdown]
@@ -240,7 +240,7 @@ def painted(image, box=(168, 116, 240, 188), colour=(40, 60, 220)):
 
 
 def change_in_mid_run(method, image, sees, after=2, params=None, start=picture):
-    """Run `after` rounds on the picture `start`, then go on with `image` for `sees` ("drafter" or "both")."""
+    """Run `after` rounds on the picture `start`, then continue with `image` for `sees` ("drafter" or "both")."""
     given = {"depth": 5} | (params or {})
     run = wb.start(prompt, method, params=given, target=target, images=[start], max_new_tokens=90, paused=True)
     for n in range(after):
@@ -258,10 +258,12 @@ painted(picture)
 fooled = change_in_mid_run("vlm-draft", painted(picture), "drafter", params={"policy": "fixed"})
 print(fooled.text)
 for index, drafted, said in rejections(fooled):
-    print(f"round {index:2}: drafted {drafted!r:10} the target said {said!r}")
-assert fooled.text == plain.text, "the target's picture is the old one, and so is its text"
+    print(f"round {index:2}: drafted {drafted!r:10} corrected to {said!r}")
+assert fooled.text == plain.text, "the target keeps the old picture, so its text is unchanged"
 if TARGET is None:
-    assert any("blue" in drafted for _, drafted, _ in rejections(fooled)), "the drafter says what it sees"
+    assert any("blue" in drafted for _, drafted, _ in rejections(fooled)), (
+        "the drafter drafts words about its own picture"
+    )
 w.vision(fooled)
 
 # %% [markdown]
@@ -275,18 +277,18 @@ w.vision(fooled)
 # stays, and only the text after it can change.
 
 # %%
-told = change_in_mid_run("vlm-draft", painted(picture), "both", params={"policy": "fixed"})
-print(told.text)
-changed = [r.index for r in told.rounds if r.changes]
+changed_for_both = change_in_mid_run("vlm-draft", painted(picture), "both", params={"policy": "fixed"})
+print(changed_for_both.text)
+changed = [r.index for r in changed_for_both.rounds if r.changes]
 print(
     "changed before round",
     changed,
     "· prefilled again:",
-    f"{1e3 * told.rounds[changed[0]].vision['target_prefill_s']:.0f} ms",
+    f"{1e3 * changed_for_both.rounds[changed[0]].vision['target_prefill_s']:.0f} ms",
 )
 if TARGET is None:
-    assert told.text != plain.text
-    assert "blue circle" in told.text
+    assert changed_for_both.text != plain.text
+    assert "blue circle" in changed_for_both.text
 
 # %% [markdown]
 # ## 4 · How much does each vision token help?
@@ -310,7 +312,7 @@ for setting in settings:
         f"{v['n_drafter']:2} of {v['n_target']} vision tokens: τ {metrics.tau(rounds):.2f}, "
         f"facts {share(traces, FACTS):.0%}, drafter's memory for the picture {v['drafter_bytes']:,} bytes"
     )
-print("\nand the vision suite, 40 held-out scenes, as it stands on the board (mean [95 % interval]):")
+print("\nand the saved results of the vision suite, 40 held-out scenes (mean [95 % interval]):")
 board = scenes.board() or {"series": []}
 for line in board["series"]:
     for point in line["points"]:
@@ -364,7 +366,7 @@ print(
     f"no eyes  {blind_tau:5.2f}  " + "  ".join(f"{x:6.0%}" for x in kinds) + "   (`vlm-text-only`, the same pictures)"
 )
 if TARGET is None:
-    assert by_pixels[32] > by_pixels[1] + 0.8, "with its own eyes only, a worse picture is a worse drafter"
+    assert by_pixels[32] > by_pixels[1] + 0.8, "with only its own image input, a worse picture makes a worse drafter"
 
 # %%
 figure = go.Figure()
@@ -378,9 +380,9 @@ figure.add_scatter(
     line={"dash": "dash"},
 )
 figure.update_layout(
-    title="The same pictures, two ways in",
-    xaxis_title="share of the picture that the drafter is given (%)",
-    yaxis={"title": "τ, tokens a target pass", "rangemode": "tozero"},
+    title="The same pictures, two kinds of image input",
+    xaxis_title="share of the picture in the drafter's input (%)",
+    yaxis={"title": "τ, tokens per target pass", "rangemode": "tozero"},
     height=400,
 )
 w.figure(figure)

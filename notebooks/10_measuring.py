@@ -219,7 +219,7 @@ wide, narrow = np.diff(unpaired(a, b))[0], paired["high"] - paired["low"]
 print(f"unpaired: {np.round(unpaired(a, b), 2)}, width {wide:.2f}")
 print(f"paired:   [{paired['low']:.2f} {paired['high']:.2f}], width {narrow:.2f}: {wide / narrow:.0f} times narrower")
 assert wide > 4 * narrow
-assert unpaired(a, b)[0] < 1 < paired["low"], "only the paired one sees that B is faster"
+assert unpaired(a, b)[0] < 1 < paired["low"], "only the paired interval shows that B is faster"
 
 # %% [markdown]
 # It is far more than five times narrower when prompts differ so much. Now a real comparison: three prompts, two methods
@@ -369,11 +369,11 @@ found = mean(pairs)
 low, high = found["low"], found["high"]
 print(f"watched / unwatched: {found['value'] - 1:+.1%} [{low - 1:+.1%}, {high - 1:+.1%}], {found['n']} pairs")
 if high < 1.03:
-    print("Below 3 %, as far as this sample can tell.")
+    print("Below 3 %, within the precision of this sample.")
 elif low <= 1.03:
-    print("This sample cannot tell: the machine's noise is larger than the question. More pairs, or a quiet machine.")
+    print("Undecided: the machine's noise is larger than the effect. Use more pairs, or a quiet machine.")
 else:
-    print("Above 3 % here and now. Look for what else the machine is doing before blaming the watcher.")
+    print("Above 3 % in this sample. First check whether other load on the machine is the cause.")
 
 # %% [markdown]
 # Note that the code does *not* assert that the cost is small. A test on wall time fails on a busy machine, and people
@@ -430,7 +430,7 @@ if TARGET is None and "smollm2" in {entry["name"] for entry in wb.targets()}:
         print(problem)
     real.close()
 else:
-    print("Not here, or not asked for: `workbench models` says how SmolLM2 comes to this machine.")
+    print("SmolLM2 is not installed or not requested: `workbench models` shows how to get it.")
 
 # %% [markdown]
 # The models differ in the length of a run and in its parts. An interruption of a given length is a larger share of a
@@ -460,7 +460,7 @@ def drift(ratios):
     """Compare with the ratio of the mean times."""
     for found, order in zip(ratios, ("ABABABAB", "ABBAABBA"), strict=True):
         b, a = (sum(1 + n / 8 for n in range(8) if order[n] == lane) / 4 for lane in "BA")
-        assert abs(found - b / a) < 0.005, f"{order}: B takes {b:.3f} s in the mean, A {a:.3f} s"
+        assert abs(found - b / a) < 0.005, f"{order}: B takes {b:.3f} s on average, A {a:.3f} s"
 
 
 drift(my_orders)
@@ -471,7 +471,7 @@ for order in ("AB" * 4, "ABBA" * 2):
     which = np.array(list(order))
     print(order, f"mean of B / mean of A = {clock[which == 'B'].mean() / clock[which == 'A'].mean():.4f}")
 assert drift((1.5 / 1.375, 1.0)).right
-assert not drift((1.0, 1.0)).right  # as if taking turns were enough
+assert not drift((1.0, 1.0)).right  # as if interleaving were enough
 abba = np.array(list("ABBA" * 2))
 assert np.isclose(clock[abba == "A"].mean(), clock[abba == "B"].mean()), "ABBA cancels a linear drift exactly"
 
@@ -519,7 +519,7 @@ my_prompts = None  # how many
 def how_many(prompts):
     """Check that the half width is 0.05 or just below."""
     assert 2 * 0.3 / prompts**0.5 <= 0.0501, f"with {prompts} the half width is {2 * 0.3 / prompts**0.5:.3f}"
-    assert prompts <= 160, "fewer will do"
+    assert prompts <= 160, "fewer are enough"
 
 
 how_many(my_prompts)

@@ -83,7 +83,7 @@ COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|
 #
 # A *method* is a drafter, a verifier and a policy under one name. You write the drafter; the verifier `Lossless`
 # verifies its drafts; the policy `Fixed` sets how many levels to draft (`plan.depth`). A drafter must do one thing:
-# read the committed tokens of a sequence (the parameter `row`) and return a draft tree. This one drafts that the last
+# read the committed tokens of a sequence and return a draft tree. This one drafts that the last
 # token repeats.
 
 # %%
@@ -91,9 +91,11 @@ COPY = "<|user|>Repeat this text three times:\nThe little fox found a red kite<|
 class Echo(Drafter):
     """Propose that the last token repeats."""
 
-    def propose_one(self, row, plan):
-        """Return a chain of plan.depth drafts. row.committed: token ids so far, prompt included."""
-        return DraftTree.chain(row.committed[-1:] * plan.depth, source="my-echo", device=row.models.target.device)
+    def propose_one(self, sequence, plan):
+        """Return a chain of plan.depth drafts. sequence.committed: token ids so far, prompt included."""
+        return DraftTree.chain(
+            sequence.committed[-1:] * plan.depth, source="my-echo", device=sequence.models.target.device
+        )
 
 
 register(
@@ -136,7 +138,7 @@ w.ribbon(echo)
 # which you could send to somebody else. Edit it as you like, here or in an editor, and load it again.
 
 # %%
-CODE = '''"""My drafter: what came most often after these tokens, so far?"""
+CODE = '''"""My drafter: propose the token that most often followed the last tokens so far."""
 
 from __future__ import annotations
 
@@ -158,7 +160,7 @@ TEXTS = json.loads(SCHOOL.read_text()) if SCHOOL.is_file() else []  # lists of t
 
 
 class Memory:
-    """How often each token followed each context of 1 … order tokens."""
+    """Counts of the tokens that followed each context of 1 … order tokens."""
 
     def __init__(self, order: int) -> None:
         self.order = order
@@ -172,7 +174,7 @@ class Memory:
             self.text.append(token)
 
     def guess(self, context: list[int]) -> int | None:
-        """The commonest successor of the longest known context; None where nothing is known."""
+        """Return the most common successor of the longest known context, or None."""
         for n in range(min(self.order, len(context)), 0, -1):
             if found := self.after.get(tuple(context[-n:])):
                 return found.most_common(1)[0][0]
@@ -181,7 +183,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Successor(Drafter):
-    """Follow the commonest successor, token by token."""
+    """Draft the most common successor, token by token."""
 
     order: int = param(2, ge=1, le=4, doc="longest context that is looked up, in tokens")
 
@@ -198,7 +200,7 @@ class Successor(Drafter):
         memory, draft = sequence.state.drafter, []
         while len(draft) < plan.depth and (token := memory.guess(memory.text[-4:] + draft)) is not None:
             draft.append(token)
-        sequence.report.signals["known contexts"] = len(memory.after)  # shown in the app, beside the curves
+        sequence.report.signals["known contexts"] = len(memory.after)  # shown in the app next to the curves
         return DraftTree.chain(draft, source="my-successor", device=sequence.models.target.device)
 
     def observe(self, sequence, feedback):
@@ -207,8 +209,8 @@ class Successor(Drafter):
 
 register(Method(
     "my-successor", title="Successor", promise=Promise.EXACT,
-    summary="A table of successors costs nothing to ask; what it knows depends on what it has read.",
-    idea="The commonest successor of the newest tokens is drafted, and then its successor, and so on.",
+    summary="A look-up in a table of successors is nearly free; its drafts depend on the text in the table.",
+    idea="Draft the most common successor of the newest tokens, then its successor, and so on.",
     source=Source("Notebook 11", "me", 2026, ""), drafter=Successor(), verifier=Lossless(), policies=(Fixed(),),
 ))
 '''
@@ -239,7 +241,7 @@ print(f"my-successor: story {untaught[0]:.2f}, copy {untaught[1]:.2f}")
 assert untaught[0] >= 1
 assert untaught[1] >= 1
 if TARGET is None:
-    assert untaught[1] > untaught[0], "it knows only what stands in the text, and a copy stands there already"
+    assert untaught[1] > untaught[0], "the table has only this text's tokens, and a copy repeats them"
 lesson = wb.generate(COPY, "my-successor", max_new_tokens=64)
 w.show(w.ribbon(lesson))
 
@@ -287,17 +289,17 @@ assert not any(finding.verdict == FAIL for finding in checked("my-successor"))
 class Liar(Drafter):
     """Repeat the last token, but declare that it was drawn from the uniform distribution."""
 
-    def propose_one(self, row, plan):
+    def propose_one(self, sequence, plan):
         """Return a chain of one node with a wrong draft distribution."""
-        size, device = row.models.target.vocab_size, row.models.target.device
+        size, device = sequence.models.target.vocab_size, sequence.models.target.device
         q = torch.full((1, size), 1 / size, dtype=torch.float64, device=device)
-        token = torch.tensor(row.committed[-1:], device=device)
+        token = torch.tensor(sequence.committed[-1:], device=device)
         root, q_of = torch.tensor([-1], device=device), torch.tensor([0, -1], device=device)
         return DraftTree(token, root, q[0, token].log(), Sampling.SAMPLED, 1, q=q, child_q_rows=q_of, source="my-liar")
 
 
 register(
-    Method("my-liar", title="Liar", promise=Promise.EXACT, summary="The rule believes the law that it is told.",
+    Method("my-liar", title="Liar", promise=Promise.EXACT, summary="The rule uses the declared distribution.",
            source=Source("Notebook 11", "me", 2026, ""), drafter=Liar(), verifier=Lossless(), policies=(Fixed(),)),
     replace=True,
 )  # fmt: skip
@@ -316,7 +318,7 @@ assert "greedy" not in broken
 # %%
 print(f"""export WORKBENCH_METHODS={file}
 python app.py                            # choose "Successor" among the methods
-workbench check my-successor             # the full check, 1,000 samples for each law
+workbench check my-successor             # the full check, 1,000 samples for each distribution
 workbench bench --method my-successor --method prompt-lookup --group copy --repeats 3
 workbench generate "Once upon a time" --method my-successor""")
 
@@ -395,7 +397,7 @@ for topic in TOPICS:
 (FOLDER / "school.json").write_text(json.dumps(school))
 registry.load(file)
 taught = taus("my-successor")
-print(f"after {sum(map(len, school))} tokens of school:")
+print(f"after {sum(map(len, school))} tokens of training text:")
 for what, before, after in zip(("story", "copy"), untaught, taught, strict=True):
     print(f"  {what}: τ {before:.2f} before, {after:.2f} after")
 if TARGET is None:
@@ -444,14 +446,15 @@ two_guesses(MyTwo)
 class TwoSuccessors(own.Successor):
     """Draft the chain of Successor, and a second child of the root."""
 
-    def propose_one(self, row, plan):
+    def propose_one(self, sequence, plan):
         """Parents come before children: the chain is 0, 1, 2 …; the sibling of node 0 has the root, −1, as parent."""
-        chain = own.Successor.propose_one(self, row, plan).tokens.tolist()
-        memory = row.state.drafter
+        chain = own.Successor.propose_one(self, sequence, plan).tokens.tolist()
+        memory = sequence.state.drafter
         known = next((memory.after[c] for n in (2, 1) if (c := tuple(memory.text[-n:])) in memory.after), {})
         others = [token for token, _ in getattr(known, "most_common", list)()][1:2]
         parents = [*range(-1, len(chain) - 1), *[-1] * len(others)]
-        return DraftTree.from_parents([*chain, *others], parents, source="my-two", device=row.models.target.device)
+        device = sequence.models.target.device
+        return DraftTree.from_parents([*chain, *others], parents, source="my-two", device=device)
 
 
 register(
@@ -482,7 +485,7 @@ def for_nothing(counts):
     for name in ("my-echo", "my-successor"):
         figures_ = summary(wb.generate(STORY, name, max_new_tokens=64))
         wanted = figures_["drafted"], figures_["accepted"]
-        assert tuple(counts[name]) == wanted, f"{name}: of all that was drafted, tested or not"
+        assert tuple(counts[name]) == wanted, f"{name}: count all drafted tokens, tested or not"
 
 
 for_nothing(my_counts)
@@ -521,7 +524,7 @@ def adapts(lengths):
         replace=True,
     )  # fmt: skip
     wanted = [len(r.nodes) for r in wb.generate(COPY, "my-checked", max_new_tokens=64).rounds]
-    assert list(lengths) == wanted, f"{len(wanted)} rounds, and not these lengths"
+    assert list(lengths) == wanted, f"{len(wanted)} rounds with other lengths"
 
 
 adapts(my_lengths)

@@ -326,9 +326,9 @@ beliefs = [
 
 # %%
 HTML("<dl>" + "".join(
-    f"<dt><b>“{html.escape(said)}”</b></dt><dd>{html.escape(shown)} "
+    f"<dt><b>“{html.escape(belief)}”</b></dt><dd>{html.escape(shown)} "
     f"{w.app_link(None, f'Show it: {name}', APP, recorded=name, pin=pin)._repr_html_()}</dd>"
-    for said, name, pin, shown in beliefs
+    for belief, name, pin, shown in beliefs
 ) + "</dl>")  # fmt: skip
 
 # %% [markdown]
@@ -377,7 +377,7 @@ for name in ("draft-tree", "vlm-text-only", "switch"):
     page = OUT / f"{name}.html"
     page.write_text(replay(traces[name]), encoding="utf-8")
     text = page.read_text(encoding="utf-8")
-    assert not re.search(r"""(src|href)=["']https?://""", text), "nothing is fetched from anywhere"
+    assert not re.search(r"""(src|href)=["']https?://""", text), "the page must not load external resources"
     print(f"{page}: {len(text) // 1024} KiB")
 
 # %% [markdown]
@@ -396,16 +396,18 @@ for name, book in BOOKS.items():
             if link.startswith(("http://", "https://", "#")):
                 continue
             n_local += 1
-            assert (ROOT / "notebooks" / link.partition("#")[0]).exists(), f"{name} links to {link}, which is not there"
+            assert (ROOT / "notebooks" / link.partition("#")[0]).exists(), (
+                f"{name} links to {link}, which does not exist"
+            )
         for paper in re.findall(r"arXiv:(\S+)", cell.source):
             n_papers += 1
-            assert re.match(r"\d{4}\.\d{4,5}\b", paper), f"{name} names {paper} as a paper"
-print(f"{n_local} links between notebooks and files lead somewhere; {n_papers} references to arXiv are well formed")
+            assert re.match(r"\d{4}\.\d{4,5}\b", paper), f"{name} has an invalid arXiv reference: {paper}"
+print(f"{n_local} links between notebooks and files exist; {n_papers} references to arXiv are well formed")
 assert n_local >= 12
 for name, book in LESSONS.items():
     code = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
-    assert "app_link" in code, f"{name} has no way into the app"
-    assert "assert " in code, f"{name} claims without checking"
+    assert "app_link" in code, f"{name} has no link to the app"
+    assert "assert " in code, f"{name} has no assertion"
 
 # %% [markdown]
 # ## 7 · An exit ticket
@@ -445,7 +447,7 @@ def later_sibling(pin):
     nodes = traces["draft-tree"].rounds[pin["round"]].nodes
     assert nodes.status[pin["node"]] == "accepted", f"node {pin['node']} was {nodes.status[pin['node']]}"
     family = [i for i, parent in enumerate(nodes.parents) if parent == nodes.parents[pin["node"]] and i < pin["node"]]
-    assert any(nodes.status[i] == "rejected" for i in family), "no elder sibling of it was rejected"
+    assert any(nodes.status[i] == "rejected" for i in family), "no earlier sibling of it was rejected"
 
 
 later_sibling(my_pin)
@@ -485,11 +487,11 @@ def in_a_terminal(commands):
     """Check that both commands exist and serve these two purposes."""
     marked, timed = (shlex.split(command) for command in commands)
     assert marked[:2] == ["workbench", "generate"], "which command writes a text, and marks it?"
-    assert "--json" not in marked, "for scripts, not for students"
+    assert "--json" not in marked, "--json is for scripts, not for students"
     methods = [b for a, b in pairwise(marked) if a in ("--method", "-m")]
     assert not methods or methods[0] in registry.names(), f"there is no method {methods}"
     assert methods != ["autoregressive"], "plain decoding drafts nothing"
-    assert timed[:2] == ["workbench", "whatif"], "which command takes recordings apart?"
+    assert timed[:2] == ["workbench", "whatif"], "which command analyses recordings?"
     assert all(word in recorded_runs.names() for word in timed[2:] if not word.startswith("-")), "no such recording"
 
 
@@ -520,8 +522,8 @@ def hand_out(folder):
     pages = [Path(folder) / name for name in re.findall(r'href="([^"]+\.html)"', index)]
     assert len(set(pages)) >= 6, f"the index links {len(set(pages))} pages"
     for page in pages:
-        assert page.is_file(), f"{page.name} is not there"
-        assert page.stat().st_size > 10_000, f"{page.name} holds no recording"
+        assert page.is_file(), f"{page.name} does not exist"
+        assert page.stat().st_size > 10_000, f"{page.name} contains no recording"
 
 
 hand_out(my_folder)

@@ -93,9 +93,13 @@ assert np.isclose(sum(SETS.values()), 1)
 # %%
 plan = {(frozenset({1}), 1): 0.30, (frozenset({1}), 0): 0.06, (frozenset({0, 1}), 0): 0.48, (frozenset({0}), 0): 0.16}
 for tokens, chance in SETS.items():
-    assert np.isclose(sum(mass for (given, _), mass in plan.items() if given == tokens), chance), "all that is offered"
+    assert np.isclose(sum(mass for (given, _), mass in plan.items() if given == tokens), chance), (
+        "all probability mass of these drafts is sent"
+    )
 for token in range(2):
-    assert np.isclose(sum(mass for (_, to), mass in plan.items() if to == token), p[token]), "all that must come out"
+    assert np.isclose(sum(mass for (_, to), mass in plan.items() if to == token), p[token]), (
+        "each token gets its target probability"
+    )
 accepted = sum(mass for (given, to), mass in plan.items() if to in given)
 print(f"accepted by hand: {accepted:.2f}; by linear programming: {theory.optimal_acceptance_lp(p, q, 2):.2f}")
 assert np.isclose(accepted, theory.optimal_acceptance_lp(p, q, 2))
@@ -219,7 +223,7 @@ def probs(top):
 
 
 drafts = found.nodes.parents.count(place - 1)
-print(f"round {index + 1}: {drafts} drafts for one place")
+print(f"round {index + 1}: {drafts} drafts for one position")
 assert drafts > 1
 w.bench(probs(top_p), probs(top_q), [*(texts[token] for token in listed), "all others"], k=min(8, drafts))
 
@@ -295,14 +299,14 @@ choices(my_choice)
 
 
 # %% tags=["solution"] jupyter={"source_hidden": true}
-def law_of_the_choice(q, w):
+def choice_distribution(q, w):
     """Both drafts are the token, or the other has a smaller weight: q² + 2·q·(sum of q over smaller weights)."""
     q, w = np.array(q), np.array(w)
     lighter = np.array([q[w < mine].sum() for mine in w])
     return q**2 + 2 * q * lighter
 
 
-assert choices(law_of_the_choice).right
+assert choices(choice_distribution).right
 assert not choices(lambda q, w: np.multiply(q, w) / np.dot(q, w)).right  # one reweighted draw, no choice of two
 
 # %% [markdown]
@@ -317,7 +321,7 @@ my_greedy = None
 @w.check
 def greedy(value):
     """Check p of the fixed token plus the overlap of the drawn one with p."""
-    assert abs(value - 0.3) > 5e-4, "that is the fixed token alone: the draw counts, too"
+    assert abs(value - 0.3) > 5e-4, "this is the fixed token alone: the drawn token counts, too"
     assert abs(value - theory.greedy_scheme_acceptance(p4, q4, 2)) < 1e-3, "q̃ = q without token 2, divided by 0.6"
 
 

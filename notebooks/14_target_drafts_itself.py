@@ -77,7 +77,7 @@ length = 48 if FAST else 160
 prompt = {p.name: p.encode(tokenizer) for p in load_prompts()}["story-bear"]
 plain = wb.generate(prompt, method="autoregressive", max_new_tokens=length)
 text = torch.tensor([[*prompt, *plain.token_ids]], device=DEVICE)
-places = slice(len(prompt) - 1, text.shape[1] - 1)  # positions before the tokens that the target wrote
+positions = slice(len(prompt) - 1, text.shape[1] - 1)  # positions before the tokens that the target wrote
 wanted = text[0, len(prompt) :]
 print(f"{L} layers; {len(wanted)} tokens written")
 
@@ -92,10 +92,10 @@ print(f"{L} layers; {len(wanted)} tokens written")
 
 # %%
 streams = target(text, output_hidden_states=True).hidden_states  # [1, n, D] before each layer, and the last one normed
-guesses = [target.lm_head(target.model.norm(streams[layer][0, places])).argmax(-1) for layer in range(1, L)]
+guesses = [target.lm_head(target.model.norm(streams[layer][0, positions])).argmax(-1) for layer in range(1, L)]
 right = np.array([float((guess == wanted).float().mean()) for guess in guesses] + [1.0])
 for layer, share in enumerate(right, 1):
-    print(f"behind layer {layer:2}: right at {share:4.0%} of the places {'█' * round(30 * share)}")
+    print(f"after layer {layer:2}: right at {share:4.0%} of the positions {'█' * round(30 * share)}")
 half = 1 + int((right >= 0.5).argmax())
 quarter = ("first", "second", "third", "last")[4 * (half - 1) // L]
 print(f"Answer: layer {half} of {L}, in the {quarter} quarter, is the first that is right at half of the positions")
@@ -114,7 +114,7 @@ if BUNDLED:
 K, E = 3, min(2, L - 1)
 again = K * E + (K + 1) * L  # in layers times tokens
 once = (K + 1) * E + (K + 1) * (L - E)
-print(f"a round of K = {K}, E = {E}: {again} layers read a token without it, {once} with it")
+print(f"a round of K = {K}, E = {E}: {again} layer evaluations without it, {once} with it")
 assert once == (K + 1) * L
 
 # %% [markdown]
@@ -130,15 +130,15 @@ table = tokens_per_layer(right[:-1], exits, 6, L)
 best = np.unravel_index(table.argmax(), table.shape)
 print(f"Answer: exit after layer {exits[best[0]]}, {best[1]} drafts, {table.max() * L:.2f} × plain decoding, in layers")
 layout = go.Layout(
-    title="Expected tokens a layer, times L", xaxis_title="drafts", yaxis_title="exit behind layer", height=340
+    title="Expected tokens per layer, times L", xaxis_title="drafts", yaxis_title="exit after layer", height=340
 )
 w.figure(go.Figure(go.Heatmap(z=table * L, x=list(range(7)), y=exits.tolist(), colorscale="Blues"), layout))
 
 # %%
 run = wb.generate(prompt, method="del", params={"depth": 4}, max_new_tokens=length)
-assert run.token_ids == plain.token_ids, "it is verified: the text is the target's"
+assert run.token_ids == plain.token_ids, "drafts are verified, so the text is the target's"
 for r in run.rounds[:: max(1, len(run.rounds) // 6)]:
-    left = f"exit behind layer {r.signals['exit layer']:.0f}" if r.nodes.tokens else "nothing drafted"
+    left = f"exit after layer {r.signals['exit layer']:.0f}" if r.nodes.tokens else "nothing drafted"
     print(f"round {r.index + 1:2}: planned {r.signals['planned depth']:.0f}, {left}, {len(r.path)} accepted")
 print(f"τ = {tau(run.rounds):.2f}")
 w.tree(run, round=max(range(len(run.rounds)), key=lambda i: len(run.rounds[i].nodes)))  # the longest draft
@@ -172,7 +172,7 @@ def without(halves):
 def matchness(halves):
     """Return the share of positions where the target without `halves` predicts the text's token."""
     with without(halves):
-        return float((target(text).logits[0, places].argmax(-1) == wanted).float().mean())
+        return float((target(text).logits[0, positions].argmax(-1) == wanted).float().mean())
 
 
 assert matchness([]) == 1.0
@@ -229,8 +229,10 @@ for r in found.rounds:
               for row in ("attention", "feed-forward")]  # fmt: skip
     if r.nodes.tokens and strips != last:
         score = r.signals.get("matchness")
-        told = "no window yet" if score is None else f"matchness {score:.0%} after {r.signals['sets tried']:.0f} sets"
-        print(f"round {r.index + 1:2}  {strips[0]}  {strips[1]}  {told}")
+        score_text = (
+            "no window yet" if score is None else f"matchness {score:.0%} after {r.signals['sets tried']:.0f} sets"
+        )
+        print(f"round {r.index + 1:2}  {strips[0]}  {strips[1]}  {score_text}")
         last = strips
 scores = [r.signals["matchness"] for r in found.rounds if r.signals.get("matchness") is not None]
 print(f"Answer: from {scores[0]:.0%} to {max(scores):.0%} on its window, {scores[-1]:.0%} when scored on the last one")
@@ -335,7 +337,9 @@ def kept(layers):
         assert found_layers == sorted(found_layers), "in order"
         assert (found_layers[0], found_layers[-1]) == (0, n - 1), f"of {n} layers keep the first, 0, and the last"
         for at, layer in zip(even, found_layers, strict=True):
-            assert layer in (math.floor(at + 1e-9), math.ceil(at - 1e-9)), f"of {n} layers {k}: one stands at {at:.2f}"
+            assert layer in (math.floor(at + 1e-9), math.ceil(at - 1e-9)), (
+                f"of {n} layers {k}: an even position is {at:.2f}"
+            )
 
 
 kept(my_layers)

@@ -81,7 +81,7 @@ from workbench.training.heads.trainer import HeadOptions, build_net, predict_ans
 disable_progress_bar()
 chance = np.random.default_rng(0)
 wb = Workbench(SERVER) if SERVER else Workbench(target="text-target", drafter=None, device=DEVICE, dtype="float32")
-models = load_models("text-target", None, DEVICE, "float32")  # the engine's, for inference only: no gradients
+models = load_models("text-target", None, DEVICE, "float32")  # the engine's copy, for inference only: no gradients
 target = AutoModelForCausalLM.from_pretrained(locate("text-target"), dtype=torch.float32).to(DEVICE).eval()
 target.requires_grad_(False)
 tokenizer, D = models.tokenizer, target.config.hidden_size
@@ -136,7 +136,7 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
     for ids, n in some:
         named = head(dialogue(ids, n).features[n - 1 : -1]).argmax(-1)
         same, total = same + int((named.cpu() == torch.tensor(ids[n:])).sum()), total + len(ids) - n
-    print(f"{name:8} {same / total:.0%} of {total} tokens are the likeliest of the feature before them")
+    print(f"{name:8} {same / total:.0%} of {total} tokens are the likeliest according to the feature before them")
     assert name != "greedy" or same > 0.97 * total
 
 
@@ -162,7 +162,7 @@ for name, some in (("greedy", texts[: len(NAMES)]), ("sampled", texts[len(NAMES)
 # p does not depend on the drafter, so training lowers that bound.
 
 # %%
-def places(net, some, own=0.0):
+def predictions(net, some, own=0.0):
     """Return predicted and true features where an answer's token is predicted. `own`: share of predicted inputs."""
     batch = batch_of(some, embed)
     features = batch.inputs.features
@@ -175,7 +175,7 @@ def places(net, some, own=0.0):
 
 def loss_of(net, some, own=0.0):
     """Return the two losses, as above."""
-    guess, truth = places(net, some, own)
+    guess, truth = predictions(net, some, own)
     with torch.no_grad():
         p = head(truth).softmax(-1)
     return F.smooth_l1_loss(guess, truth), -(p * head(guess).log_softmax(-1)).sum(-1).mean()
@@ -184,7 +184,7 @@ def loss_of(net, some, own=0.0):
 @torch.no_grad()
 def agreement(net, own=0.0):
     """Return the share of held-out positions where the drafter's likeliest token is the target's."""
-    guess, truth = places(net, held, own)
+    guess, truth = predictions(net, held, own)
     return float((head(guess).argmax(-1) == head(truth).argmax(-1)).float().mean())
 
 
@@ -229,9 +229,9 @@ assert curve[-1][2] > before
 
 # %%
 layout = go.Layout(
-    title="While it learns, on held-out answers", xaxis_title="steps", yaxis_title="agreement", height=340
+    title="During training, on held-out answers", xaxis_title="steps", yaxis_title="agreement", height=340
 )
-names = ((2, "behind true features", "solid"), (3, "behind its own guesses", "dot"))
+names = ((2, "after true features", "solid"), (3, "after its own predictions", "dot"))
 lines = [
     go.Scatter(x=[c[0] for c in curve], y=[c[i] for c in curve], name=name, line_dash=dash) for i, name, dash in names
 ]
@@ -249,7 +249,7 @@ more = train(hardened, steps, own=0.5)
 control = copy.deepcopy(net)
 same = train(control, steps)  # the same number of further steps, for a fair comparison
 for name, c in (("first", curve), ("as before, twice as long", same), ("half its own", more)):
-    print(f"{name:24} true features {c[-1][2]:.0%}, own guesses {c[-1][3]:.0%}: {c[-1][3] / c[-1][2]:.2f} of it")
+    print(f"{name:24} true features {c[-1][2]:.0%}, own predictions {c[-1][3]:.0%}: {c[-1][3] / c[-1][2]:.2f} of it")
 
 # %% [markdown]
 # Which of them drafts better? Measure it in the engine.
@@ -301,7 +301,7 @@ w.tree(taken["half its own"][0], round=0)
 # %%
 for found in taken.values():
     same_text = sum(run.token_ids == other.token_ids for run, other in zip(found, plain, strict=True))
-    print(f"{same_text} of {len(plain)} texts are plain decoding's")
+    print(f"{same_text} of {len(plain)} texts equal those of plain decoding")
     assert same_text >= len(plain) - 1
 w.app_link(taken["half its own"][0])
 
@@ -368,9 +368,9 @@ def my_rejected(p, q):
 def rejected(loss):
     """Check the total variation: 0 for equal distributions, 1 for distributions without a common token."""
     p, q = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(7), (2, 5)))
-    assert abs(float(loss(p, p))) < 1e-6, "equal laws reject nothing"
+    assert abs(float(loss(p, p))) < 1e-6, "equal distributions reject nothing"
     apart = torch.eye(2)[[0]], torch.eye(2)[[1]]
-    assert abs(float(loss(*apart)) - 1) < 1e-6, "nothing in common: all is rejected"
+    assert abs(float(loss(*apart)) - 1) < 1e-6, "no common token: every draft is rejected"
     assert abs(float(loss(p, q)) - float(1 - torch.minimum(p, q).sum(-1).mean())) < 1e-6, "the overlap is Σ min(p, q)"
 
 

@@ -16,7 +16,7 @@ from workbench.decoders.draft_verify.parts import Verifier
 
 @dataclass(frozen=True)
 class FirstFew(Verifier):
-    """Speculative sampling of the first `most` tokens of a chain; the token after them is drawn from p."""
+    """Speculative sampling of the first `most` tokens of a chain; the token after them is sampled from p."""
 
     name = "first-few"
     exact_for = frozenset({Sampling.CHAIN})
@@ -33,7 +33,7 @@ class FirstFew(Verifier):
 
 @dataclass(frozen=True)
 class WrongFirstFew(FirstFew):
-    """A wrong variant: the token after the last accepted one is drawn from the residual distribution instead of p."""
+    """A wrong variant: the token after the last accepted one is sampled from the residual distribution, not from p."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)

@@ -78,7 +78,7 @@ def _isolate_pass_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
     Costs that are measured while other tests run must not enter the user's disk cache; code that numba compiles may.
     numba's cache folder is chosen at import: after a test that moves the user's cache, as `temporary_disk_cache` does,
-    each worker compiled everything again, for half a minute, into a folder that nobody uses later.
+    each worker compiled everything again, for half a minute, into a folder that is not used later.
     """
     from workbench.kernels import compilation
 

@@ -24,7 +24,7 @@ def shuffled_vocabulary_models(work: Path) -> Models:
     """Return the bundled draft model as target, and a copy with shuffled token ids as drafter of another vocabulary.
 
     Args:
-        out: an empty folder.
+        work: an empty folder.
     """
     folder = Path(bundled()["text-drafter"])
     model, tokenizer = load_model("text-drafter", torch.device("cpu"), torch.float64), load_tokenizer("text-drafter")

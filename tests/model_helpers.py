@@ -1,4 +1,4 @@
-"""Tiny models for tests: random float64 targets, generated tokenizers, drafters of chosen quality. No downloads."""
+"""Tiny models for tests: random float64 targets, generated tokenizers, drafters of adjustable quality. No downloads."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def make_models(
     Args:
         name: model family.
         seed: seed of all weights.
-        noise: noise of the drafter (see `noisy`); None: no drafter.
+        noise: noise of the drafter (see `noisy_copy`); None: no drafter.
         device: device of the models.
         heads: folder for Medusa heads; the heads of other kinds are written beside it. None: no heads.
         context: number of positions of target and drafter.
@@ -236,7 +236,7 @@ def representative_methods(methods: Iterable[ConfiguredMethod]) -> list[Configur
 
 
 def mark_on_demand_unless(kept: Container[str], values: Iterable[Any], name: Callable[[Any], str] = str) -> list[Any]:
-    """Return values as parameters of a test, with their names as ids; those that are not kept get the mark `on_demand`.
+    """Return values as parameters of a test, with their names as ids; values outside `kept` get the mark `on_demand`.
 
     For properties that another test checks for every method, and that are checked here in a second way.
     """
@@ -333,10 +333,10 @@ def tree_error(
 
     Args:
         logits: logits at the root and after each node.
-        committed: committed tokens; the last one is the root.
+        beginning: committed tokens; the last one is the root.
         tokens: tokens of the nodes.
         parents: parents of the nodes.
-        next_logits: function from token ids to the logits [V] after the last one.
+        ask: function from token ids to the logits [V] after the last one.
     """
     worst = 0.0
     for node in range(-1, len(tokens)):

@@ -56,10 +56,12 @@ class Trial:
 def main() -> int:
     """Read the command line, try the mutations, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="how many at once, each in a copy of its own")
-    parser.add_argument("--list", action="store_true", help="print the mutations and try nothing")
-    parser.add_argument("--check", action="store_true", help="only say whether each one still applies; run no test")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only these mutations; may be repeated"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel trials, each in its own copy")
+    parser.add_argument("--list", action="store_true", help="print the mutations without trying them")
+    parser.add_argument("--check", action="store_true", help="only check whether each one still applies; run no test")
     parser.add_argument("--function", metavar="MODULE:NAME", help="try every operator of this function instead")
     parser.add_argument("--tests", nargs="+", default=[], metavar="TEST", help="pytest's names for --function")
     options = parser.parse_args()

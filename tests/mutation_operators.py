@@ -1,9 +1,9 @@
 """Mutation operators: small changes of one function, addressed by the function and not by its text.
 
-An operator names a place as "the k-th comparison of the function", so it outlives renamed locals, moved lines and
-reworded docstrings. It also states what stands there now: a place that no longer holds that is an error.
-Only the source of the changed node is rewritten, so all other lines keep their numbers. Docstrings, annotations,
-decorators, default values and f-strings are never changed, and their parts are not counted.
+An operator names a place as "the k-th comparison of the function", so that it stays valid if locals are renamed, lines
+move or docstrings change. It also states the present contents of the place: another one is an error. Only the source of
+the changed node is rewritten, so that all other lines keep their numbers. Docstrings, annotations, decorators, default
+values and f-strings are never changed, and their parts are not counted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STATEMENTS: dict[str, type[ast.stmt]] = {
 
 
 BYPASSED_BUILTINS = ("sorted", "abs", "max", "min", "reversed", "round")
-"""Builtins that may give back what they are given; others make another type of it, so that leaving them out crashes."""
+"""Builtins that may return their argument; others return another type, so that leaving them out only crashes."""
 
 
 class MutationError(Exception):
-    """A function or a place in it is not there, or holds something else than the operator states."""
+    """A function or a place in it is missing, or contains something else than the operator states."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,17 @@ class Function:
 
     @cached_property
     def source(self) -> bytes:
-        """The file in UTF-8, the unit of the positions that `ast` gives."""
+        """Contents of the file in UTF-8, the unit of the positions in `ast`."""
         return self.path.read_bytes()
 
     @cached_property
     def tree(self) -> ast.Module:
-        """The parsed module."""
+        """Parsed module."""
         return ast.parse(self.source)
 
     @cached_property
     def node(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-        """The definition; the last one of that name, as Python takes it. None if there is none."""
+        """Definition of the function; the last one of that name, as in Python. None if there is none."""
         found: ast.AST | None = self.tree
         for part in self.name.split("."):
             below = [] if found is None else [node for node in _statements(found) if getattr(node, "name", "") == part]
@@ -92,20 +92,20 @@ class Function:
 
     @property
     def body(self) -> list[ast.stmt]:
-        """Statements after the docstring."""
+        """Return the statements after the docstring."""
         assert self.node is not None
         body = self.node.body
         return body[1:] if ast.get_docstring(self.node) is not None else body
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the body that may be changed, in the order of the source, outer before inner."""
+        """Return all nodes of the body that may be changed, in the order of the source, outer ones first."""
         found = [node for statement in self.body for node in _below(statement) if hasattr(node, "lineno")]
         return sorted(found, key=lambda node: (*_start(node), *(-x for x in _end(node))))
 
     @property
     def available_names(self) -> set[str]:
-        """Names that an expression may use in place of the body: parameters, names of the module, builtins."""
+        """Return the names that an expression may use instead of the body: parameters, module names, builtins."""
         assert self.node is not None
         args = self.node.args
         known = {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)} | set(dir(builtins))
@@ -135,12 +135,12 @@ class Function:
         except SyntaxError as error:
             raise MutationError(f"the change {text!r} is no Python here: {error}") from error
         if is_same:
-            raise MutationError("the change changes nothing")
+            raise MutationError("the change has no effect")
         return changed
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Statements of a module, class or function, those inside `if`, `try` and `with` among them."""
+    """Yield the statements of a module, class or function, including those inside `if`, `try` and `with`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             yield child
@@ -151,7 +151,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _below(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it that may be changed."""
+    """Yield a node and all nodes below it that may be changed."""
     if isinstance(node, ast.JoinedStr):
         return
     yield node
@@ -189,7 +189,7 @@ def _expression(text: str) -> ast.expr:
 class Operator:
     """A change of the k-th place of one kind, counted from 0 in the order of the source.
 
-    Each subclass says what its places are (`places`), and how one of them is changed (`change`).
+    Subclasses define their places (`places`) and how one of them is changed (`change`).
     """
 
     k: int
@@ -202,10 +202,10 @@ class Operator:
         raise NotImplementedError
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Return the node that stands there instead; `node` is a copy.
+        """Return the replacement of a node; `node` is a copy.
 
         Raises:
-            MutationError: something else stands there than the operator states.
+            MutationError: the place contains something else than the operator states.
         """
         raise NotImplementedError
 
@@ -229,7 +229,7 @@ class Operator:
         """Return the changed text of the file.
 
         Raises:
-            MutationError: the place is not there or holds something else.
+            MutationError: the place is missing or contains something else.
         """
         node, part = self.place(function)
         return function.replace_nodes(node, node, ast.unparse(self.change(copy.deepcopy(node), part)))
@@ -239,14 +239,14 @@ class Operator:
         return _start(self.place(function)[0])[0]
 
     def expect(self, old: object, found: object) -> None:
-        """Raise a `MutationError` if a place holds something else than is stated."""
+        """Raise a `MutationError` if a place contains something else than is stated."""
         if old != found:
             raise MutationError(f"number {self.k} of the {self.PLACE} is {found!r} and not {old!r}")
 
 
 @dataclass(frozen=True)
 class Compare(Operator):
-    """Replace the k-th comparison operator; `a < b < c` holds two."""
+    """Replace the k-th comparison operator; `a < b < c` has two."""
 
     old: str
     new: str
@@ -262,7 +262,7 @@ class Compare(Operator):
         return [(node, part) for node in nodes for part in range(len(node.ops))]
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the new operator there."""
+        """Return the node with the new operator."""
         assert isinstance(node, ast.Compare)
         self.expect(self.old, _symbol(COMPARISONS, node.ops[part]))
         node.ops[part] = COMPARISONS[self.new]()
@@ -296,7 +296,7 @@ class BinOp(Operator):
         return [(node, 0) for node in function.nodes if isinstance(node, ast.BinOp | ast.AugAssign)]
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the new operator there."""
+        """Return the node with the new operator."""
         assert isinstance(node, ast.BinOp | ast.AugAssign)
         self.expect(self.old, _symbol(ARITHMETIC, node.op))
         node.op = ARITHMETIC[self.new]()
@@ -350,7 +350,7 @@ class BoolOp(Operator):
         return [(node, 0) for node in function.nodes if isinstance(node, ast.BoolOp)]
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the new operator there."""
+        """Return the node with the new operator."""
         assert isinstance(node, ast.BoolOp)
         self.expect(self.old, _symbol(LOGICAL, node.op))
         node.op = LOGICAL[self.new]()
@@ -403,7 +403,7 @@ class Constant(Operator):
         return [(node, 0) for node in nodes if isinstance(node.value, types)]
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the new value there."""
+        """Return the node with the new value."""
         assert isinstance(node, ast.Constant)
         self.expect((type(self.old), self.old), (type(node.value), node.value))
         return _expression(repr(self.new))
@@ -420,7 +420,7 @@ class Negate(Operator):
     """Negate the k-th condition.
 
     Attributes:
-        old: where it stands: "if", "while", "if-else" (the expression), "assert", or "filter" (of a comprehension).
+        old: its kind: "if", "while", "if-else" (the expression), "assert", or "filter" (of a comprehension).
     """
 
     old: str
@@ -432,7 +432,7 @@ class Negate(Operator):
         return sorted(found, key=lambda place: _start(place[0]))
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put `not` before it."""
+        """Return the negated condition."""
         self.expect(self.old, list(_kinds())[part])
         assert isinstance(node, ast.expr)
         return ast.UnaryOp(ast.Not(), node)
@@ -450,7 +450,7 @@ class Force(Negate):
     new: bool
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the value there."""
+        """Return the node with the value."""
         self.expect(self.old, list(_kinds())[part])
         return ast.Constant(self.new)
 
@@ -475,7 +475,7 @@ def _conditions(function: Function) -> Iterator[tuple[ast.expr, str]]:
 
 @dataclass(frozen=True)
 class DropStatement(Operator):
-    """Leave out the k-th statement of a kind of `STATEMENTS`; an `if` or a loop goes with all that it holds."""
+    """Leave out the k-th statement of a kind of `STATEMENTS`; an `if` or a loop with all of its contents."""
 
     old: str
     PLACE: ClassVar[str] = "statements of that kind"
@@ -485,7 +485,7 @@ class DropStatement(Operator):
         return [(node, 0) for node in function.nodes if type(node) is STATEMENTS[self.old]]
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Do nothing there."""
+        """Return `pass`."""
         return ast.Pass()
 
     @classmethod
@@ -566,7 +566,7 @@ class Argument(Operator):
     Attributes:
         old: last part of the name that is called.
         argument: position, or keyword.
-        new: expression; `{}` in it stands for the present argument, which may go on to name locals.
+        new: expression; `{}` in it stands for the present argument, which may contain names of locals.
     """
 
     old: str
@@ -579,7 +579,7 @@ class Argument(Operator):
         return Bypass(0, self.old).places(function)
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the new argument there."""
+        """Return the call with the new argument."""
         assert isinstance(node, ast.Call)
         if isinstance(self.argument, int) and self.argument < len(node.args):
             node.args[self.argument] = self._argument(node.args[self.argument])
@@ -600,7 +600,7 @@ class Callee(Operator):
 
     Attributes:
         old: last part of the name that is called.
-        new: what stands there instead.
+        new: name to be called instead.
     """
 
     old: str
@@ -616,7 +616,7 @@ class Callee(Operator):
         return Bypass(0, self.old).places(function)
 
     def change(self, node: ast.AST, part: int) -> ast.AST:
-        """Put the other name there."""
+        """Return the call with the other name."""
         assert isinstance(node, ast.Call)
         if isinstance(node.func, ast.Attribute):
             node.func.attr = self.new
@@ -647,7 +647,7 @@ class Return:
         names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and not _is_stored(node)}
         own = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and _is_stored(node)}
         if unknown := names - own - function.available_names:
-            raise MutationError(f"{function.name} does not know {', '.join(sorted(unknown))}")
+            raise MutationError(f"{function.name} has no name {', '.join(sorted(unknown))}")
         return function.replace_nodes(function.body[0], function.body[-1], f"return {ast.unparse(expression)}")
 
     def line(self, function: Function) -> int:

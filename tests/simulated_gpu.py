@@ -1,8 +1,8 @@
 """A simulated GPU: the CPU under the name "cuda", with the device errors of a real GPU.
 
-Inside `Elsewhere`, each tensor has the requested device, "cuda" or "cpu", and everything is computed on the CPU. So the
-results on both devices can be compared number by number. Operations on tensors of both devices raise an error, as do a
-CPU generator for tensors on "cuda", and NumPy views of them.
+Inside `SimulatedGPU`, each tensor has the requested device, "cuda" or "cpu", and everything is computed on the CPU. So
+the results on both devices can be compared number by number. Operations on tensors of both devices raise an error, as
+do a CPU generator for tensors on "cuda", and NumPy views of them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SimulatedGPU(TorchFunctionMode):
         if func not in _MOVES | _COPIES:
             self._refuse_mixed(func, args, given)
         if func is Tensor.numpy and device_of(args[0]) == GPU:
-            raise TypeError("what lies on a GPU is no array: use .cpu() first")
+            raise TypeError("a GPU tensor is no array: use .cpu() first")
         if asked is not None and asked.type == GPU.type:
             if kwargs.get("generator") is not None:
                 raise RuntimeError("Expected a 'cuda' device type for generator")

@@ -1,6 +1,6 @@
-"""How the suite is run: which tests are collected, in which order files are dealt out, what is checked on the way.
+"""Collection of the tests: which ones are collected, in which order files are distributed, and type checks in them.
 
-Importing these files, as pytest does with every one, does nothing.
+Importing a test file, as pytest does, must have no side effects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILES = [path for path in HERE.rglob("*.py") if path.name != "conftest.py" and n
 
 
 def has_side_effects(statement: ast.stmt) -> bool:
-    """Whether a statement at the top of a file does more than define something, or look for what it needs."""
+    """Return whether a statement at the top of a file does more than define names or find dependencies."""
     match statement:
         case ast.If():
             return "__name__" not in ast.unparse(statement.test) and any(
@@ -48,8 +48,8 @@ def has_side_effects(statement: ast.stmt) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE)))
-def test_a_script_beside_the_tests_does_nothing_when_it_is_imported(path: Path) -> None:
-    """One that ran as it was imported had a Ray cluster started by each process of pytest, for a minute."""
+def test_importing_a_script_beside_the_tests_has_no_side_effects(path: Path) -> None:
+    """Importing one of them used to start a Ray cluster in each process of pytest, for a minute."""
     assert [ast.unparse(s) for s in ast.parse(path.read_text(encoding="utf-8")).body if has_side_effects(s)] == []
 
 
@@ -71,7 +71,7 @@ def test_of_words(): pass
     ],
     ids=["by default", "the mark", "all but the mark", "a device"],
 )
-def test_on_a_gpu_run_all_tests_that_take_a_device(
+def test_gpu_run_selects_all_tests_that_take_a_device(
     options: list[str], device: str, ran: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     found: dict[str, str] = {}
@@ -86,29 +86,29 @@ def test_on_a_gpu_run_all_tests_that_take_a_device(
     (tmp_path / "pytest.ini").write_text(ini, encoding="utf-8")
     ours = request.config.pluginmanager.get_plugin(str(HERE / "conftest.py"))
     assert ours is not None
-    # what belongs to the process, not to a session, stays with the session around this one
+    # settings of the process, not of a session, stay with the outer session
     quiet = [f"-pno:{name}" for name in ("benchmark", "cacheprovider", "faulthandler", "terminal", "timeout", "xdist")]
     pytest.main([*quiet, "--capture=no", *options, str(tmp_path)], plugins=[ours, Outcomes()])
     assert found == ran
 
 
-def test_long_files_are_dealt_out_first_and_one_that_waits_beside_another(
+def test_long_files_come_first_and_waiting_ones_are_mixed_in(
     pytestconfig: pytest.Config,
 ) -> None:
     files = {"quick": (1.0, False), "long": (30.0, False), "lesson": (20.0, True), "page": (40.0, True),
              "short": (2.0, False)}  # fmt: skip
     assert file_order.order_files(files) == ["page", "long", "lesson", "short", "quick"]
-    assert not pytestconfig.getoption("loadscopereorder"), "xdist would deal them out by their number of tests"
+    assert not pytestconfig.getoption("loadscopereorder"), "xdist would order them by their number of tests"
 
 
-def test_the_files_that_are_run_now_are_in_that_order(request: pytest.FixtureRequest) -> None:
+def test_files_of_this_run_are_in_that_order(request: pytest.FixtureRequest) -> None:
     again = list(request.session.items)
     file_order.sort_tests(again)
     assert again == request.session.items
 
 
 @pytest.mark.parametrize("checked", [True, *(pytest.param(False, marks=getattr(pytest.mark, m)) for m in UNCHECKED)])
-def test_shapes_are_checked_but_where_calls_are_thousands(checked: bool) -> None:
+def test_shapes_are_checked_except_in_tests_with_thousands_of_calls(checked: bool) -> None:
     nothing: Any = None
     with pytest.raises((TypeError, AttributeError)) as refused:
         to_probs(nothing, SamplingParams(temperature=1.0))
@@ -126,19 +126,19 @@ def raises_type_check_error(function: Callable[[Any], Any]) -> bool:
         return True
 
 
-def test_the_first_calls_in_a_test_are_checked_and_then_each_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_calls_in_a_test_are_checked_and_then_every_hundredth(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
-    checked = jaxtyping.jaxtyped(typechecker=typechecker.beartype)(same)  # as the import hook decorates
+    checked = jaxtyping.jaxtyped(typechecker=typechecker.beartype)(same)  # as decorated by the import hook
     wanted = [*range(1, typechecker.FIRST_CALLS + 1), typechecker.CHECK_EVERY, 2 * typechecker.CHECK_EVERY]
     for _ in range(2):
         typechecker.reset_call_counts()
         assert [i for i in range(1, 2 * typechecker.CHECK_EVERY + 1) if raises_type_check_error(checked)] == wanted
 
 
-def test_a_function_within_a_function_is_checked_when_it_is_first_defined_and_then_each_hundredth_time(
+def test_nested_function_is_checked_at_its_first_definition_and_every_hundredth_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each time its checker is compiled, which takes longer than most of them run."""
+    """Compiling its checker each time takes longer than most of these functions run."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", False)
 
     def defined() -> Callable[[Any], Any]:
@@ -154,7 +154,7 @@ def test_a_function_within_a_function_is_checked_when_it_is_first_defined_and_th
     assert not any(raises_type_check_error(defined()) for _ in range(typechecker.CHECK_EVERY))
 
 
-def test_what_a_dataclass_is_made_of_is_checked() -> None:
+def test_fields_of_a_dataclass_are_checked() -> None:
     word: Any = "word"
     typechecker.reset_call_counts()
     with pytest.raises(TypeCheckError):

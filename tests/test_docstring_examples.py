@@ -16,7 +16,7 @@ def modules_with_examples() -> list[str]:
     return [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
 
 
-def test_examples_show_their_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_docstring_examples_show_their_results(capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in modules_with_examples() if not name.startswith("workbench.core")]
     assert len(names) > 30
     flags, failed = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, list[str]()

@@ -1,4 +1,4 @@
-"""The list of `python tests/mutate.py` applies, operators change what they say, and trials report what tests say."""
+"""`python tests/mutate.py`: the list applies, operators make their stated changes, and trials report test results."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ EACH: dict[str, tuple[Change, str, str]] = {
 
 
 @pytest.mark.parametrize(("change", "old", "new"), EACH.values(), ids=EACH)
-def test_an_operator_changes_one_place_and_no_line_moves(change: Change, old: str, new: str, toy: Function) -> None:
+def test_operator_changes_one_place_and_keeps_line_numbers(change: Change, old: str, new: str, toy: Function) -> None:
     plain, changed = ast.unparse(ast.parse(TOY)), change.apply(toy)
     assert plain.count(old) == 1
     assert ast.unparse(ast.parse(changed)) == plain.replace(old, new)
@@ -88,16 +88,16 @@ def test_an_operator_changes_one_place_and_no_line_moves(change: Change, old: st
     assert differ[0] >= change.line(toy)
 
 
-def test_a_body_is_replaced_by_an_expression_of_its_parameters(toy: Function) -> None:
+def test_body_is_replaced_by_an_expression_of_its_parameters(toy: Function) -> None:
     changed = Return("size > LIMIT + math.pi").apply(toy)
     assert "return size > LIMIT + math.pi" in changed
     assert "Return whether" in changed
     assert changed.count("\n") == TOY.count("\n")
-    with pytest.raises(MutationError, match="does not know total"):
+    with pytest.raises(MutationError, match="has no name total"):
         Return("total").apply(toy)
 
 
-def test_an_address_outlives_new_names_new_words_and_a_new_place(tmp_path: Path, toy: Function) -> None:
+def test_address_stays_valid_after_renames_and_moves(tmp_path: Path, toy: Function) -> None:
     other = (
         TOY.replace("total", "sum_of_all")
         .replace("Return whether", "Say whether 1 + 1 and")
@@ -124,16 +124,16 @@ def test_an_address_outlives_new_names_new_words_and_a_new_place(tmp_path: Path,
         (DropStatement(0, "raise"), "has 0 statements"),
         (Bypass(0, "ceil"), "has 0 calls"),
         (Argument(0, "max", 5, "1"), "has no argument 5"),
-        (Constant(1, 2, 2), "changes nothing"),
+        (Constant(1, 2, 2), "has no effect"),
     ],
 )
-def test_a_place_that_holds_something_else_is_an_error(change: Change, says: str, toy: Function) -> None:
+def test_place_with_other_contents_is_an_error(change: Change, says: str, toy: Function) -> None:
     with pytest.raises(MutationError, match=says):
         change.apply(toy)
 
 
 @pytest.mark.parametrize("address", ["toy:Box.fit", "toy:fits", "toy:Box", "toy", "play:Box.fits"])
-def test_a_function_that_is_not_there_is_an_error(address: str, toy: Function) -> None:
+def test_missing_function_is_an_error(address: str, toy: Function) -> None:
     with pytest.raises(MutationError, match="there is no"):
         Function.find(address, toy.path.parent)
 
@@ -143,13 +143,13 @@ def test_every_operator_is_tried_at_each_of_its_places(toy: Function) -> None:
     kinds = {type(change) for change in found}
     assert kinds == {type(change) for change, _, _ in EACH.values()} - {Argument} | {Return}
     assert [change.k for change in found if type(change) is Compare] == [0, 1, 2]
-    assert Bypass(0, "print") not in found, "a call for its effect is a statement"
-    assert DropStatement(0, "assign") not in found, "without a local the function only crashes"
+    assert Bypass(0, "print") not in found, "a call for its side effect is a statement"
+    assert DropStatement(0, "assign") not in found, "without a local variable the function only crashes"
     for change in found:
         ast.parse(change.apply(toy))
 
 
-def test_the_list_applies_and_its_names_and_changes_differ() -> None:
+def test_all_mutations_apply_and_differ() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 40
     assert len({(mutation.function, mutation.change) for mutation in MUTATIONS}) == len(MUTATIONS)
     assert {mutation.name: mutation.problem() for mutation in MUTATIONS if mutation.problem()} == {}
@@ -167,7 +167,7 @@ def test_the_list_applies_and_its_names_and_changes_differ() -> None:
     ],
     ids=["place", "function", "module", "test", "file"],
 )
-def test_a_check_runs_no_test_and_names_what_has_rotted(
+def test_check_runs_no_test_and_names_outdated_mutations(
     rot: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = MUTATIONS[0]
@@ -177,9 +177,9 @@ def test_a_check_runs_no_test_and_names_what_has_rotted(
         monkeypatch.setattr(mutate, "MUTATIONS", there)
         monkeypatch.setattr(sys, "argv", ["mutate.py", "--check"])
         assert mutate.main() == code
-        said = capsys.readouterr().out
-        assert words in said
-        assert (f"{mutate.OUTDATED}" in said, "rotten" in said) == (code == 2, code == 2)
+        output = capsys.readouterr().out
+        assert words in output
+        assert (f"{mutate.OUTDATED}" in output, "rotten" in output) == (code == 2, code == 2)
 
 
 TRIALS = """
@@ -208,7 +208,7 @@ assert (copy / "workbench/toy.py").read_text() == whole
 
 
 @pytest.mark.processes
-def test_trials_say_which_mutations_were_killed_and_put_the_file_back(tmp_path: Path) -> None:
+def test_trials_report_killed_mutations_and_restore_the_file(tmp_path: Path) -> None:
     files = {
         "workbench/__init__.py": "",
         "workbench/toy.py": 'def is_large(x):\n    """Return whether x > 3."""\n    return x > 3\n',
@@ -229,14 +229,14 @@ def test_trials_say_which_mutations_were_killed_and_put_the_file_back(tmp_path: 
     assert "FAILED tests/test_toy.py::test_large" in done.stdout
 
 
-def test_one_function_is_listed_with_every_operator(
+def test_operators_of_one_function_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["mutate.py", "--function", "workbench.core.tree:children_of", "--list"])
     assert mutate.main() == 0
-    said = capsys.readouterr().out
-    assert "BinOp(k=1, old='+', new='-')" in said
-    assert "children[parent + 1].append(i)" in said
+    output = capsys.readouterr().out
+    assert "BinOp(k=1, old='+', new='-')" in output
+    assert "children[parent + 1].append(i)" in output
     monkeypatch.setattr(sys, "argv", ["mutate.py", "--function", "workbench.core.tree:no_such"])
     with pytest.raises(SystemExit):
         mutate.main()
@@ -244,12 +244,12 @@ def test_one_function_is_listed_with_every_operator(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_mutation_of_the_list_is_killed_in_a_copy_of_the_tree() -> None:
+def test_mutation_of_the_list_is_killed_in_a_copy_of_the_tree() -> None:
     tried: Mutation = next(mutation for mutation in MUTATIONS if mutation.name == "tree-mask-without-grandparents")
     command = [sys.executable, str(ROOT / "tests" / "mutate.py"), "--only", tried.name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 killed" in done.stdout
-    assert not tried.problem(), "the working tree is as it was"
+    assert not tried.problem(), "the working tree is unchanged"
     unknown = subprocess.run([*command, "--only", "nothing-like-it"], capture_output=True, timeout=300, check=False)
     assert unknown.returncode == 2

@@ -23,7 +23,7 @@ beartype = _beartype(conf=BeartypeConf(is_pep484_tower=True))
 """Type checker that accepts an int as a float (PEP 484)."""
 
 FIRST_CALLS, CHECK_EVERY = 2, 200
-"""In each test, the first `OFTEN` calls of each function are checked, and then every `CHECK_EVERY`-th call."""
+"""In each test, the first `FIRST_CALLS` calls of each function are checked, and then every `CHECK_EVERY`-th call."""
 _jaxtyped = jaxtyping.jaxtyped
 _defined = Counter[int]()
 _test = 0

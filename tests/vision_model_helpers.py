@@ -70,7 +70,7 @@ def tiny_vision_models(vocabulary: int = 8, seed: int = 1, blind: bool = False, 
     Args:
         vocabulary: number of tokens, including the placeholder.
         seed: seed of the weights.
-        text_only: whether the drafter has text input only.
+        blind: whether the drafter has text input only.
         device: device of both models.
     """
     processor = tiny_processor(vocabulary)

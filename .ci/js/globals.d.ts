@@ -3,7 +3,7 @@ interface Window {
   Plotly: any;
   gradio_config?: { root?: string };
   workbenchBus: (message: any) => void;
-  workbenchEars: ((message: any) => void)[];
+  workbenchListeners: ((message: any) => void)[];
   workbenchPicture: () => { url: string; alt: string };
   workbenchTabs: { open: string; go: (tab: string) => void; write: (tab: string, address: string) => void };
   workbenchTrace: any;

@@ -1,4 +1,4 @@
-"""Recommendations on a backend that others use: in the background, within a budget, and refused in words."""
+"""Recommendations on a shared backend: other runs have priority, the time budget holds, errors are readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.core.errors import (
 
 
 class Host(FakeWorkbench):
-    """A backend over synthetic rounds that notes what it is asked."""
+    """A backend over synthetic rounds that records its requests."""
 
     def __init__(self) -> None:
         super().__init__(pace=0.0)
@@ -55,7 +55,7 @@ def collect_advice(host: Host, prompts: Any = ("Once", "Twice"), seconds: float 
     return list(advise(host, prompts, seconds=seconds, max_new_tokens=16, **more))
 
 
-def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
+def test_methods_are_measured_in_turn_until_the_time_is_up() -> None:
     host = Host()
     said = collect_advice(host)
     assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
@@ -63,7 +63,9 @@ def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
     assert said[-1].spent >= 1.2
     assert all(run.background for run in host.made)  # type: ignore[attr-defined]
     order = [(asked["method"], asked["prompt"], asked["max_new_tokens"]) for asked in host.asked]
-    assert order.pop(0) == ("autoregressive", advice.LOADING_PROMPT, 1), "loads the models, and tells how far it is"
+    assert order.pop(0) == ("autoregressive", advice.LOADING_PROMPT, 1), (
+        "the first run loads the models and reports progress"
+    )
     assert order[:2] == [("autoregressive", "Once", 12), ("autoregressive", "Twice", 12)], "each prompt is tried first"
     warm_up = ["autoregressive", "autoregressive", "draft-model", "draft-model", "draft-tree", "draft-tree"]
     assert [method for method, _, _ in order[2:8]] == warm_up
@@ -78,19 +80,19 @@ def test_all_take_turns_alone_in_the_background_until_the_time_is_up() -> None:
     assert Advice(**said[-1].to_wire()) == said[-1]
 
 
-def test_whoever_else_comes_goes_first_and_waiting_is_in_no_budget() -> None:
+def test_other_runs_have_priority_and_waiting_does_not_count() -> None:
     host = Host()
     host.busy = [False, True] + [True] * 40 + [False]  # taken while the first run goes on, then for a while
     said = collect_advice(host, ["Once"], 0.5)
     waiting = [step for step in said if step.waiting == "waits: another run has the device"]
     assert len(waiting) > 20
-    assert host.made[0].stopped, "the run that was under way gives way"
-    assert host.asked[0] == host.asked[1], "and is begun again"
+    assert host.made[0].stopped, "the current run is stopped for the other run"
+    assert host.asked[0] == host.asked[1], "the interrupted run is repeated"
     assert {step.spent for step in waiting} == {0.0}
     assert said[-1].found is not None
 
 
-def test_a_stop_gives_what_was_measured() -> None:
+def test_a_stop_returns_the_measurements_so_far() -> None:
     seen = [Advice(0, 0)]
     for step in advise(Host(), ["Once"], seconds=60, max_new_tokens=16, stopped=lambda: seen[-1].done >= 10):
         seen.append(step)  # noqa: PERF402  (the condition reads it)
@@ -99,7 +101,7 @@ def test_a_stop_gives_what_was_measured() -> None:
     assert not seen[-1].found["complete"]
 
 
-def test_one_that_fails_is_named_and_the_others_go_on() -> None:
+def test_a_failed_method_is_named_and_the_others_continue() -> None:
     host = Host()
     host.broken = {"draft-model": WorkbenchError("It broke.", "Mend it.")}
     found = collect_advice(host, ["Once"], 0.8)[-1].found
@@ -118,7 +120,7 @@ def test_a_prompt_that_does_not_fit_is_named_before_anything_is_measured() -> No
         collect_advice(host, ["long"])
 
 
-def test_token_ids_of_a_run_are_asked_as_they_are() -> None:
+def test_token_ids_of_a_run_are_sent_unchanged() -> None:
     host = Host()
     found = collect_advice(host, [("run-1", [3, 4, 5])], 0.5, methods=["draft-tree"])[-1].found
     assert found is not None
@@ -140,6 +142,6 @@ def test_token_ids_of_a_run_are_asked_as_they_are() -> None:
         (["a"], {"methods": ["oracle"]}, MethodUnavailableError, "No method that drafts"),
     ],
 )
-def test_what_is_wrong_is_said_before_the_first_step(prompts: Any, more: Any, error: type, says: str) -> None:
+def test_invalid_requests_are_refused_before_the_first_step(prompts: Any, more: Any, error: type, says: str) -> None:
     with pytest.raises(error, match=says):
         advise(Host(), prompts, **more)

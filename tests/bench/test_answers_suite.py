@@ -1,4 +1,4 @@
-"""Which answers stay right: every rule is asked the same, and what it says is counted."""
+"""The answers suite: every rule answers the same problems, and correct answers are counted."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from workbench.models.loading import load_models
 pytestmark = pytest.mark.unchecked
 
 
-def test_every_rule_answers_the_same_problems_and_right_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two problems, of which a program would find the answer to the first right."""
+def test_every_rule_answers_the_same_problems_and_correct_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two problems; only the answer to the first one counts as correct."""
     models = load_models("text-target", "auto", "cpu")
     names = verifiers_of(models)
     assert names[0] == "lossless"
@@ -33,5 +33,5 @@ def test_every_rule_answers_the_same_problems_and_right_ones_are_counted(monkeyp
     assert all(row["tau"] > 1 for row in report["rows"])
     text = page([report])
     assert "| `lenient` |" in text
-    assert "| 1 | 1 | 1.00 |" in text, "a redraw of two may have no right one: no interval"
+    assert "| 1 | 1 | 1.00 |" in text, "a resample of two may contain no correct answer, so there is no interval"
     assert "--target text-target --max-new-tokens 24 --temperature 0 --per-group 2" in text

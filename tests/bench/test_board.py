@@ -1,4 +1,4 @@
-"""Boards: no evidence is no proof, one failure breaks a promise, rows outlive a stopped run."""
+"""Boards: a method without evidence is unproven, one failure breaks a promise, rows survive a stopped run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ FIT = {"statistic": 20.5, "freedom": 19, "p_value": 0.36, "runs": 1000, "total_v
 
 def finding(kind: str, verdict: str = PASS, **figures: object) -> Finding:
     known = {"greedy": GREEDY, "families": {"equal": 2, "tried": 2, "families": ["llama", "gpt2"]}, "law": FIT}
-    return Finding("m", "exact", f"sampling law ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures)
+    return Finding(
+        "m", "exact", f"sampling distribution ({kind})", verdict, "words", 1.0, kind, known.get(kind, {}) | figures
+    )
 
 
 def wire(*findings: Finding) -> list[dict]:
@@ -53,7 +55,7 @@ def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("simulation", [], board.UNPROVEN),
     ],
 )
-def test_standing_follows_from_the_evidence(promise: str, findings: list[Finding], standing: str) -> None:
+def test_status_of_a_promise_follows_from_the_evidence(promise: str, findings: list[Finding], standing: str) -> None:
     assert board.standing(promise, wire(*findings)) == standing
 
 
@@ -81,7 +83,7 @@ def test_evidence_is_saved_row_by_row_with_date_and_commit(boards: Path) -> None
     assert text.count("**unproven**") == len(registry.names()) - 2
 
 
-def test_a_law_that_was_not_tested_or_in_several_settings_is_said_so() -> None:
+def test_a_distribution_test_names_its_number_of_settings_and_skipped_tests_are_left_out() -> None:
     row = {"promise": "exact", "findings": wire(finding("law", tests=4), finding("law", SKIPPED))}
     row["findings"][1]["figures"] = {}
     rows = board.exactness_rows([("m", "M", "exact")], {"m": row})
@@ -97,21 +99,21 @@ def test_evidence_for_another_promise_does_not_count() -> None:
     assert rows[0]["date"] == ""
 
 
-def test_a_damaged_board_is_said_in_words(boards: Path) -> None:
+def test_a_damaged_board_is_reported(boards: Path) -> None:
     boards.mkdir()
     (boards / "exactness.json").write_text("{")
     with pytest.raises(WorkbenchError, match="cannot be read"):
         board.exactness_rows()
 
 
-def test_what_another_process_measures_meanwhile_is_not_lost(boards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads stand for processes: the lock is the system's, on a file that each opens for itself."""
+def test_concurrent_measurements_of_another_process_are_not_lost(boards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand in for processes: the lock is a file lock, and each thread opens the file itself."""
     both, theirs = threading.Barrier(2), board.read
 
     def read(*args: Any) -> dict[str, Any]:
         found = theirs(*args)
         with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.5)  # until the other has read too: under the lock it cannot
+            both.wait(0.5)  # until the other thread has read, too: under the lock it cannot
         return found
 
     monkeypatch.setattr(board, "read", read)
@@ -121,7 +123,7 @@ def test_what_another_process_measures_meanwhile_is_not_lost(boards: Path, monke
 
 
 @pytest.mark.skipif(not board.commit(), reason="needs the repository's history")
-def test_a_row_of_an_earlier_history_says_so_and_any_other_can_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_names_its_commit_and_whether_it_is_from_an_earlier_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKBENCH_BOARDS")
     rows = [row for name in ("claims", "exactness", "families", "vision") for row in board.read(name).values()]
     for commit in sorted({row["commit"] for row in rows if row.get("commit")}):

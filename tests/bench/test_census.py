@@ -19,7 +19,7 @@ SAMPLE = {
 }  # fmt: skip
 
 
-def test_the_board_lists_every_family_that_transformers_knows() -> None:
+def test_the_board_lists_every_family_of_transformers() -> None:
     saved, page = census.saved_entries(), (board.folder() / "families.md").read_text(encoding="utf-8")
     assert page == census.markdown(census.read())
     assert all(f"| `{name}` | {kind} |" in page for name, kind in census.families().items())
@@ -29,7 +29,7 @@ def test_the_board_lists_every_family_that_transformers_knows() -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_family_is_what_the_board_says(name: str) -> None:
+def test_a_sampled_family_gives_the_result_on_the_board(name: str) -> None:
     found = census.check_family(name, model_helpers.letter_tokenizer(64))
     assert found.verdict == SAMPLE[name], found.why
     assert census.saved_entries().get(name, found).verdict == found.verdict
@@ -38,19 +38,19 @@ def test_a_family_is_what_the_board_says(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.on_demand
 @pytest.mark.parametrize("name", [name for name in census.families() if name not in SAMPLE])
-def test_every_other_family_is_what_the_board_says(name: str) -> None:
+def test_every_other_family_gives_the_result_on_the_board(name: str) -> None:
     assert census.check_family(name, model_helpers.letter_tokenizer(64)).verdict == census.saved_entries()[name].verdict
 
 
-def test_a_family_whose_trees_are_wrong_writes_other_text_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison sees by itself what the probe keeps from it: with alibi, MPT's trees put keys in wrong places."""
+def test_text_comparison_detects_a_family_with_wrong_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the self-test, the text comparison alone detects the error: with ALiBi, MPT's trees misplace keys."""
     monkeypatch.setattr(census, "admit", lambda *_: None)
     found = census.check_family("mpt", model_helpers.letter_tokenizer(64))
     assert found.verdict == DIFFERS
-    assert "0 of 3 texts equal" in found.why, "and not by luck in one of them"
+    assert "0 of 3 texts equal" in found.why, "no text is equal by chance"
 
 
-def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_that_cannot_be_built_is_reported_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: Any) -> Any:
         raise ValueError("no such size\nValueError: heads must divide width")
 
@@ -59,8 +59,8 @@ def test_what_cannot_be_built_says_what_stops_it(monkeypatch: pytest.MonkeyPatch
     assert (found.verdict, found.why) == (NOT_BUILT, "ValueError: heads must divide width")
 
 
-def test_a_configuration_without_an_end_token_has_none() -> None:
-    """RoCBert's names no `eos_token_id`."""
+def test_a_configuration_without_eos_token_id_gives_no_end_tokens() -> None:
+    """RoCBert's configuration has no `eos_token_id`."""
     config = tiny_config("roc_bert")
     assert not hasattr(config, "eos_token_id")
     assert Models(Runner(random_model(config)), None).eos == frozenset()

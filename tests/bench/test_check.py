@@ -1,4 +1,4 @@
-"""The checks pass what is right and catch what is wrong."""
+"""The checks pass correct methods and fail broken ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROMPTS = [[3, 1, 4, 1, 5, 3, 1, 4], [2]]
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Models as small as these only wait for each other's threads."""
+    """Use one thread: models of this size gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 
 def reduced_method(of: str, **parts: Any) -> Method:
-    """A method of the registry with its default parts alone, or with others in their places."""
+    """Return a method of the registry with its default parts only, some of them replaced."""
     method = registry.get(of)
     alone = {"policies": method.policies[:1], "tree_builders": method.tree_builders[:1], "other_verifiers": ()}
     return dataclasses.replace(method, **alone | parts)
@@ -79,7 +79,7 @@ def test_exact_method_passes_the_distribution_test(models: Models) -> None:
 
 
 def test_a_broken_rule_is_caught(models: Models) -> None:
-    """Typical acceptance under a promise of exactness: it keeps too much of what is likely."""
+    """Typical acceptance that is declared exact: it accepts likely tokens too often."""
     broken = reduced_method("draft-model", verifier=TypicalAcceptance(epsilon=0.01, delta=0.05))
     assert broken.promise is Promise.EXACT
     finding = check_distribution(broken, models, SAMPLING_TESTS[0], runs=160)
@@ -92,7 +92,7 @@ def test_a_broken_rule_is_caught(models: Models) -> None:
 
 @pytest.mark.on_demand  # tests/methods/test_round_distributions.py catches the same mistake, without sampling
 def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None:
-    """At the default cap of two drafts by what is said behind them, where drafts are near; so is the lowest cap."""
+    """With models near each other, the default cap of two drafts shows the error; the lowest cap is tested, too."""
     near = SAMPLING_TESTS[2].build_models(models.tokenizer)
     for right, rule in ((True, FirstFew()), (False, WrongFirstFew())):
         method = reduced_method("draft-model", verifier=rule)
@@ -103,8 +103,8 @@ def test_a_residual_where_nothing_was_rejected_is_caught(models: Models) -> None
         assert right or finding.figures["settings"]["defaults"]["adjusted"] < sampling_tests.ALPHA
 
 
-def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
-    """What promises no law would be called broken, or measured at a setting that nobody runs."""
+def test_only_exact_verifiers_are_tested_at_the_low_ends_of_their_numbers() -> None:
+    """An approximate verifier would be reported as broken, or measured at a setting that nobody uses."""
     method = reduced_method(
         "draft-tree", verifier=FirstFew(), other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),)
     )
@@ -115,22 +115,22 @@ def test_only_an_exact_verifiers_numbers_are_tested_at_their_low_ends() -> None:
     )
 
 
-def test_a_choice_that_promises_no_law_is_named_and_not_judged(models: Models) -> None:
+def test_an_approximate_choice_is_named_and_not_judged(models: Models) -> None:
     method = reduced_method("draft-tree", other_verifiers=(TypicalAcceptance(epsilon=0.01, delta=0.05),))
     finding = check_distribution(method, models, SAMPLING_TESTS[0], runs=40)
     assert finding.verdict == PASS, finding.detail
     assert finding.figures["tests"] == 1
-    assert finding.detail.endswith("promises no law, not judged: verifier=typical")
+    assert finding.detail.endswith("no promised distribution, not tested: verifier=typical")
 
 
 @dataclasses.dataclass(frozen=True)
 class SometimesWrong(Drafter):
-    """Repeats the last token; with one of its five choices it says that the token was drawn from the uniform law."""
+    """Repeats the last token; one of its five choices declares it as sampled from the uniform distribution."""
 
     kind: str = param("a", choices=("a", "b", "c", "d", "lies"), doc="which of five")
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
-        last, size = row.committed[-1:], row.models.target.vocab_size
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
+        last, size = sequence.committed[-1:], sequence.models.target.vocab_size
         if self.kind != "lies":
             return DraftTree.chain(last, source="toy")
         q = torch.full((1, size), 1 / size, dtype=torch.float64)
@@ -149,27 +149,29 @@ def test_one_wrong_choice_is_detected_among_four_exact_ones(models: Models) -> N
     exact, pooled = sampling_tests.exact_distribution(models, SAMPLING_TESTS[0], Prompt(TINY_PROMPT)), []
     for i, configured in enumerate([toy.with_params(), *boundary_settings(toy, ("choice",))]):
         pooled += sampling_tests.sample_many(configured, models, SAMPLING_TESTS[0], 16, first_seed=i * 16)
-    assert chi_square(count_firsts(pooled, 2), exact).fits(sampling_tests.ALPHA), "as one test for all choices it hid"
+    assert chi_square(count_firsts(pooled, 2), exact).fits(sampling_tests.ALPHA), (
+        "one pooled test for all choices misses the error"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Refuses(Drafter):
     """Never runs."""
 
-    def init_state(self, row: Sequence, models: Models) -> None:
+    def init_state(self, sequence: Sequence, models: Models) -> None:
         raise MethodUnavailableError("No.", "Never.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Silent(Drafter):
-    """Runs, and has nothing to propose."""
+    """Runs, but never proposes a token."""
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty()
 
 
 @pytest.mark.parametrize("promise", list(Promise))
-def test_a_method_that_never_ran_has_not_passed(models: Models, promise: Promise) -> None:
+def test_a_method_that_never_ran_does_not_pass(models: Models, promise: Promise) -> None:
     toy = dataclasses.replace(registry.get("prompt-lookup"), name="toy", drafter=Refuses(), promise=promise)
     findings = list(check_method(toy, models, PROMPTS, max_new_tokens=2, runs=10, families=["llama"]))
     assert {f.verdict for f in findings} == {FAIL}
@@ -189,17 +191,17 @@ def test_a_method_that_drafted_nothing_was_not_tested(models: Models) -> None:
 
 
 @pytest.mark.parametrize("promise", list(Promise))
-def test_whatever_is_promised_of_the_law_greedy_text_is_the_targets(models: Models, promise: Promise) -> None:
-    broken = reduced_method("prompt-lookup", verifier=TakesEverything(), promise=promise)
+def test_greedy_text_must_be_the_targets_for_every_promise(models: Models, promise: Promise) -> None:
+    broken = reduced_method("prompt-lookup", verifier=AcceptsEverything(), promise=promise)
     assert check_greedy(broken, models, PROMPTS, max_new_tokens=10).verdict == FAIL
     kept = dataclasses.replace(registry.get("prompt-lookup"), promise=promise)
     assert check_greedy(kept, models, PROMPTS, max_new_tokens=10).verdict == PASS
 
 
-def test_the_oracle_keeps_the_law_and_a_broken_one_is_caught(models: Models) -> None:
+def test_the_oracle_keeps_the_distribution_and_a_broken_one_is_caught(models: Models) -> None:
     oracle = registry.get("oracle")
     assert check_distribution(oracle, models, SAMPLING_TESTS[0], runs=100).verdict == PASS
-    broken = dataclasses.replace(oracle, verifier=TakesEverything())
+    broken = dataclasses.replace(oracle, verifier=AcceptsEverything())
     assert check_distribution(broken, models, SAMPLING_TESTS[0], runs=100).verdict == FAIL
 
 
@@ -214,7 +216,7 @@ def test_temperature_is_raised_for_a_peaked_target(sharpness: float, warmest: fl
     assert f"temperature {chosen.sampling.temperature:g}" in chosen.name
 
 
-def test_with_one_outcome_is_skipped() -> None:
+def test_a_distribution_with_one_outcome_is_skipped() -> None:
     made = tiny_models(load_tokenizer("text-target"), vocabulary=8, layers=2)
     finding = check_distribution(
         registry.get("draft-model"),
@@ -223,11 +225,11 @@ def test_with_one_outcome_is_skipped() -> None:
         runs=10,
     )
     assert finding.verdict == SKIPPED
-    assert "no choice" in finding.detail
+    assert "single outcome" in finding.detail
 
 
 @dataclasses.dataclass(frozen=True)
-class TakesEverything(Verifier):
+class AcceptsEverything(Verifier):
     """Accepts every draft."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -236,13 +238,13 @@ class TakesEverything(Verifier):
 
 
 def test_a_broken_greedy_rule_is_caught(models: Models) -> None:
-    broken = reduced_method("prompt-lookup", verifier=TakesEverything())
+    broken = reduced_method("prompt-lookup", verifier=AcceptsEverything())
     finding = check_greedy(broken, models, PROMPTS, max_new_tokens=10)
     assert finding.verdict == FAIL
     assert "differs at token" in finding.detail
 
 
-def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(models: Models) -> None:
+def test_without_time_a_sample_of_the_settings_is_tried_and_reported(models: Models) -> None:
     """The defaults are always tried on every prompt."""
     lookup = registry.get("prompt-lookup")
     here = tuple(v for v in lookup.other_verifiers if not v.needs)  # no head is trained for these models
@@ -260,10 +262,10 @@ def test_without_time_a_sample_of_the_settings_is_tried_and_the_line_says_so(mod
     assert "a sample" in found[0].detail
 
 
-def test_hugging_faces_own_text_is_asked_for_once_whatever_the_number_of_methods(
+def test_hugging_face_generates_its_reference_text_once_for_all_methods(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a large target it is half of a check's time."""
+    """On a large target these texts take half of a check's time."""
     made, asked = dataclasses.replace(models, shared={}), []
     theirs: Any = models.target.model.generate
     monkeypatch.setattr(made.target.model, "generate", lambda *a, **k: (asked.append(1), theirs(*a, **k))[1])
@@ -271,11 +273,11 @@ def test_hugging_faces_own_text_is_asked_for_once_whatever_the_number_of_methods
         assert check_greedy(registry.get(name), made, PROMPTS, 10, others=()).verdict == PASS
     assert len(asked) == len(PROMPTS)
     check_greedy(registry.get("autoregressive"), made, PROMPTS, 9, others=())
-    assert len(asked) == 2 * len(PROMPTS), "texts of another length are others"
+    assert len(asked) == 2 * len(PROMPTS), "texts of another length are generated anew"
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 12, 16])
-def test_any_beginning_of_the_order_is_spread_over_all_settings(n: int) -> None:
+def test_any_prefix_of_the_order_is_spread_over_all_settings(n: int) -> None:
     lookup = registry.get("prompt-lookup")
     settings = [lookup.with_params(depth=i + 1) for i in range(n)]
     order = [c.values["depth"] - 1 for c in spread_order(settings)]
@@ -285,7 +287,7 @@ def test_any_beginning_of_the_order_is_spread_over_all_settings(n: int) -> None:
         assert max(b - a for a, b in zip([-1, *third], [*third, n], strict=True)) <= n // 2
 
 
-def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_sampled_runs_fits_the_available_time(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(0.0, 32.0)  # every reading of the clock is 32 s later: 2 s a run in the trial
     monkeypatch.setattr(check, "time", SimpleNamespace(perf_counter=lambda: next(now)))
     monkeypatch.setattr(check, "sample_many", lambda *_: None)
@@ -297,13 +299,13 @@ def test_runs_of_a_law_are_as_many_as_there_is_time_for(models: Models, monkeypa
     assert check.affordable_runs(lookup, models, PROMPTS[0], 333, 1.0) == check.LEAST
 
 
-def test_what_cannot_run_is_skipped_with_the_reason(models: Models) -> None:
+def test_a_method_that_cannot_run_is_skipped_with_the_reason(models: Models) -> None:
     findings = list(check_method(registry.get("medusa"), models, PROMPTS))
     assert [f.verdict for f in findings] == [SKIPPED]
     assert "medusa" in findings[0].detail
 
 
-def test_corners_are_the_ends_of_every_range() -> None:
+def test_boundary_settings_are_the_ends_of_every_range() -> None:
     values = [c.values for c in boundary_settings(registry.get("prompt-lookup"))]
     depths = {v["depth"] for v in values}
     spec = registry.get("prompt-lookup").params["depth"]
@@ -312,8 +314,8 @@ def test_corners_are_the_ends_of_every_range() -> None:
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_no_two_corners_run_the_same(name: str) -> None:
-    """What only some of the alternatives read is varied together with one of them."""
+def test_no_two_boundary_settings_are_equivalent(name: str) -> None:
+    """A parameter that only some alternatives use is varied together with one of them."""
     method = registry.get(name)
     settings = [method.with_params(), *boundary_settings(method)]
     parts = [(c.drafter, c.verifier, c.policy, c.tree_builder, c.decoder_params) for c in settings]

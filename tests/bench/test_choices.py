@@ -1,4 +1,4 @@
-"""Choices put to the test one by one: every name has a line of its own, and a wrong rule fails on any target."""
+"""Choices are tested one by one: every name has its own line, and a wrong rule fails on any target."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def models() -> Models:
     return model_helpers.make_small_models(12, noise=0.9)
 
 
-def places_of(one: ConfiguredMethod, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
+def check_positions(one: ConfiguredMethod, models: Models, texts: int = 6) -> tuple[str, dict[str, object], str]:
     found = check_cdf_positions(one, models, PROMPTS, texts=texts, tokens=40)
     return found.verdict, dict(found.figures), found.detail
 
 
-def test_every_name_is_told_once_before_all_else_and_each_setting_once() -> None:
+def test_every_name_comes_first_and_each_setting_is_listed_once() -> None:
     choices = all_choices(registry.methods())
     offered = {
         (kind, name)
@@ -60,26 +60,26 @@ def test_every_name_is_told_once_before_all_else_and_each_setting_once() -> None
     assert len(set(keys)) == len(keys)
 
 
-def test_exact_rules_keep_the_places_and_approximate_ones_tell_their_price(models: Models) -> None:
+def test_exact_rules_pass_at_each_position_and_approximate_ones_report_their_error(models: Models) -> None:
     method = registry.get("draft-model")
     for verifier in ("lossless", "k-seq"):
-        assert places_of(method.with_params(verifier=verifier), models)[0] == PASS
-    verdict, figures, detail = places_of(method.with_params(verifier="lenient", lenience=0.2), models)
+        assert check_positions(method.with_params(verifier=verifier), models)[0] == PASS
+    verdict, figures, detail = check_positions(method.with_params(verifier="lenient", lenience=0.2), models)
     assert verdict == MEASURED
     assert 0.01 < float(str(figures["total_variation"])) < 1
-    assert "of total variation a token" in detail
-    verdict, figures, detail = places_of(method.with_params(verifier="typical"), models)
+    assert "(total variation per token)" in detail
+    verdict, figures, detail = check_positions(method.with_params(verifier="typical"), models)
     assert verdict == MEASURED
     assert 0 < float(str(figures["total_variation"])) < 1
-    verdict, figures, detail = places_of(method.with_params(verifier="typical", grower="rsd-c"), models)
+    verdict, figures, detail = check_positions(method.with_params(verifier="typical", grower="rsd-c"), models)
     assert verdict == MEASURED
     assert 0 < float(str(figures["total_variation"])) < 1
-    assert "paid at most" in detail
+    assert "deviation at most" in detail
 
 
 @dataclass(frozen=True)
-class KeepsAll(FirstFew):
-    """Keeps every draft, whatever the target says of it."""
+class AcceptsAll(FirstFew):
+    """Accepts every draft, independent of the target's distribution."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
@@ -88,9 +88,9 @@ class KeepsAll(FirstFew):
 
 def test_wrong_verifier_fails_the_position_test() -> None:
     far = model_helpers.make_small_models(12, noise=2.0)
-    broken = replace(registry.get("draft-model").with_params(depth=4), verifier=KeepsAll())
-    assert broken.promise is Promise.EXACT, "it says so itself"
-    verdict, figures, _ = places_of(broken, far)
+    broken = replace(registry.get("draft-model").with_params(depth=4), verifier=AcceptsAll())
+    assert broken.promise is Promise.EXACT, "the broken rule declares itself exact"
+    verdict, figures, _ = check_positions(broken, far)
     assert verdict == FAIL, figures
 
 
@@ -100,18 +100,18 @@ class Silent(Drafter):
 
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
+    def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
         return DraftTree.empty("silent")
 
 
-def test_what_never_drafts_has_shown_nothing(models: Models) -> None:
+def test_a_method_that_never_drafts_is_not_tested(models: Models) -> None:
     silent = replace(registry.get("prompt-lookup").with_params(), drafter=Silent())
-    verdict, _, detail = places_of(silent, models, texts=1)
+    verdict, _, detail = check_positions(silent, models, texts=1)
     assert verdict == FAIL
     assert NEVER_DRAFTED in detail
 
 
-def test_a_row_of_the_board_is_of_its_setting_and_target(
+def test_a_row_of_the_board_belongs_to_one_setting_and_target(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The verdict follows from figures alone, in every direction; every method has its claim."""
+"""The verdict on a claim follows from the figures alone, in every direction; every method has a claim."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measured(value: float, low: float | None = None, high: float | None = None) 
         (claim(), measured(1.4, 1.1, 1.8), IN_DIRECTION),
         (claim(), measured(4.0, 3.5, 4.5), IN_DIRECTION),
         (claim(), measured(1.4, 0.9, 1.8), INCONCLUSIVE),  # the interval contains 1
-        (claim(), measured(2.5, 1.0, 4.0), INCONCLUSIVE),  # and so does one that begins there
+        (claim(), measured(2.5, 1.0, 4.0), INCONCLUSIVE),  # an interval that begins at 1 contains it, too
         (claim(), measured(0.8, 0.7, 0.9), CONTRADICTED),
         (claim(), None, NOT_MEASURED),
         (claim(lacks="a head"), measured(2.5), NOT_MEASURABLE),
@@ -68,7 +68,7 @@ def measured(value: float, low: float | None = None, high: float | None = None) 
         (claim(0.5, 0.5), measured(1.2, 1.1, 1.3), CONTRADICTED),
         (claim(1.0, 1.0, tolerance=0.05), measured(1.01, 0.96, 1.04), IN_SIZE),  # no change is claimed
         (claim(1.0, 1.0, tolerance=0.05), measured(1.04, 1.02, 1.06), INCONCLUSIVE),
-        (claim(1.0, 1.0, tolerance=0.05), measured(0.8, 0.5, 1.06), INCONCLUSIVE),  # few prompts are no evidence
+        (claim(1.0, 1.0, tolerance=0.05), measured(0.8, 0.5, 1.06), INCONCLUSIVE),  # few prompts give no evidence
         (claim(1.0, 1.0, tolerance=0.05), measured(1.08, 1.06, 1.1), CONTRADICTED),
         (claim(1.0, 1.0, by_construction="s"), measured(1.0), BY_CONSTRUCTION),
         (claim(None, None, by_construction="s"), measured(1.2, 1.1, 1.3), BY_CONSTRUCTION),
@@ -83,7 +83,7 @@ def test_the_verdict_follows_from_the_figures(what: Claim, found: Measurement | 
     ("low", "high", "verdict"),
     [(0.96, 1.0, IN_SIZE), (0.9, 1.0, INCONCLUSIVE), (0.3, 0.94, ANSWERS_LOST), (None, None, NOT_MEASURED)],
 )
-def test_the_gain_of_an_approximate_rule_is_judged_where_answers_are_kept(
+def test_the_gain_of_an_approximate_rule_is_judged_only_if_answers_stay_right(
     low: float | None, high: float | None, verdict: str
 ) -> None:
     answers = None if low is None or high is None else {"value": low, "low": low, "high": high}
@@ -102,8 +102,8 @@ def test_every_claim_about_an_approximate_rule_is_judged_at_matched_accuracy() -
         assert each.matched, each.name
 
 
-def test_the_laxest_setting_that_keeps_the_answers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three settings the last loses answers: the second counts. Of one that loses them its own figure is shown."""
+def test_the_most_lenient_setting_that_keeps_the_answers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the last of three settings loses answers, the second counts. A single setting that loses them is shown."""
     kept = {"a": (0.98, 1.0), "b": (0.96, 1.0), "c": (0.5, 0.7), "d": (0.97, 1.0)}
     asked: list[str] = []
 
@@ -115,12 +115,12 @@ def test_the_laxest_setting_that_keeps_the_answers_is_taken(monkeypatch: pytest.
     monkeypatch.setattr(TextLab, "_with_answers", with_answers)
     lab = TextLab("draft-model", claims.scale_of("text-target"))
     assert lab.at_matched_accuracy([{"x": x} for x in "abcd"], {}).value == 2
-    assert asked == ["a", "b", "c"], "what comes after a setting that loses answers is not tried"
+    assert asked == ["a", "b", "c"], "settings after one that loses answers are not tried"
     assert lab.at_matched_accuracy([{"x": "c"}, {"x": "d"}], {}).answers == {"value": 0.7, "low": 0.5, "high": 0.7}
 
 
-def test_answers_and_gain_are_of_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: two prompts, τ of 4 and 1 against 2 and 1; one of two answers that the exact rule has right is kept."""
+def test_answers_and_gain_come_from_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: two prompts, τ of 4 and 1 against 2 and 1; one of the exact rule's two right answers is kept."""
     prompts = [SimpleNamespace(is_right=lambda text: text == "yes"), SimpleNamespace(is_right=lambda text: "e" in text)]
     taus = {"mine": ("yes", 4.0, "no", 1.0), "exact": ("yes", 2.0, "eh", 1.0)}
 
@@ -141,7 +141,7 @@ def test_answers_and_gain_are_of_the_same_runs(monkeypatch: pytest.MonkeyPatch) 
     assert "1 against 2 of 2 answers right" in found.setting
 
 
-def test_what_is_missing_yet_is_not_measurable_until_it_was_measured() -> None:
+def test_a_claim_that_lacks_something_is_not_measurable_until_it_was_measured() -> None:
     assert compute_verdict(claim(), None, "no heads yet") == NOT_MEASURABLE
     assert compute_verdict(claim(), measured(2.5), "no heads yet") == IN_SIZE
 
@@ -154,13 +154,15 @@ def test_every_method_has_its_claim_and_every_claim_a_command() -> None:
     for c in found:
         assert c.source
         assert c.setting
-        assert (c.measure is None) <= bool(c.lacks), f"{c.name}: nothing measures it, and nothing says why"
+        assert (c.measure is None) <= bool(c.lacks), f"{c.name}: nothing measures it, and no reason is given"
         assert c.command().startswith(f"workbench claims --method {c.method}")
         assert c.command("smollm2") == f"{c.command()} --target smollm2"
         assert (c.low is None) == (c.high is None)
 
 
-def test_what_a_column_lacks_is_said_from_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_of_a_column_follow_from_files_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     known = {c.name: c for c in claims.claims()}
     assert known["prompt-lookup/main"].missing_requirement("smollm2") == ""
@@ -175,7 +177,7 @@ def test_what_a_column_lacks_is_said_from_files_alone(tmp_path: Path, monkeypatc
     assert known["medusa/main"].missing_requirement() == "no medusa heads for text-target yet"
 
 
-def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not_hold() -> None:
+def test_each_target_has_a_column_and_the_board_explains_contradicted_rows() -> None:
     machine = {"cpu": "C", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.5}
     other = machine | {"cpu": "D", "load": 0.1}
 
@@ -208,7 +210,7 @@ def test_targets_have_columns_of_their_own_and_the_board_says_why_a_row_does_not
         assert next(row for row in again if row["name"] == "prompt-lookup/main")["why"] == ""
 
 
-def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
+def test_a_figure_on_another_target_has_its_own_reason() -> None:
     (claim,) = claims.claims_of("prompt-lookup")
     both = dataclasses.replace(
         claim, explanation=("today", "here"), explanation_by_column={"smollm2": ("2026", "there")}
@@ -223,7 +225,7 @@ def test_a_figure_on_another_target_has_a_reason_of_its_own() -> None:
     assert not {"why", "why_on"} & set(both.to_wire())
 
 
-def test_every_reason_is_of_a_kind_and_of_a_figure() -> None:
+def test_every_reason_has_a_known_kind_and_belongs_to_a_figure() -> None:
     known = claims.claims()
     assert {column for claim in known for column in claim.explanation_by_column} <= set(COLUMNS) - {BUNDLED}
     reasons = [why for claim in known for why in (claim.explanation, *claim.explanation_by_column.values()) if any(why)]
@@ -250,11 +252,11 @@ def test_the_board_opens_with_the_count_of_each_verdict_on_each_target() -> None
     )
     here, there = claimsboard.counts(rows).values()
     assert [here[verdict] for verdict in claims.MEASURED_VERDICTS] == [1, 1, 1, 1]
-    assert here[BY_CONSTRUCTION] > 1, "whether measured or not, it is no verdict"
+    assert here[BY_CONSTRUCTION] > 1, "claims that hold by construction get no verdict, measured or not"
     assert sum(here.values()) == sum(there.values()) == len(rows)
     assert (there[IN_DIRECTION], there[CONTRADICTED]) == (1, 0)
     lines = claimsboard.markdown(rows).splitlines()
-    assert lines[2].split(" | ")[1:5] == list(claims.MEASURED_VERDICTS), "nothing stands before it"
+    assert lines[2].split(" | ")[1:5] == list(claims.MEASURED_VERDICTS), "the counts come first on the board"
     assert lines[4].startswith("| bundled pair | 1 | 1 | 1 | 1 |")
 
 
@@ -267,7 +269,7 @@ def test_the_prose_of_every_row_fits_a_cell() -> None:
             assert len(claimsboard._cell(row, column)) <= 300, row["name"]
 
 
-def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
+def test_a_claim_on_few_kinds_has_as_many_prompts_as_one_on_all() -> None:
     lab = TextLab("eagle", claims.SCALES["text-target"])
     assert Counter(p.group for p in lab._select_prompts()) == dict.fromkeys(text_lab.ALL, 16)
     assert len({p.prompt for p in lab._select_prompts()}) == 112
@@ -285,15 +287,15 @@ def test_a_claim_of_few_kinds_has_as_many_prompts_as_one_of_all() -> None:
     )
 
 
-def test_an_answer_counts_as_copied_by_its_own_words() -> None:
+def test_copied_share_counts_words_of_the_answer() -> None:
     text = list(range(20))
     assert text_lab.copied_share(text, text[5:12]) == 1.0
     assert text_lab.copied_share(text, [99, *text[:4]]) == 0.5
     assert text_lab.copied_share(text, [3, 2, 1, 0]) == 0.0
-    assert text_lab.copied_share(text, text[:3]) == 0.0, "too short to tell"
+    assert text_lab.copied_share(text, text[:3]) == 0.0, "the answer is too short"
 
 
-def test_tokens_a_layer_count_every_layer_that_ran() -> None:
+def test_tokens_per_layer_counts_every_layer_that_ran() -> None:
     def round_(emitted: int, drafts: int, signals: dict[str, float] | None = None, **params: int) -> Round:
         written = [EmittedToken(1, "", 0, 0, "plain", None, 0, 1.0)] * emitted
         return Round(0, "del", params, Nodes(), [], 1, "plain", written, draft_forwards=drafts, signals=signals or {})
@@ -309,7 +311,7 @@ def test_unknown_claims_name_the_known_ones() -> None:
         claims.claims_of("draft-model", "nobody")
 
 
-def test_the_interval_is_the_bootstraps_and_covers() -> None:
+def test_the_bootstrap_interval_covers_as_often_as_stated() -> None:
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(60):

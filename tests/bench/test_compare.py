@@ -1,4 +1,4 @@
-"""Comparisons over the bundled models, as a library: alone, interleaved, paired, and honest about the text."""
+"""Comparisons of the bundled models in Python: interleaved runs, paired figures, and texts compared."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(bench: Workbench) -> Comparison:
     return bench.compare(PROMPTS, lanes, max_new_tokens=20, repeats=2)
 
 
-def test_every_lane_runs_alone_in_turn_and_the_order_rotates(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_run_one_at_a_time_in_rotating_order(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[str, str]] = []
     backend = bench._backend
     told = backend._on_round
@@ -52,13 +52,13 @@ def test_every_lane_runs_alone_in_turn_and_the_order_rotates(bench: Workbench, m
 
     monkeypatch.setattr(backend, "_on_round", on_round)
     bench.compare(PROMPTS[0], ["draft-model", "prompt-lookup"], max_new_tokens=4, repeats=2)
-    assert len({run for run, _ in order}) == len(order), "no run was taken up again after another"
+    assert len({run for run, _ in order}) == len(order), "no run was interrupted by another"
     plain, draft, lookup = "autoregressive", "draft-model", "prompt-lookup"
     assert [method for _, method in order] == [plain, draft, lookup] * 2 + [draft, lookup, plain]
-    assert len(backend._runs) == 0, "nothing is kept of the runs"
+    assert len(backend._runs) == 0, "the backend keeps no run"
 
 
-def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -> None:
+def test_figures_follow_from_the_runs_and_ratios_are_paired(made: Comparison) -> None:
     draft, plain = made["draft-model"], made.reference
     assert plain is not None
     assert plain.added
@@ -73,7 +73,7 @@ def test_figures_are_those_of_the_runs_and_ratios_are_paired(made: Comparison) -
     assert figures["speedup"]["value"] == pytest.approx(math.prod(ratios) ** 0.25)
     assert (figures["speedup"]["n"], figures["speedup"]["prompts"]) == (4, 2)
     rates = [made.figures[lane.name]["tokens_per_second"]["value"] for lane in (draft, plain)]
-    assert rates[0] / rates[1] == pytest.approx(figures["speedup"]["value"]), "the table's own columns say the same"
+    assert rates[0] / rates[1] == pytest.approx(figures["speedup"]["value"]), "the columns of the table agree"
     parts = figures["ms_per_token"]
     assert 0 < parts["draft"] < parts["decode"] == pytest.approx(1e3 / rates[0])
     assert made.figures[plain.name]["speedup"]["value"] == 1.0
@@ -96,13 +96,13 @@ def test_greedy_texts_of_exact_lanes_are_identical(made: Comparison) -> None:
     assert [piece[0] for piece in lanes[1]["differences"][0]] == ["same"]
 
 
-def test_evidence_is_that_of_the_lanes_own_choices() -> None:
-    """The board's test is of a method's usual verifier and grower, and says nothing of others."""
+def test_evidence_is_that_of_the_lanes_choices() -> None:
+    """The exactness board tests a method's default verifier and tree builder, not the others."""
     of = {v: evidence(Lane("draft-tree-sampled", {"verifier": v} | g).configured) for v, g in CHOICES.items()}
     assert "χ² = " in of["lossless"]
     assert of["independent"].startswith("independent is not exact for ")
     assert "its output differs from p by TV 0." in of["independent"]
-    assert of["k-seq"] == ""  # as no setting of its own on the board
+    assert of["k-seq"] == ""  # this setting has no row on the board
     of_itself = evidence(Lane("draft-model", {"grower": "specinfer", "verifier": "k-seq"}).configured)
     assert of_itself.startswith("shown: ")
     assert of_itself != evidence(Lane("draft-model", {}).configured)
@@ -157,14 +157,14 @@ def test_an_approximate_method_diverges_and_the_margin_is_the_targets(bench: Wor
     assert divergence(plain.traces[0], plain.traces[0]) is None
 
 
-def test_a_comparison_crosses_the_wire_whole(made: Comparison) -> None:
+def test_a_comparison_survives_serialisation(made: Comparison) -> None:
     back = Comparison.from_wire(json.loads(json.dumps(made.to_wire(traces=True))))
     assert json.loads(json.dumps(back.to_wire())) == json.loads(json.dumps(made.to_wire()))
     assert back.rows() == made.rows()
 
 
-def test_a_comparison_fills_run_by_run_and_says_how_many_tokens_the_lane_has(bench: Workbench) -> None:
-    """The race is there as soon as plain decoding and another lane have a run; then every figure has its n."""
+def test_a_comparison_is_updated_after_each_run_with_token_counts(bench: Workbench) -> None:
+    """The race appears as soon as plain decoding and another lane have a run; then every figure has its n."""
     told, runs = [], list[tuple[int, int]]()
     for step in bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=40, repeats=2):
         wire = step.to_wire()
@@ -179,7 +179,7 @@ def test_a_comparison_fills_run_by_run_and_says_how_many_tokens_the_lane_has(ben
     assert all(tokens <= limit for _, tokens, limit in told)
 
 
-def test_a_run_in_progress_says_how_many_tokens_it_has(bench: Workbench) -> None:
+def test_a_run_in_progress_reports_its_number_of_tokens(bench: Workbench) -> None:
     run = bench.start(PROMPTS[0], "draft-model", max_new_tokens=40, paused=True)
     run.step()
     while run.trace is None or not run.trace.rounds:
@@ -188,7 +188,7 @@ def test_a_run_in_progress_says_how_many_tokens_it_has(bench: Workbench) -> None
     run.cancel()
 
 
-def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
+def test_stopping_keeps_the_measurements(bench: Workbench) -> None:
     enough, last = threading.Event(), None
     for last in bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=8, repeats=3, stopped=enough.is_set):
         if last.comparison is not None and last.comparison.lanes[-1].samples:
@@ -200,7 +200,7 @@ def test_stopping_keeps_what_was_measured(bench: Workbench) -> None:
     assert last.comparison.figures["Draft model"]["speedup"]["n"] == 1
 
 
-def test_who_leaves_ends_the_run(bench: Workbench) -> None:
+def test_closing_the_iterator_ends_the_run(bench: Workbench) -> None:
     steps = bench.stream_comparison(PROMPTS, ["draft-model"], max_new_tokens=4000)
     next(steps)
     steps.close()
@@ -223,7 +223,7 @@ def test_who_leaves_ends_the_run(bench: Workbench) -> None:
         ([{"params": {}}], {}, ParameterError),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_invalid_comparisons_are_refused_before_anything_runs(
     bench: Workbench, lanes: list[Any], settings: dict[str, Any], error: type[WorkbenchError]
 ) -> None:
     with pytest.raises(error):
@@ -232,13 +232,13 @@ def test_what_is_wrong_is_said_before_anything_runs(
         bench.stream_comparison([" "], ["draft-model"])
 
 
-def test_a_lane_is_its_line_of_text() -> None:
+def test_a_lane_is_parsed_from_and_written_as_text() -> None:
     for text in ("autoregressive", "draft-model:depth=3,drafter=owner/name", "draft-model:policy=confidence"):
         assert str(Lane.parse(text)) == text
-    assert Lane.parse("draft-model:depth=4") == Lane.parse("draft-model"), "a default says nothing"
+    assert Lane.parse("draft-model:depth=4") == Lane.parse("draft-model"), "default values are left out"
 
 
-def test_an_interval_holds_the_mean_and_one_value_has_none() -> None:
+def test_an_interval_contains_the_mean_and_one_value_has_none() -> None:
     found = mean([1.0, 2.0, 3.0, 4.0])
     assert found is not None
     assert found["low"] < found["value"] == 2.5 < found["high"]

@@ -1,4 +1,4 @@
-"""What is timed: our engine and Hugging Face's generate, on the same model objects."""
+"""The timed contenders: our engine and Hugging Face's `generate`, on the same model objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_sides_write_the_same_text(models: Models) -> None:
 
 
 def test_the_assistant_drafts_a_fixed_number_of_tokens(models: Models) -> None:
-    """A copy of the target is accepted fully: K + 1 tokens a forward, and so on our side."""
+    """A copy of the target is always accepted: K + 1 tokens per forward pass, as in our engine."""
     copy = noisy_copy(models.target.model, 0.0)
     before = copy.generation_config.num_assistant_tokens
     sample = hf(models, assistant=copy, draft_tokens=3).run(PROMPT)
@@ -55,8 +55,8 @@ def test_the_assistant_drafts_a_fixed_number_of_tokens(models: Models) -> None:
     assert copy.generation_config.num_assistant_tokens == before
 
 
-def test_with_its_defaults_it_drafts_as_its_users_have_it(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What transformers reads while it generates is its own configuration, and a schedule leaves nothing behind."""
+def test_the_default_assistant_reads_its_own_generation_config(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During generation transformers reads the assistant's own configuration, and its schedule does not change it."""
     copy = noisy_copy(models.target.model, 0.0)
     config = copy.generation_config
     config.num_assistant_tokens, config.num_assistant_tokens_schedule = 7, "heuristic"
@@ -64,7 +64,7 @@ def test_with_its_defaults_it_drafts_as_its_users_have_it(models: Models, monkey
     generate = type(models.target.model).generate
 
     def watched(self: object, *args: object, **options: object) -> object:
-        if self is models.target.model:  # the assistant generates, too
+        if self is models.target.model:  # the assistant calls `generate`, too
             seen.append([getattr(config, name) for name in DRAFTING])
         return generate(self, *args, **options)  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def test_noise_makes_a_drafter_of_the_wanted_agreement() -> None:
 def test_transformers_is_not_timed_in_a_format_that_this_cpu_emulates(
     emulated: bool, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would use it so, and any method would look fast beside it. What it ran in is told."""
+    """Nobody would use it that way, and any method would look fast in comparison. The dtype used is reported."""
     monkeypatch.setattr(suites, "has_bfloat16", lambda: not emulated)
     target = Runner(bare_copy(models.target.model).bfloat16(), models.target.context)
     half = dataclasses.replace(models, target=target, drafter=None, shared={})

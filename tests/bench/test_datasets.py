@@ -1,4 +1,4 @@
-"""Suites that others made, and Spec-Bench's answers."""
+"""Third-party prompt suites, and Spec-Bench's answer files."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_row_becomes_a_prompt(tmp_path: Path, name: str) -> None:
     (prompt,) = load_suite(name, tmp_path)
     asked = next(ROWS[name][key] for key in ("turns", "prompt", "question", "text") if key in ROWS[name])
     assert (asked[0] if isinstance(asked, list) else asked) in prompt.prompt
-    assert prompt.chat == (name != "humaneval"), "a function is continued, everything else is asked"
+    assert prompt.chat == (name != "humaneval"), "functions are completed, all other prompts are chat messages"
     assert prompt.question is not None
-    assert "#### 18" not in prompt.prompt, "no answer is given away"
+    assert "#### 18" not in prompt.prompt, "the prompt does not contain the answer"
     assert "return 1" not in prompt.prompt
 
 
@@ -70,7 +70,7 @@ def test_gzipped_files_and_single_files_are_read(tmp_path: Path) -> None:
     assert load_suite("gsm8k", plain) == load_suite("gsm8k", packed) == load_suite("gsm8k", packed.parent)
 
 
-def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
+def test_missing_files_and_unknown_suites_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="--data"):
         load_suite("gsm8k")
     with pytest.raises(PromptError, match=r"no spec_bench\.jsonl in .*hemingkx/Spec-Bench"):
@@ -85,7 +85,7 @@ def test_what_is_missing_or_wrong_is_said(tmp_path: Path) -> None:
         load_suite("humaneval", tmp_path)
 
 
-def test_a_conversation_is_benched_turn_by_turn_and_what_is_too_long_is_counted() -> None:
+def test_a_conversation_is_benched_turn_by_turn_and_long_prompts_are_counted() -> None:
     models = tiny_models(load_tokenizer("text-target"), vocabulary=4096)  # its context holds 64 tokens
     prompts = [
         BenchPrompt("q1", "one", "short", True, ("two",), question=1),
@@ -126,7 +126,7 @@ def report() -> BenchReport:
     return BenchReport({"target": "models/text target", "dtype": "float32"}, {}, [], {}, runs=runs)
 
 
-def test_answers_are_written_as_spec_bench_writes_them_and_read_back(tmp_path: Path) -> None:
+def test_answers_are_written_in_spec_benchs_format_and_read_back(tmp_path: Path) -> None:
     base, fast = write_answers(report(), tmp_path / "answers", lambda ids: f"{len(ids)} tokens")
     assert fast.name == "text-target-draft-model-float32.jsonl"
     first, _ = (json.loads(line) for line in fast.read_text().splitlines())
@@ -148,12 +148,12 @@ def test_answers_are_written_as_spec_bench_writes_them_and_read_back(tmp_path: P
     assert rows["overall"]["tokens_per_second"] == pytest.approx(20 / 4)
     assert rows["overall"]["baseline_tokens_per_second"] == pytest.approx(20 / 10)
     assert rows["overall"]["speedup"].value == pytest.approx(8**0.5), "geometric mean of 2 and 4"
-    assert rows["overall"]["spec_bench_speedup"] == pytest.approx(2.5), "Spec-Bench's own, of totals"
+    assert rows["overall"]["spec_bench_speedup"] == pytest.approx(2.5), "Spec-Bench's definition: ratio of totals"
     assert "| overall | 2 |" in speeds_table(list(rows.values()))
 
 
-def test_other_peoples_answers_are_read_and_wrong_ones_refused(tmp_path: Path) -> None:
-    """As evaluation/inference_baseline.py of Spec-Bench writes them: an answer id of 22 letters, later lines count."""
+def test_third_party_answer_files_are_read_and_invalid_ones_refused(tmp_path: Path) -> None:
+    """Format of Spec-Bench's evaluation/inference_baseline.py: answer ids of 22 letters; the last line counts."""
     choice = {"index": 0, "turns": ["x"], "decoding_steps": [4], "new_tokens": [4], "wall_time": [2.0]}
     line = {"question_id": 7, "category": "rag", "answer_id": "a" * 22, "model_id": "m", "tstamp": 0.0}
     old = line | {"choices": [choice | {"accept_lengths": [1] * 4}]}

@@ -1,4 +1,4 @@
-"""The board of a study of distillation: planted acceptances come back, and verdicts follow from intervals alone."""
+"""The distillation board: known acceptance rates are recovered, and verdicts follow from the intervals alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLANTED = {
 
 
 def synthetic_report(seed: int = 0, tested: int = 4000) -> dict[str, Any]:
-    """A report of drafts accepted with chances that are known, on prompts that are hard and easy for all alike."""
+    """Return a report of drafts with known acceptance probabilities, on prompts equally hard for all drafters."""
     rng = np.random.default_rng(seed)
     hard = rng.uniform(0.7, 1.3, PROMPTS)
 
@@ -38,7 +38,7 @@ def synthetic_report(seed: int = 0, tested: int = 4000) -> dict[str, Any]:
             "options": {"each": "4"}, "machine": machine_facts()}  # fmt: skip
 
 
-def test_planted_ratios_and_differences_come_back_within_their_intervals() -> None:
+def test_known_ratios_and_differences_lie_within_their_intervals() -> None:
     start, *cells = synthetic_report()["cells"]
     for cell in cells:
         true = PLANTED[cell["made"], cell["loss"]]
@@ -50,11 +50,11 @@ def test_planted_ratios_and_differences_come_back_within_their_intervals() -> No
         assert rise["value"] == pytest.approx(true - 0.5, abs=0.015)
         for found in (ratio, rise):
             assert found["low"] < found["value"] < found["high"]
-            assert found["high"] - found["low"] < 0.1, "prompts are drawn together: what is hard for both cancels"
+            assert found["high"] - found["low"] < 0.1, "prompts are resampled together, so their difficulty cancels"
 
 
-def test_an_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says() -> None:
-    """Of 100 studies 84 to 99 hold the ratio, if 93 % do (60 prompts make a little less than 95), but for 1 in 100."""
+def test_the_interval_of_a_ratio_covers_the_true_value_about_as_often_as_stated() -> None:
+    """With 93 % coverage (60 prompts give slightly less than 95), 84 to 99 of 100 intervals cover it, P > 0.99."""
     held = 0
     for seed in range(100):
         start, one, *_ = synthetic_report(seed, 400)["cells"]
@@ -64,7 +64,7 @@ def test_an_interval_of_a_ratio_covers_the_truth_about_as_often_as_it_says() -> 
     assert 84 <= held <= 99
 
 
-def test_a_verdict_is_what_the_whole_interval_says() -> None:
+def test_a_verdict_follows_from_the_whole_interval() -> None:
     def interval(low: float | None, high: float | None) -> dict[str, Any]:
         return {"value": 1.0, "low": low, "high": high, "n": 9}
 
@@ -74,10 +74,12 @@ def test_a_verdict_is_what_the_whole_interval_says() -> None:
     assert verdict(interval(0.8, 1.0), 1.0) == "open"
     assert verdict(interval(None, None), 1.0) == "open"
     assert verdict(None, 1.0) == "open"
-    assert ratio_of_quotients(([1, 2], [3, 3]), ([0, 0], [3, 3])) is None, "a start that nothing is accepted of"
+    assert ratio_of_quotients(([1, 2], [3, 3]), ([0, 0], [3, 3])) is None, (
+        "the start has no accepted draft, so the ratio is undefined"
+    )
 
 
-def test_the_sentences_are_judged_on_what_they_speak_of() -> None:
+def test_each_statement_is_judged_by_its_own_cells() -> None:
     found = {(row["claim"].partition(":")[0], row["how"]): row["verdict"] for row in claims(synthetic_report())}
     for how in ("greedy", "sampled"):
         assert found["drafter ≥ fixed text, forward_kl", how] == "holds"
@@ -93,7 +95,7 @@ def test_the_sentences_are_judged_on_what_they_speak_of() -> None:
     assert RISE == 0.05
 
 
-def test_the_page_says_all_of_it() -> None:
+def test_the_page_has_the_start_the_temperature_and_the_results() -> None:
     report = synthetic_report()
     text = page(report)
     assert BOARD == "distilling.json"

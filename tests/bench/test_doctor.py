@@ -1,4 +1,4 @@
-"""Rounding is told from bugs, with the bundled models in bfloat16 and with rules that are broken on purpose."""
+"""The doctor distinguishes rounding from bugs: bundled models in bfloat16, and deliberately broken rules."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PARTING = "Tell me a story about a brave little bear who was afraid of the dark.
 
 
 @dataclasses.dataclass(frozen=True)
-class TakesAll(Verifier):
-    """Accepts every draft, whatever the target says."""
+class AcceptsAll(Verifier):
+    """Accepts every draft, independent of the target's distribution."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = registry.get("draft-model").verifier.rule(v)
@@ -35,7 +35,7 @@ class TakesAll(Verifier):
 
 
 def broken():
-    return dataclasses.replace(registry.get("draft-model"), verifier=TakesAll(), other_verifiers=()).with_params()
+    return dataclasses.replace(registry.get("draft-model"), verifier=AcceptsAll(), other_verifiers=()).with_params()
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +54,22 @@ def test_an_exact_run_is_identical(tiny: Models) -> None:
     assert found.sentences() == ["All 16 tokens are those of plain decoding."]
 
 
-def test_a_broken_rule_is_a_bug_at_every_wrong_place(tiny: Models) -> None:
+def test_a_broken_rule_is_a_bug_at_every_wrong_position(tiny: Models) -> None:
     found = diagnose(tiny, broken(), PROMPT, 16)
     assert found.verdict == BUG
     for place in found.differences:
         assert place.verdict == BUG
-        assert [r.token for r in place.readings] == [place.plain] * 3  # whatever the way, plain decoding agrees
+        assert [r.token for r in place.readings] == [
+            place.plain
+        ] * 3  # every way of computing the logits agrees with plain decoding
         assert place.gap > 1e-6 > place.rounding
         assert "a bug" in place.describe()
 
 
 @pytest.mark.slow
 @pytest.mark.on_demand
-def test_real_models_in_bfloat16_part_by_rounding(half: Models) -> None:
-    """Where it happens depends on the CPU's kernels; somewhere in these texts two tokens are as good as equal."""
+def test_real_models_in_bfloat16_diverge_by_rounding(half: Models) -> None:
+    """The position depends on the CPU's kernels; somewhere in these texts two tokens are almost equally likely."""
     prompts = [PARTING, *(prompt.encode(half.tokenizer) for prompt in load_prompts())]
     ways = [registry.get("draft-model").with_params(depth=10), registry.get("draft-tree").with_params()]
     looked = (diagnose(half, way, prompt, 96) for prompt in prompts for way in ways)
@@ -87,7 +89,7 @@ def test_a_broken_rule_on_real_models_in_bfloat16_is_a_bug(half: Models) -> None
     assert worst.gap > 10 * worst.rounding
 
 
-def test_the_ways_of_reading_are_the_same_in_float64(tiny: Models) -> None:
+def test_all_ways_of_computing_the_logits_agree_in_float64(tiny: Models) -> None:
     trace = Engine(tiny).generate(Request(PROMPT, registry.get("draft-model").with_params(), max_new_tokens=12))
     tokens = trace.token_ids
     sizes = [(len(r.nodes) + 1, len(r.emitted)) for r in trace.rounds]
@@ -97,7 +99,7 @@ def test_the_ways_of_reading_are_the_same_in_float64(tiny: Models) -> None:
     assert [int(row.argmax()) for row in one] == tokens
 
 
-def test_what_cannot_be_compared_is_refused(tiny: Models) -> None:
+def test_runs_that_cannot_be_compared_are_refused(tiny: Models) -> None:
     engine = Engine(tiny)
     sampled = engine.generate(Request(PROMPT, registry.get("prompt-lookup"), SamplingParams(temperature=1.0), 4))
     with pytest.raises(ParameterError, match="temperature"):

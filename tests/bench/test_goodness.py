@@ -1,4 +1,4 @@
-"""The harness itself: it accepts the right law and rejects a wrong one."""
+"""Goodness-of-fit tests accept samples of the right distribution and reject those of a wrong one."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def test_the_tail_agrees_with_published_quantiles(statistic: float, freedom: int
     assert chi_square_tail(statistic, freedom) == pytest.approx(p, rel=1e-5)
 
 
-def test_the_right_law_is_accepted_at_its_error_probability() -> None:
+def test_the_right_distribution_is_rejected_at_the_stated_error_rate() -> None:
     p_values = [chi_square(sample(DISTRIBUTION, 2000, seed), DISTRIBUTION).p_value for seed in range(200)]
     assert min(p_values) > 1e-4
     assert 0.35 < float(np.mean(p_values)) < 0.65
 
 
-def test_a_wrong_law_is_rejected() -> None:
+def test_a_wrong_distribution_is_rejected() -> None:
     wrong = {"a": 0.45, "b": 0.35, "c": 0.19, "d": 0.01}
     fit = chi_square(sample(wrong, 5000), DISTRIBUTION)
     assert not fit.fits()
     assert "seen" in str(fit)
 
 
-def test_an_impossible_outcome_fails_whatever_the_statistic() -> None:
+def test_an_impossible_outcome_always_fails() -> None:
     fit = chi_square({"a": 500, "b": 300, "c": 190, "d": 10, "e": 1}, DISTRIBUTION)
     assert fit.impossible == ("e",)
     assert not fit.fits()
@@ -49,7 +49,7 @@ def test_total_variation_is_half_the_absolute_difference() -> None:
     assert total_variation({"a": 1}, {"a": 0.5, "b": 0.5}) == pytest.approx(0.5)
 
 
-def test_holm_errs_as_seldom_as_it_says_and_less_strictly_than_bonferroni() -> None:
+def test_holm_keeps_the_error_rate_and_is_less_strict_than_bonferroni() -> None:
     p_values = np.random.default_rng(0).uniform(size=(4000, 5))
     rejected = np.mean([min(holm(list(row))) < 0.05 for row in p_values])
     assert rejected == pytest.approx(0.05, abs=0.0125), "3.6 standard errors"

@@ -1,4 +1,4 @@
-"""The suite of a GPU on tiny shapes, on a CPU: same code, same tables, drafters as right as they are told to be."""
+"""The GPU suite with tiny shapes on a CPU: same code, same tables, drafters with a requested acceptance rate."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ def pair(device: str) -> Models:
     return random_pair(TINY, torch.device(device), torch.float64, 20)
 
 
-def test_the_drafter_is_the_targets_first_layers_and_as_right_as_it_is_told_to_be(pair: Models) -> None:
+def test_the_drafter_is_the_truncated_target_with_the_requested_acceptance_rate(pair: Models) -> None:
     assert pair.drafter is not None
     target, drafter = pair.target.model, pair.drafter.model
     theirs = {p.data_ptr() for p in target.parameters()}
-    assert {p.data_ptr() for p in drafter.parameters()} <= theirs, "it shares their memory"
+    assert {p.data_ptr() for p in drafter.parameters()} <= theirs, "the drafter shares the target's weights"
     ids = torch.tensor([[5, 7, 11]], device=target.device)
     with torch.inference_mode():
         whole, part = target(ids).logits, drafter(ids).logits
         assert not torch.allclose(whole, part)
         damp(target, TINY.draft_layers, 0.0)
-        assert torch.allclose(target(ids).logits, part, atol=1e-12), "layers that add nothing leave the first ones"
+        assert torch.allclose(target(ids).logits, part, atol=1e-12), (
+            "if the other layers add nothing, the target equals the drafter"
+        )
         damp(target, TINY.draft_layers, 1.0)
         assert torch.equal(target(ids).logits, whole)
     assert damp_to(pair, TINY.draft_layers, 1.0) == 1.0
@@ -54,7 +56,7 @@ def test_the_drafter_is_the_targets_first_layers_and_as_right_as_it_is_told_to_b
     assert damp_to(pair, TINY.draft_layers, 0.6) == pytest.approx(0.6, abs=0.15)
 
 
-def test_one_table_has_every_target_with_both_sides_and_says_who_was_left_out(device: str) -> None:
+def test_one_table_has_our_engine_and_hugging_face_for_every_target_and_names_those_left_out(device: str) -> None:
     huge = dataclasses.replace(TINY, name="huge", hidden=2**24, vocabulary=8)  # a matrix of 2⁵¹ bytes
     plan = Plan(max_new_tokens=8, repeats=1)
     made = bench_gpu(torch.device(device), plan, [TINY, huge], [1.0], depth=3, dtype=torch.float64)
@@ -73,14 +75,14 @@ def test_one_table_has_every_target_with_both_sides_and_says_who_was_left_out(de
     assert [row.method for row in made.rows] == [f"{name} @ {group}" for name in gpu_suite.HEADLINE]
     assert made.settings["left out"].startswith("huge: ")
     n_bytes = bandwidth.bytes_read(random_pair(TINY, torch.device(device), torch.float64, 20).target.model)
-    assert f"reads {n_bytes / 1e9:.3g} GB, at the copy's rate in" in made.settings[f"a pass of {group}"]
-    assert "of that rate" in made.settings[f"a pass of {group}"]
+    assert f"reads {n_bytes / 1e9:.3g} GB, which takes" in made.settings[f"forward pass of {group}"]
+    assert "of that rate" in made.settings[f"forward pass of {group}"]
     assert {run["group"] for run in made.runs} == {group}
     assert "left out huge" in made.to_markdown(by_group=True)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("No room in the cache.", "Make some.")])
-def test_what_was_measured_stays_whatever_ends_the_rest(error: BaseException, device: str) -> None:
+def test_measurements_are_kept_if_the_suite_ends_early(error: BaseException, device: str) -> None:
     def real() -> Models:
         raise error
 
@@ -91,25 +93,25 @@ def test_what_was_measured_stays_whatever_ends_the_rest(error: BaseException, de
     assert made.complete is not isinstance(error, KeyboardInterrupt)
     said = made.settings["left out"]
     assert said == ("the real target: No room in the cache. Make some." if made.complete else None)
-    assert made.settings["draft length on the made targets"] is None, "the method says it"
+    assert made.settings["draft length on the random targets"] is None, "each method reports its own draft length"
 
 
-def test_a_pass_reads_all_weights_but_an_embedding_of_its_own() -> None:
+def test_a_forward_reads_all_weights_except_an_untied_embedding() -> None:
     model = random_target(TINY, "cpu", torch.bfloat16)
     table = TINY.vocabulary * TINY.hidden
     weights = sum(p.numel() for p in model.parameters())
     assert bandwidth.bytes_read(model) == 2 * (weights - table)
     model.lm_head.weight = model.model.embed_tokens.weight
-    assert bandwidth.bytes_read(model) == 2 * (weights - table), "tied, it is read as the head"
+    assert bandwidth.bytes_read(model) == 2 * (weights - table), "a tied embedding is read as the LM head"
 
 
-def test_a_copy_counts_what_it_reads_and_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_bandwidth_counts_reads_and_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth, "seconds_of", lambda work, device: work() is None or 0.5)
     assert bandwidth.copy_bandwidth("cpu", 1000) == 4000.0
 
 
-@pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is none"), ("mps", "mps is none")])
-def test_what_is_no_gpu_is_refused_with_what_to_do(device: str, says: str) -> None:
-    with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run it where .* CUDA)\."):
+@pytest.mark.parametrize(("device", "says"), [("cpu", "cpu is not one"), ("mps", "mps is not one")])
+def test_a_device_without_gpu_is_refused_with_a_remedy(device: str, says: str) -> None:
+    with pytest.raises(ModelError, match=rf"{says}\. (Use cuda|Run it on a machine .* CUDA)\."):
         check_gpu(device, "The suite gpu")
     check_gpu("cuda:1", "The suite gpu")

@@ -1,4 +1,4 @@
-"""The board of drafting heads: every kind that has a row takes its turn, and what is shown follows from saved runs."""
+"""The heads board: every kind with a row is measured in turn, and the page follows from saved runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from workbench.training.family.heads import ChatHeadOptions
 PROMPTS = {"a": [1, 2, 3], "b": [4, 5]}
 
 
-def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_heads_are_measured_in_turn_and_figures_follow_from_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     trained = {"steps": 600, "tokens": 700_000, "options": {"rows": "32"}, "curve": []}
     (models.heads["hydra-plus-plus"].folder / "training.json").write_text(json.dumps(trained))
@@ -40,7 +42,9 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     kinds = {kind for kind, head in registry.heads().items() if head.recipe == "chat-heads"}
     assert set(row["heads"]) == kinds == {name for name, _ in ran} - {"autoregressive"}
     assert len(ran) == 3 * (len(kinds) + 1), "a warm-up each, then every prompt"
-    assert {prompt for _, prompt in ran[len(kinds) + 1 : 2 * len(kinds) + 2]} == {0}, "all on a prompt before the next"
+    assert {prompt for _, prompt in ran[len(kinds) + 1 : 2 * len(kinds) + 2]} == {0}, (
+        "all heads run on a prompt before the next prompt"
+    )
     first, *others = headsboard.figures(row)
     assert (first["kind"], first["steps"], first["trained_on"]) == ("hydra-plus-plus", 600, 700_000)
     assert first["answers"] == 600 * 32
@@ -54,7 +58,7 @@ def test_all_heads_take_turns_and_figures_follow_from_the_runs(tmp_path: Path, m
     read = {other["kind"]: (other["steps"], other["answers"]) for other in others}
     default = registry.heads()["eagle"].recipe, ChatHeadOptions.rows
     assert default == ("chat-heads", 16)
-    assert read.pop("eagle") == (600, 600 * 16), "as many as its recipe takes where its options do not say"
+    assert read.pop("eagle") == (600, 600 * 16), "the recipe's default, because the options do not set it"
     assert set(read.values()) == {(None, None)}
     more = {"commit": "abc", "machine": machine_facts() | {"instructions": "ABC-9"}, "per_group": 4}
     text = headsboard.markdown({"tiny": row | more})

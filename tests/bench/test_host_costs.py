@@ -1,4 +1,4 @@
-"""What drafting costs the host: measured without a model, gone on with after a break, told in table and picture."""
+"""Host overhead of drafting: measured without a model, resumed after a stop, shown as a table and a chart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unchecked
 SMALL: dict[str, Any] = {"contexts": (40, 80), "stores": (200,), "rounds": 3}
 
 
-def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_text_only_drafter_is_measured_once_and_a_stopped_suite_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hostcosts, "WARM_UP_ROUNDS", 1)
     tokenizer, kept, told = model_helpers.byte_tokenizer(), list[Any](), list[str]()
     report = run_suite(tokenizer, None, lambda r: kept.append({**r, "rows": dict(r["rows"])}), told.append, **SMALL)
@@ -32,10 +32,10 @@ def test_every_drafter_that_reads_text_alone_is_measured_and_none_twice(monkeypa
     assert again == told[5:]
     assert {key: whole["rows"][key] for key in told[:5]} == broken["rows"]
     run_suite(tokenizer, broken | {"machine": {}}, progress=(anew := list[str]()).append, **SMALL)
-    assert anew == told, "what another machine measured is not taken over"
+    assert anew == told, "measurements of another machine are not reused"
 
 
-def test_the_drafters_are_those_that_need_neither_model_nor_layers() -> None:
+def test_the_suite_covers_the_drafters_without_model_or_layers() -> None:
     text = {m.name for m in registry.methods() if m.drafter.state_key() is not None and set(m.needs) <= {"trees"}}
     assert text | {"rest"} == set(NAMES)
     assert set(hostcosts.GROWS) == set(NAMES)
@@ -45,7 +45,7 @@ def row(ms: float) -> dict[str, float]:
     return dict.fromkeys(("median", "p95", "propose", "observe"), ms / 1e3) | {"drafted": 1.0}
 
 
-def test_table_and_picture_say_what_is_dear_and_how_it_grows() -> None:
+def test_table_and_chart_name_the_slow_drafters_and_their_growth() -> None:
     rows = {f"suffix at {n}": row(ms) for n, ms in ((250, 0.2), (2000, 1.6), (8000, 2.0))}
     rows |= {f"rest at {n}": row(0.1) for n in (250, 2000, 8000)} | {"rest in 1000": row(0.3)}
     report = {"rows": rows, "rounds": 9, "vocabulary": 512, "machine": machine_facts()}

@@ -1,4 +1,4 @@
-"""What verifiers accept of several drafts for one place: the golden numbers; and claims that parts declare."""
+"""Acceptance probability of several drafts for one position (golden numbers), and claims declared by parts."""
 
 from __future__ import annotations
 
@@ -47,18 +47,20 @@ ALIKE = TextDistributions(*(torch.tensor([probs] * 100, dtype=torch.float64) for
     ],
     ids=lambda value: type(value[0]).__name__ if isinstance(value, tuple) else str(value),
 )
-def test_the_chance_of_a_place_is_the_golden_one(way: VerifierSetup, siblings: int, golden: float) -> None:
-    """Drafts are drawn, 6,400 sets of them; the chance given them is computed."""
+def test_the_acceptance_probability_of_a_position_is_the_golden_number(
+    way: VerifierSetup, siblings: int, golden: float
+) -> None:
+    """6,400 sets of drafts are sampled; the acceptance probability of each set is computed."""
     assert multi_draft.acceptance_probability(ALIKE, way, siblings) == pytest.approx(golden, abs=0.01)
 
 
-def test_another_rule_on_the_same_drafts_is_another_chance() -> None:
+def test_another_rule_on_the_same_drafts_has_another_acceptance_probability() -> None:
     drawn = multi_draft.acceptance_probability(ALIKE, (Independent(), Sampling.SAMPLED), 3)
     followed = multi_draft.acceptance_probability(ALIKE, (Deterministic(), Sampling.SAMPLED), 3)
     assert abs(drawn - followed) > 0.05
 
 
-def test_the_bound_is_that_of_theory() -> None:
+def test_the_bound_is_the_optimal_transport_bound() -> None:
     few = TextDistributions(ALIKE.p[:3], ALIKE.q[:3])
     assert multi_draft.acceptance_probability(few, (None, Sampling.SAMPLED), 2) == pytest.approx(0.69, abs=1e-6)
     assert multi_draft.acceptance_probability(few, (None, Sampling.FIXED_NUMBER), 2) == pytest.approx(
@@ -66,7 +68,7 @@ def test_the_bound_is_that_of_theory() -> None:
     )
 
 
-def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
+def test_distributions_of_a_pair_sum_to_one_at_each_drafted_position() -> None:
     lab = TextLab("draft-tree-sampled", Scale(per_group=1, tokens=12)).on_groups("maths")
     (first, *_) = multi_draft.distributions_of(lab.models, lab.prompts()[:1], 12, 1.0)
     assert 4 <= len(first) <= 12
@@ -75,8 +77,8 @@ def test_laws_of_a_pair_are_laws_at_each_drafted_place() -> None:
     assert not torch.allclose(first.p, first.q, atol=1e-2)
 
 
-def test_two_rules_are_asked_about_the_same_chains() -> None:
-    """Expected tokens by hand; the exact rule is as good as itself, and a block better, by less than draws tell."""
+def test_two_rules_are_compared_on_the_same_chains() -> None:
+    """Expected tokens by hand; the exact rule's ratio to itself is 1; block verification is slightly better."""
     assert (
         same_drafts.expected_tokens(AcceptanceDecision(torch.tensor([0.5, 0.5]), torch.zeros(3, dtype=torch.long)))
         == 1.75
@@ -85,14 +87,14 @@ def test_two_rules_are_asked_about_the_same_chains() -> None:
     alike, better = (lab.tau_of_same_drafts(rule, {"depth": 6}, 1.0) for rule in (Lossless(), Block()))
     assert (alike.value, alike.low, alike.n) == (1, 1, len(lab.prompts()))
     assert 1 < better.value < 1.2
-    assert "1 draws a prompt, expected of the same drafts" in better.setting
+    assert "1 draws per prompt, expectation over the same drafts" in better.setting
 
 
 @pytest.mark.on_demand
-def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
+def test_the_datastore_of_code_is_built_once_and_used_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of Python's library stands what the prompts ask for: it is drafted from, and from nothing else."""
+    """The answers to the prompts replace Python's library, so that only they are drafted from."""
     library, tables = tmp_path / "library", tmp_path / "library" / "encodings"
     tables.mkdir(parents=True)
     (tables / "table.py").write_text("no code\n")
@@ -103,17 +105,17 @@ def test_a_store_of_code_is_made_once_and_read_only_where_it_is_asked_for(
     written = [[e.token for r in rounds for e in r.emitted] for rounds in lab.rounds("autoregressive", {})]
     (library / "said.py").write_text("".join(lab.models.tokenizer.decode(ids) + "\n" for ids in written))
     own, read = lab.tau(), lab.with_code().tau()
-    assert read.value > 1.5 * own.value, "what is written stands in the store"
+    assert read.value > 1.5 * own.value, "the answers are in the datastore"
     store = open_store(text_lab.code_datastore(lab.models))
     assert [name for name, _ in store.card.texts] == ["said.py"]
     (library / "said.py").write_text("pass\n")
-    assert lab.with_code().tau().value == read.value, "it is not made again"
+    assert lab.with_code().tau().value == read.value, "the datastore is not built again"
     assert f"store of Python {platform.python_version()}'s library" in lab.with_code().setting
     assert "store" not in own.setting
     assert os.environ[datastore_builder.ENV] == str(tmp_path / "nowhere")
 
 
-def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
+def test_a_parts_claim_belongs_to_its_method_and_not_to_derived_methods() -> None:
     (claim,) = claims.claims_of("draft-tree-sampled", "k-seq")
     assert claim.command() == "workbench claims --method draft-tree-sampled --key k-seq"
     assert "drafter" in claim.needs
@@ -127,7 +129,7 @@ def test_a_parts_claim_is_its_methods_and_of_nobody_derived_from_it() -> None:
 
 
 @pytest.mark.on_demand
-def test_a_setting_is_measured_beside_the_fastest_of_others() -> None:
+def test_a_setting_is_compared_with_the_fastest_of_the_others() -> None:
     lab = TextLab("draft-model", Scale(tokens=8, repeats=1)).on_groups("maths")
     found = lab.speed_over({"depth": 4}, [{"depth": 1}, {"depth": 16}])
     assert found.n == len(lab._for_timing().prompts()) < len(lab.prompts())

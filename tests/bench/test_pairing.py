@@ -1,4 +1,4 @@
-"""Pairs of runs in the background: interleaved, alone, ended when enough is known, and never in another run's way."""
+"""Background pairs of runs: interleaved, alone on the device, stopped by a rule, and interrupted by other runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.trace.tokens import EmittedToken
 
 
 class FakeRun:
-    """A run that ends at the second look, unless somebody cancels it first."""
+    """A run that ends at the second poll, unless it is cancelled first."""
 
     def __init__(self, seconds: float, n: int) -> None:
         self.looks, self.cancelled, self.background = 0, False, False
@@ -50,7 +50,7 @@ class _Trace:
 
 
 class Device:
-    """A backend whose runs take what `seconds(method, number)` says."""
+    """A backend whose runs take `seconds(method, number)`."""
 
     def __init__(self, seconds: Callable[[str, int], float]) -> None:
         self.seconds, self.started, self.is_timed = seconds, [], []
@@ -82,7 +82,7 @@ def collect_pairs(device: Device, **more: Any) -> list[Pairs]:
     return list(measure_pairs(device, "Once", "draft-model", **asked))
 
 
-def test_runs_are_interleaved_alone_and_alike_but_for_the_method() -> None:
+def test_runs_are_interleaved_and_differ_only_in_the_method() -> None:
     device = Device(lambda method, n: (1.0 if method == "draft-model" else 2.0) * (1 + 0.01 * n))
     last = collect_pairs(device)[-1]
     warm, timed = device.started[:2], device.started[2:]
@@ -96,7 +96,7 @@ def test_runs_are_interleaved_alone_and_alike_but_for_the_method() -> None:
     assert last.estimate.verdict == "faster"
 
 
-def test_whoever_else_comes_goes_first_and_the_pair_is_begun_again() -> None:
+def test_other_runs_have_priority_and_the_interrupted_pair_is_repeated() -> None:
     """The plain run of the second pair is interrupted: neither of that pair's runs counts."""
     device = Device(lambda method, n: 1.0 if method == "draft-model" else 2.0)
     told: list[Pairs] = []
@@ -111,10 +111,10 @@ def test_whoever_else_comes_goes_first_and_the_pair_is_begun_again() -> None:
     assert told[0].text == "waits: another run has the device"
     assert last.ratios == (2.0,) * len(last.ratios)
     plain = sum(method == "autoregressive" for method, _, _ in device.started)
-    assert plain == len(last.ratios) + 2, "one to warm up, one thrown away"
+    assert plain == len(last.ratios) + 2, "one run to warm up, one interrupted"
 
 
-def test_it_is_stopped_and_what_was_measured_stays() -> None:
+def test_a_stop_keeps_the_measured_pairs() -> None:
     device = Device(lambda method, n: 1.0 + 0.3 * (n % 2) * (method == "draft-model"))
     seen = [Pairs()]
     for news in measure_pairs(device, "Once", "draft-model", {}, stopped=lambda: len(seen[-1].ratios) == 2):
@@ -123,7 +123,7 @@ def test_it_is_stopped_and_what_was_measured_stays() -> None:
 
 
 @pytest.mark.parametrize("reason", ABORT_REASONS)
-def test_a_run_that_was_stopped_is_no_measurement(reason: str) -> None:
+def test_a_stopped_run_does_not_count(reason: str) -> None:
     device = Device(lambda method, n: 1.0)
     device.reason = reason
     with pytest.raises(WorkbenchError, match="cancelled"):
@@ -134,15 +134,15 @@ def test_a_run_that_was_stopped_is_no_measurement(reason: str) -> None:
 def test_stopping_rule_of_paired_measurement() -> None:
     assert stop_reason([2.0, 2.0], 0) == ""
     assert "one side" in stop_reason([2.0, 2.1, 2.05], 0)
-    assert stop_reason([1.0, 1.01, 0.99, 1.0], 0) == "it is known to 5%"
+    assert stop_reason([1.0, 1.01, 0.99, 1.0], 0) == "the speed-up is known to ±5%"
     scattered = [0.5, 2.0] * (MAX_PAIRS // 2)
     assert stop_reason(scattered[:-1], 0) == ""
     assert stop_reason(scattered, 0) == f"{MAX_PAIRS} pairs"
     assert stop_reason(scattered[:4], 61) == "60 s of measuring"
 
 
-def test_looking_after_every_pair_does_not_make_differences_that_are_none() -> None:
-    """Seeded: two programs that are the same, 400 times. At 95 % a look, 14 % of the measurements would find one."""
+def test_testing_after_every_pair_does_not_inflate_false_differences() -> None:
+    """Seeded: two equal programs, 400 times. With 95 % at each look, 14 % of the measurements would differ."""
     rng, alarms = np.random.default_rng(0), 0
     for _ in range(400):
         ratios = np.exp(rng.normal(0, 0.3, MAX_PAIRS))
@@ -151,7 +151,7 @@ def test_looking_after_every_pair_does_not_make_differences_that_are_none() -> N
     assert alarms / 400 <= 0.06
 
 
-def test_the_backend_measures_pairs_and_others_go_first() -> None:
+def test_the_backend_measures_pairs_and_other_runs_have_priority() -> None:
     with Workbench(device="cpu") as bench:
         backend = bench._backend
         pairs: Any = bench.stream_pairs("Once upon a time", "draft-model", {"depth": 3}, max_new_tokens=8)
@@ -168,7 +168,7 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
         while backend.has_other_runs():
             assert time.monotonic() < until
         assert next(news for news in pairs if len(news.ratios) > len(waits.ratios)), (
-            "one that stands paused is no hindrance"
+            "a paused run does not block the pairs"
         )
         pairs.close()
         assert not [run for run in backend._runs.active() if run.background]
@@ -176,7 +176,7 @@ def test_the_backend_measures_pairs_and_others_go_first() -> None:
 
 
 class Clock:
-    """Stands in for the module `time`: a sleep, or a look at a run, is when seconds pass."""
+    """Stands in for the module `time`: seconds pass only in a sleep or while a run is awaited."""
 
     now = 0.0
 
@@ -197,7 +197,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class ThrottledDevice(Device):
-    """The user's address owes tokens after the warm-up, for so many seconds; each run takes two seconds."""
+    """A backend that refuses runs for `owes_s` seconds after the warm-up (token limit); each run takes two seconds."""
 
     def __init__(self, seconds: Callable[[str, int], float], clock: Clock, owes_s: int) -> None:
         super().__init__(seconds)
@@ -220,12 +220,12 @@ class ThrottledDevice(Device):
         return made
 
 
-def test_a_minute_of_waiting_is_none_of_measuring_and_nobody_asks_before_it_is_over(clock: Clock) -> None:
+def test_waiting_for_the_token_limit_does_not_count_and_is_not_retried_early(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if (method == "draft-model") == (n % 2) else 1.4, clock, owes_s=57)
     told = collect_pairs(device)
     waits = [p.text for p in told if p.waiting]
     assert set(waits) == {"waits: Tokens are owed."}
-    assert len(waits) > 200, "whoever looks on may stop it at any time"
+    assert len(waits) > 200, "the measurement can be stopped at any time"
     at, again = device.asked_at[2:4]
     assert 57 <= again - at < 58
     assert len(device.asked_at) == len(device.started) + 1
@@ -233,13 +233,13 @@ def test_a_minute_of_waiting_is_none_of_measuring_and_nobody_asks_before_it_is_o
     assert (told[-1].ended, len(told[-1].ratios)) == (f"{MAX_PAIRS} pairs", MAX_PAIRS)
 
 
-def test_who_has_seen_enough_need_not_wait_for_the_next_minute(clock: Clock) -> None:
+def test_a_stop_takes_effect_while_waiting_for_the_limit(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0, clock, owes_s=57)
     assert collect_pairs(device, stopped=lambda: clock.now > 10)[-1].ended == "stopped"
     assert clock.now < 11
 
 
-def test_who_has_come_while_tokens_were_owed_goes_first(clock: Clock) -> None:
+def test_a_run_that_starts_during_the_wait_has_priority(clock: Clock) -> None:
     device = ThrottledDevice(lambda method, n: 1.0 if method == "draft-model" else 2.0, clock, owes_s=2)
     told: list[str] = []
     for news in measure_pairs(device, "Once", "draft-model", {}, max_new_tokens=30):
@@ -247,5 +247,5 @@ def test_who_has_come_while_tokens_were_owed_goes_first(clock: Clock) -> None:
             device.busy = [True, True]
         told += [news.text.removeprefix("waits: ")] if news.waiting else []
         if "another run" in news.text:
-            assert len(device.started) == 2, "none is begun beside it"
+            assert len(device.started) == 2, "no pair starts during the other run"
     assert "another run has the device" in told

@@ -14,7 +14,7 @@ def test_the_bundled_set_covers_its_groups_with_unique_names() -> None:
     assert len({p.name for p in prompts}) == len(prompts)
 
 
-def test_a_file_needs_nothing_but_prompts(tmp_path: Path) -> None:
+def test_a_file_may_contain_prompts_only(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Hello"}\n\n{"prompt": "Bye", "group": "ends", "chat": true}\n')
     first, second = load_prompts(file)
@@ -30,7 +30,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
         load_prompts(file)
 
 
-def test_a_missing_and_an_empty_file_say_so(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="cannot be read"):
         load_prompts(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")

@@ -1,4 +1,4 @@
-"""Recommendations: who leaves, when it ends, what counts when it is stopped, and what is said."""
+"""Recommendations: which methods are dropped, when it ends, which runs count after a stop, and the answer's text."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from workbench.trace.speedup import Estimate
 
 PROMPTS = [PromptIds(f"p{i}", [1, 2, 3, 4 + i]) for i in range(3)]
 MS = {"autoregressive": 10.0, "suffix": 6.0, "prompt-lookup": 6.1, "token-recycling": 20.0}
-"""Milliseconds a token, on a machine that does the same every time; one method likes the first prompt best."""
+"""Milliseconds per token on a machine without noise; one method is fastest on the first prompt."""
 NAMES = [name for name in MS if name != "autoregressive"]
 
 
 class Clock:
-    """Seconds that pass while somebody writes."""
+    """A simulated clock, advanced by each run."""
 
     def __init__(self) -> None:
         self.now, self.ran = 0.0, list[tuple[str, int, int]]()
-        self.cold_s, self.warm = 0.0, set[str]()  # what a method's first run takes besides
+        self.cold_s, self.warm = 0.0, set[str]()  # extra time of a method's first run
         self.slowed = dict[tuple[str, int, int, int], float]()  # (method, prompt, repeat, tokens): how many times
 
     def __call__(self) -> float:
@@ -74,21 +74,21 @@ def test_the_fastest_is_named_with_its_reason_and_its_command(models: Models, cl
     assert found.ranking[0].speedup.value == pytest.approx(10 / 6, rel=0.02)
     assert found.command == 'workbench generate --target tiny-llama --chat "…" --method suffix'
     assert found.answer.startswith("Suffix decoding: 1.65×: faster")
-    assert "2.00 tokens per pass, 50% of its drafts accepted; a round costs 1.21 plain ones" in found.answer
+    assert "2.00 tokens per pass, 50% of its drafts accepted; a round costs 1.21 plain steps" in found.answer
     assert found.prompts == ["p0", "p1", "p2"]
     assert found.complete
 
 
-def test_the_slow_leave_after_a_pass_and_the_time_goes_to_the_others(models: Models, clock: Clock) -> None:
+def test_slow_methods_are_dropped_after_a_pass_and_the_others_get_the_time(models: Models, clock: Clock) -> None:
     found = ask(models, clock, 20.0)
     assert {choice.method: choice.left for choice in found.ranking}["token-recycling"] == 1
     runs = [name for name, _, _ in clock.ran]
     assert runs.count("token-recycling") == 2 + len(PROMPTS)
     assert runs.count("suffix") > 3 * len(PROMPTS)
-    assert abs(runs.count("autoregressive") - runs.count("suffix")) <= 1, "plain decoding stays to the end"
+    assert abs(runs.count("autoregressive") - runs.count("suffix")) <= 1, "plain decoding is measured to the end"
 
 
-def test_nothing_begins_after_the_time_is_up(models: Models, clock: Clock) -> None:
+def test_no_run_starts_after_the_time_is_up(models: Models, clock: Clock) -> None:
     begun: list[float] = []
     found = ask(models, clock, 4.0, progress=lambda spent, done, what: begun.append(spent))
     assert found.complete
@@ -100,14 +100,14 @@ def test_runs_are_interleaved_in_changing_order(models: Models, clock: Clock) ->
     ask(models, clock, 12.0)
     timed = [name for name, _, _ in clock.ran[2 * len(MS) :]]
     passes = [timed[i : i + len(MS)] for i in range(0, 3 * len(MS), len(MS))]
-    assert all(sorted(p) == sorted(MS) for p in passes), "all take their turn before anybody's second"
+    assert all(sorted(p) == sorted(MS) for p in passes), "every method runs once before any runs twice"
     assert len({p[0] for p in passes}) > 1
 
 
 @pytest.mark.parametrize("at", [1, 10, 13, 24])
 @pytest.mark.parametrize("how", ["ctrl-c", "stopped"])
-def test_a_stop_gives_what_was_measured(at: int, how: str, models: Models, clock: Clock) -> None:
-    """In the warm-up (1), before plain decoding's pass is whole (10), and later."""
+def test_a_stop_returns_the_measurements_so_far(at: int, how: str, models: Models, clock: Clock) -> None:
+    """Stopped in the warm-up (1), before plain decoding's pass is complete (10), and later."""
 
     def told(spent: float, done: int, what: str) -> None:
         if how == "ctrl-c" and done == at:
@@ -122,7 +122,7 @@ def test_a_stop_gives_what_was_measured(at: int, how: str, models: Models, clock
 
 
 def test_every_contender_is_warmed_up_before_anything_counts(models: Models, clock: Clock) -> None:
-    """A first run that takes seconds more, for compiling and loading, is in no figure."""
+    """The first run, slower by compiling and loading, is not part of any figure."""
     clock.cold_s = 2.0
     found = ask(models, clock)
     assert {name for name, *_ in clock.ran[: 2 * len(MS)]} == set(MS)
@@ -132,7 +132,7 @@ def test_every_contender_is_warmed_up_before_anything_counts(models: Models, clo
 
 
 def test_a_speed_up_that_no_method_can_reach_is_no_result(models: Models, clock: Clock) -> None:
-    """A plain run that something else slowed 60 times made every method beside it come out 100 times faster at τ 2."""
+    """One plain run slowed down 60 times made every method paired with it 100 times faster at τ 2."""
     clock.slowed["autoregressive", 1, 0, 64] = 60.0
     found = ask(models, clock)
     assert all(c.speedup is not None and c.tau is not None and c.speedup.value <= c.tau for c in found.ranking)
@@ -142,19 +142,19 @@ def test_a_speed_up_that_no_method_can_reach_is_no_result(models: Models, clock:
     assert "1 plain run is left out" in found.limits
 
 
-def test_where_all_plain_runs_are_slowed_impossible_figures_are_refused_by_name(
+def test_impossible_speed_ups_are_refused_by_name_if_all_plain_runs_are_slow(
     models: Models, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(MS, "autoregressive", 100.0)  # suffix then comes out 16.7 times as fast at τ 2
+    monkeypatch.setitem(MS, "autoregressive", 100.0)  # the measured speed-up of suffix is then 16.7 at τ 2
     found = ask(models, clock)
     assert (found.ranking, sorted(found.refused)) == ([], sorted(NAMES))
     assert "Left out of the ranking: suffix, prompt-lookup, token-recycling" in found.limits
 
 
-def test_methods_that_do_not_fit_the_time_are_left_out_by_name(
+def test_methods_that_exceed_the_time_are_left_out_by_name(
     models: Models, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warm-up takes 1 s; a pass over the prompts 8.1 s of all four, and 4.2 s without the slowest."""
+    """The warm-up takes 1 s; a pass over the prompts 8.1 s for all four methods, 4.2 s without the slowest."""
     monkeypatch.setattr(candidate_runs, "MIN_CONTENDERS", 1)
     found = ask(models, clock, 6.0)
     assert found.unreached == ["token-recycling"]
@@ -163,15 +163,15 @@ def test_methods_that_do_not_fit_the_time_are_left_out_by_name(
     assert (found.asked, ask(models, clock, 10.0).unreached) == (3, [])
 
 
-def test_what_the_time_did_not_suffice_for_is_said(models: Models, clock: Clock) -> None:
-    """Room for the warm-up and about one prompt: the answer says how many were reached."""
+def test_prompts_that_were_not_reached_are_reported(models: Models, clock: Clock) -> None:
+    """Time for the warm-up and about one prompt: the answer gives the number of prompts reached."""
     found = ask(models, clock, 3.5)
     assert found.complete
     assert found.prompts == ["p0"]
     assert "The time sufficed for 1 of 3 prompts." in found.limits
 
 
-def test_one_that_fails_is_named_and_the_others_go_on(
+def test_a_failed_method_is_named_and_the_others_continue(
     models: Models, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = EngineContender.run
@@ -188,7 +188,7 @@ def test_one_that_fails_is_named_and_the_others_go_on(
     assert found.best.method == "prompt-lookup"
 
 
-def test_where_nothing_is_surely_faster_plain_decoding_is_the_answer() -> None:
+def test_plain_decoding_is_recommended_if_no_method_is_clearly_faster() -> None:
     def choice(low: float, high: float) -> RankedMethod:
         return RankedMethod(
             "suffix", "Suffix", {}, Estimate((low * high) ** 0.5, low, high, 9, 3), 1.5, 0.5, 1.4, 1.0, 9.0
@@ -197,26 +197,26 @@ def test_where_nothing_is_surely_faster_plain_decoding_is_the_answer() -> None:
     def made(*choices: RankedMethod, repeats: float | None = None) -> Recommendation:
         return Recommendation("t", ["a"], list(choices), repeats, 1.0, 1, True, {})
 
-    assert made(choice(0.9, 1.3)).answer.startswith("Plain decoding: no method is surely faster yet.")
+    assert made(choice(0.9, 1.3)).answer.startswith("Plain decoding: no method is significantly faster yet.")
     assert made(choice(0.5, 0.9)).answer == "Plain decoding: every method was slower."
     assert made(choice(0.5, 0.9)).command.endswith("--method autoregressive")
     assert "there is little to copy" in made(choice(0.5, 0.9), repeats=0.1).answer
     other = dataclasses.replace(choice(1.0, 1.6), method="rest")
     assert made(choice(1.2, 1.5), other, repeats=0.5).rivals == ["rest"]
-    assert "Of the text, 50% repeats what stood before: what copies has something to copy." in made(
+    assert "50% of the text repeats earlier text: methods that copy can benefit." in made(
         choice(1.2, 1.5), repeats=0.5
     ).answer  # fmt: skip
 
 
 def test_repeats_are_counted_by_hand() -> None:
-    """Behind [1 2 3 4 1 2 3]: 4 was told, 9 was not, then [4 9 7] and the like never stood before."""
+    """After [1 2 3 4 1 2 3]: token 4 repeats what followed before; 9, and tokens after [4 9 7] and so on, do not."""
     prompts = {0: [1, 2, 3, 4, 1, 2, 3]}
     sample = Sample("autoregressive", 0, 0, [4, 9, 7, 7], 1.0, 1.0, 4)
     assert candidate_runs.repeated_share(prompts, [sample]) == 1 / 4
     assert candidate_runs.repeated_share(prompts, []) is None
 
 
-def test_no_prompt_and_no_method_are_said() -> None:
+def test_missing_prompts_are_refused_and_candidates_exclude_unsuitable_methods() -> None:
     models = model_helpers.make_small_models(noise=None)
     with pytest.raises(PromptError, match="--prompts"):
         recommend(models, [], 1.0)
@@ -224,8 +224,8 @@ def test_no_prompt_and_no_method_are_said() -> None:
     assert not {"autoregressive", "draft-model", "oracle", "medusa"} & {c.name for c in measuring.candidates(models)}
 
 
-def test_all_that_run_are_measured() -> None:
-    """For real, on a tiny target: two passes. Runs of four tokens vary so much that a figure may be refused."""
+def test_all_runnable_methods_are_measured() -> None:
+    """A real measurement of a tiny target, two passes. Runs of four tokens vary, so a figure may be refused."""
     models = model_helpers.make_small_models(noise=None)
     n = len(measuring.candidates(models)) + 1
     many = iter([*[0.0] * 10 * n, *[99.0] * 99])

@@ -1,4 +1,4 @@
-"""Two reports compared: noise is left alone, a slow-down is found."""
+"""Comparison of two reports: noise raises no alarm, a slow-down is found."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MACHINE = {"cpu": "c", "cores": 2, "torch": "2", "transformers": "5", "date": "d
 
 
 def report(seed: int, n_prompts: int = 24, slow: dict[str, float] | None = None, **settings: Any) -> BenchReport:
-    """A report as a bench would write it: prompts differ in speed, every run has 5 % of noise.
+    """Return a bench report: prompts differ in speed, every run has 5 % noise.
 
-    `slow`: method → factor on its times; "machine" is a factor on everybody's.
+    `slow`: method → factor on its times; "machine": factor on all times.
     """
     noise, slow, runs = np.random.default_rng(seed), slow or {}, []
     for prompt in range(n_prompts):
@@ -44,11 +44,11 @@ def beyond(old: BenchReport, new: BenchReport) -> dict[tuple[str, str], str]:
 
 
 def test_equal_distributions_give_few_false_alarms() -> None:
-    """40 comparisons of like with like: at 5 %, more than six with an alarm come about once in 70 tries."""
+    """40 comparisons of equal programs: at 5 %, more than six alarms occur about once in 70 tries."""
     assert sum(bool(beyond(report(2 * i), report(2 * i + 1))) for i in range(40)) <= 6
 
 
-def test_a_planted_slow_down_of_ten_per_cent_is_found() -> None:
+def test_a_slow_down_of_ten_per_cent_is_found() -> None:
     for seed in range(10):
         found = beyond(report(seed), report(100 + seed, slow={"draft-model": 1.1}))
         assert found[("draft-model", "speedup")] == "worse"
@@ -56,13 +56,13 @@ def test_a_planted_slow_down_of_ten_per_cent_is_found() -> None:
         assert (BASELINE, "tokens_per_second") not in found
 
 
-def test_a_slower_machine_is_told_from_a_slower_method() -> None:
+def test_a_slower_machine_is_distinguished_from_a_slower_method() -> None:
     found = beyond(report(1), report(2, slow={"machine": 1.2}))
     assert {method for method, figure in found if figure == "tokens_per_second"} == set(METHODS)
     assert not {method for method, figure in found if figure == "speedup"}
 
 
-def test_better_and_worse_are_told_apart() -> None:
+def test_improvements_and_regressions_are_distinguished() -> None:
     old, new = report(1), report(2)
     for run in new.runs:
         run["overhead_s"] *= 2
@@ -72,19 +72,19 @@ def test_better_and_worse_are_told_apart() -> None:
     assert found[("draft-model", "tau")] == "better"
 
 
-def test_a_change_under_the_tolerance_is_none() -> None:
+def test_a_change_below_the_tolerance_is_ignored() -> None:
     old, new = report(1), report(2, slow={"draft-model": 1.1})
     assert compare_reports(old, new).worse
     assert not compare_reports(old, new, tolerance=0.3).worse
 
 
-def test_too_few_prompts_are_said_to_be_too_few() -> None:
+def test_too_few_prompts_are_reported() -> None:
     found = compare_reports(report(1, FEWEST - 1), report(2, FEWEST - 1, slow={"draft-model": 3.0}))
     assert {c.verdict for c in found.changes} == {"too few prompts"}
     assert beyond(report(1, 8), report(2, 8, slow={"draft-model": 3.0}))
 
 
-def test_what_differs_besides_is_named() -> None:
+def test_other_differences_between_the_reports_are_named() -> None:
     old, new = report(1, dtype="float32"), report(2, dtype="bfloat16")
     new.machine = MACHINE | {"cpu": "other", "date": "later", "load": 9.0}
     new.runs = [run for run in new.runs if run["contender"] != "prompt-lookup"]
@@ -106,7 +106,9 @@ def test_reports_that_share_nothing_are_refused() -> None:
         compare_reports(report(1), BenchReport({}, MACHINE, [], {}))
 
 
-def test_a_whole_call_of_another_engine_is_not_divided_by_plain_decoding_alone() -> None:
+def test_whole_calls_of_another_engine_are_compared_with_whole_calls() -> None:
     theirs = [{"repeat": 0, "tokens": 10, "seconds": 4.0, "decode_seconds": None}]
     plain = [{"repeat": 0, "tokens": 10, "seconds": 2.0, "decode_seconds": 1.0}]
-    assert FIGURES["speedup"].value(theirs, plain) == pytest.approx(0.5), "over decoding alone it was 0.25"
+    assert FIGURES["speedup"].value(theirs, plain) == pytest.approx(0.5), (
+        "compared with decoding alone it would be 0.25"
+    )

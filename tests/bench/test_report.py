@@ -1,4 +1,4 @@
-"""Rows from samples whose figures are known."""
+"""Report rows computed from samples with known figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURES = ("accepted", "tested", "drafted", "draft_s", "verify_s", "decode_s", "
 
 @dataclass
 class Scripted:
-    """A contender that takes a set time."""
+    """A contender with a fixed run time."""
 
     name: str
     seconds: float
@@ -47,7 +47,7 @@ class Scripted:
         if len(self.calls) == self.lost_at:
             raise ContenderFailedError("ended by signal 11")
         self.calls.append(prompt)
-        slow = 1 + prompt  # the second prompt takes twice as long for everybody
+        slow = 1 + prompt  # every contender takes twice as long on the second prompt
         figures = {
             "accepted": 10.0, "tested": 20.0, "drafted": 40.0, "draft_s": 0.1, "verify_s": 0.5,
             "decode_s": self.seconds * slow, "overhead_s": 0.02 * slow,
@@ -63,8 +63,8 @@ def measured(contenders: Sequence[Scripted], n_prompts: int = 2) -> tuple[list[S
 
 
 @pytest.mark.parametrize("lost_at", [0, WARM_UP_RUNS + 1])
-def test_a_contender_that_is_lost_leaves_no_samples_and_is_asked_no_more(lost_at: int) -> None:
-    """While it warms up, and behind a run that counted."""
+def test_a_contender_that_crashes_is_dropped_with_its_samples(lost_at: int) -> None:
+    """It crashes in the warm-up, or after a run that counted."""
     sides = [Scripted("autoregressive", 2.0), Scripted("llama.cpp", 1.0, lost_at=lost_at), Scripted("medusa", 1.0)]
     told: list[str] = []
     samples, complete = measure(sides, [[1]] * 2, 2, on_failure=lambda c, error: told.append(f"{c.name} {error}"))
@@ -102,7 +102,7 @@ def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:
     assert fast.weights_mib == 50
 
 
-def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
+def test_hugging_face_is_compared_with_its_counterpart_by_whole_calls() -> None:
     contenders = [
         Scripted("autoregressive", 2.0),
         Scripted("draft-model", 1.0),
@@ -117,16 +117,18 @@ def test_hugging_face_is_met_by_its_counterpart_on_whole_calls() -> None:
     assert (fast.hf_counterpart, fast.speedup_vs_hf.value) == ("hf-assisted", pytest.approx(4.5 / 1.5))
     assert assisted.speedup_vs_hf is None
     assert assisted.overhead_share is None
-    assert (assisted.tokens_per_second, assisted.speedup_vs_autoregressive) == (None, None), "decoding is not known"
+    assert (assisted.tokens_per_second, assisted.speedup_vs_autoregressive) == (None, None), (
+        "the decoding time is unknown"
+    )
     assert assisted.call_speedup_vs_autoregressive is not None
     assert assisted.call_speedup_vs_autoregressive.value == pytest.approx(2.5 / 4.5), "whole calls on both sides"
 
 
 @pytest.mark.parametrize(("method", "counterpart"), [("draft-model", "hf-assisted"), ("lookahead-trie", "hf-generate")])
-def test_the_ratio_to_hugging_face_is_what_plain_decoding_gives_times_what_speculation_adds(
+def test_the_ratio_to_hugging_face_is_the_plain_decoding_ratio_times_the_speculation_gain(
     method: str, counterpart: str
 ) -> None:
-    """1.86 of which 1.57 is plain decoding: a user would credit speculation with all of it."""
+    """A ratio of 1.86 includes 1.57 from plain decoding; a user would attribute all of it to speculation."""
     times = {"autoregressive": (2.0, 3.1, 2.4), method: (1.3, 2.9, 1.1), "hf-generate": (3.2, 4.1, 4.4)}
     times["hf-assisted"] = (2.2, 5.0, 3.9)
     samples = [
@@ -159,7 +161,7 @@ def test_a_long_prompt_counts_no_more_than_a_short_one() -> None:
     fast = runs("draft-model", (10, 0.5), (10, 0.5), (80, 1.0), rounds=5)
     row = build_rows([*base, *fast], [Scripted("autoregressive", 1), Scripted("draft-model", 1)], greedy=True)[1]
     assert row.speedup_vs_autoregressive is not None
-    assert row.speedup_vs_autoregressive.value == pytest.approx((2 * 2 * 8) ** (1 / 3)), "of totals it would be 5"
+    assert row.speedup_vs_autoregressive.value == pytest.approx((2 * 2 * 8) ** (1 / 3)), "a ratio of totals would be 5"
 
 
 def test_every_contender_is_warmed_up_and_the_order_changes() -> None:
@@ -209,9 +211,9 @@ def test_a_report_is_written_in_all_forms_and_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"nothing", "no saved report"), (b"PAR1 junk", "no saved report"), (b'{"schema": 99}', "reads up to")],
+    [(b"nothing", "not a saved report"), (b"PAR1 junk", "not a saved report"), (b'{"schema": 99}', "reads up to")],
 )
-def test_what_is_no_report_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
+def test_a_file_that_is_not_a_report_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
     (tmp_path / "report").write_bytes(data)
     with pytest.raises(WorkbenchError, match=says):
         read_report(tmp_path / "report")

@@ -1,4 +1,4 @@
-"""One data set, one speed-up: every face that shows one shows the same."""
+"""One data set, one speed-up: every frontend shows the same figure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from workbench.views import module_path, report
 TOKENS = 40
 MACHINE = {"cpu": "c", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.0}
 RATIOS = {0: [1.9, 2.2], 1: [0.8, 0.7], 2: [1.1, 1.5], 3: [3.0, 2.6]}
-"""By prompt, a value a repeat. Median 1.7, mean 1.73, geometric mean 1.52."""
+"""Speed-ups by prompt and repeat. Median 1.7, mean 1.73, geometric mean 1.52."""
 PROMPTS = [BenchPrompt(f"p{i}", "Once", "stories", question=i) for i in RATIOS]
 
 
 def runs(name: str, gain: dict[int, list[float]]) -> list[Sample]:
-    """Runs of the prompts, which take 1, 2, 3 … seconds to decode without a drafter."""
+    """Return runs of prompts that take 1, 2, 3 … seconds to decode without a drafter."""
     made = []
     for prompt, ratios in gain.items():
         for repeat, ratio in enumerate(ratios):
@@ -76,7 +76,7 @@ def is_same_estimate(found: Any, wanted: Estimate) -> bool:
     return given == {name: pytest.approx(value) for name, value in wanted.to_wire().items()}
 
 
-def test_compare_sweep_bench_claims_and_regression_say_the_same(wanted: Estimate) -> None:
+def test_compare_sweep_bench_claims_and_regression_agree(wanted: Estimate) -> None:
     made, rows = comparison(), bench().rows
     lane, plain = made["draft-model"], made.reference
     assert is_same_estimate(made.figures["Draft model"]["speedup"], wanted)
@@ -88,13 +88,13 @@ def test_compare_sweep_bench_claims_and_regression_say_the_same(wanted: Estimate
     assert change.old == change.new == pytest.approx(wanted.value)
 
 
-def test_tables_for_people_print_the_same(wanted: Estimate) -> None:
+def test_printed_tables_show_the_same_speed_up(wanted: Estimate) -> None:
     assert f"| {wanted} |" in bench().to_markdown()
     assert f"| Draft model | {wanted.sentence} |" in to_markdown(comparison())
     assert f"draft-model, {wanted.sentence}" in report.page(bench().to_wire())
 
 
-def test_a_bar_in_an_answer_ends_no_cell_of_a_table() -> None:
+def test_a_vertical_bar_in_an_error_is_escaped_in_a_table() -> None:
     made = comparison()
     made.lanes[1].error = "a | b\nGive less."
     lines = to_markdown(made).splitlines()
@@ -102,16 +102,16 @@ def test_a_bar_in_an_answer_ends_no_cell_of_a_table() -> None:
     assert lines[1] == "|---|--:|--:|--:|--:|--:|---|"
 
 
-def test_a_quotient_of_the_rates_shown_is_the_speed_up_shown(wanted: Estimate) -> None:
+def test_the_ratio_of_the_displayed_rates_is_the_displayed_speed_up(wanted: Estimate) -> None:
     made, rows = comparison(), bench().rows
     shown = [made.figures[name]["tokens_per_second"]["value"] for name in ("Draft model", "Plain")]
     assert shown[0] / shown[1] == pytest.approx(wanted.value)
     assert rows[1].tokens_per_second / rows[0].tokens_per_second == pytest.approx(wanted.value)
     costs = [made.figures[name]["ms_per_token"]["decode"] for name in ("Plain", "Draft model")]
-    assert costs[0] / costs[1] == pytest.approx(wanted.value), "the bars of a token's cost, too"
+    assert costs[0] / costs[1] == pytest.approx(wanted.value), "the bars of the cost per token agree, too"
 
 
-def test_answer_files_of_spec_bench_say_the_same_and_its_own_figure_has_its_name(wanted: Estimate) -> None:
+def test_spec_bench_answer_files_give_the_same_speed_up_and_its_own_figure_separately(wanted: Estimate) -> None:
     def answers(samples: list[Sample]) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for s in samples:
@@ -126,7 +126,7 @@ def test_answer_files_of_spec_bench_say_the_same_and_its_own_figure_has_its_name
 
 
 @needs_node
-def test_the_page_says_the_same_of_a_comparison_it_opens_from_a_file(wanted: Estimate) -> None:
+def test_the_page_shows_the_same_speed_up_for_a_comparison_from_a_file(wanted: Estimate) -> None:
     script = (
         f"import {{ ofRuns }} from {json.dumps(module_path('shared/speedup').as_uri())};"
         "import { readFileSync } from 'node:fs';"
@@ -141,7 +141,7 @@ def test_the_page_says_the_same_of_a_comparison_it_opens_from_a_file(wanted: Est
     assert is_same_estimate(json.loads(node.stdout), wanted)
 
 
-def test_a_report_of_schema_1_is_read_with_todays_speed_ups(wanted: Estimate, tmp_path: Path) -> None:
+def test_a_report_of_schema_1_is_read_with_recomputed_speed_ups(wanted: Estimate, tmp_path: Path) -> None:
     wire = bench().to_wire()
     for row in wire["rows"]:
         row["speedup_vs_autoregressive"] = {"median": 9.0, "q1": 9.0, "q3": 9.0, "n": 4}
@@ -158,8 +158,8 @@ def test_a_claim_without_an_interval_is_refused() -> None:
         speedup_figure(estimate({0: [2.0]}), "here")
 
 
-def test_figures_of_one_value_a_prompt_have_one_interval() -> None:
-    """Ratios on a logarithmic scale, quotients of sums drawn together; one observation is its own interval."""
+def test_figures_with_one_value_per_prompt_have_the_same_interval() -> None:
+    """Ratios use a logarithmic scale, quotients of sums are resampled together; one observation is its own interval."""
     there, back = (statistics.geometric_mean([r[0] ** sign for r in RATIOS.values()]) for sign in (1, -1))
     assert there is not None
     assert back is not None
@@ -176,7 +176,7 @@ def test_figures_of_one_value_a_prompt_have_one_interval() -> None:
 
 
 def test_the_race_replays_the_repeat_nearest_to_the_prompts_estimate() -> None:
-    """The same repeat in all lanes; its own ratio is given as such, beside the estimate."""
+    """All lanes replay the same repeat; its own ratio is labelled as such next to the estimate."""
     made = comparison()
     for lane, extra in zip(made.lanes, (1.0, 2.05), strict=True):  # 1.9, 2.2 and now 2.05: the middle one
         ours = runs(lane.lane.method, {0: [1.0, 1.0, extra]})[2]
@@ -184,11 +184,11 @@ def test_the_race_replays_the_repeat_nearest_to_the_prompts_estimate() -> None:
     assert comparison_figures.most_typical_repeat(made, 0) == 2
     made["draft-model"].samples.pop((0, 2))
     assert comparison_figures.most_typical_repeat(made, 0) == 0, (
-        "the lanes race in a repeat that all of them ran; the first of two as near"
+        "all lanes ran the replayed repeat; the first of two equally near ones is chosen"
     )
 
 
-def test_tau_is_averaged_as_speed_ups_are_everywhere() -> None:
+def test_tau_is_a_geometric_mean_everywhere() -> None:
     """40 tokens in 20 rounds and in 5: τ 2 and 8, geometric mean 4; pooled it would be 3.2."""
     samples = [
         Sample("draft-model", prompt, 0, [7] * TOKENS, 1.0, 1.0, rounds, {"accepted": 9.0, "tested": 18.0})

@@ -1,4 +1,4 @@
-"""Sweeps over the bundled models: cells, what is kept of them, and what a kill leaves."""
+"""Sweeps over the bundled models: cells, saved results, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bench() -> Iterator[Workbench]:
 
 
 def idle_workers(bench: Workbench) -> WorkerGroup:
-    """A crew of the bench's conditions that must not be given anything."""
+    """Return workers with the bench's conditions that must not get any cell."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         assert not cells, "a finished cell was to be measured again"
@@ -62,7 +62,7 @@ def idle_workers(bench: Workbench) -> WorkerGroup:
 
 
 def fake_workers(**change: Any) -> WorkerGroup:
-    """A crew that measures nothing but says so at once, under conditions of its own."""
+    """Return workers that measure nothing and return fixed figures at once, under given conditions."""
     usual = {"measuring": 1, "device": "cpu", "dtype": "float32", "machine": {"cpu": "x"}, "weights": {"t": "0"}}
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
@@ -103,7 +103,7 @@ def test_values_have_the_types_of_their_parameters() -> None:
     assert Sweep.from_wire(json.loads(json.dumps(sweep.to_wire()))) == sweep
 
 
-def test_names_are_axes_too_and_a_method_takes_the_parameters_that_it_has() -> None:
+def test_method_names_can_be_an_axis_and_each_method_gets_only_its_parameters() -> None:
     axes = {"method": ["draft-model", "prompt-lookup", "autoregressive"], "prompts": ["stories", "copy"]}
     cells = Sweep.of(axes, params={"ngram": 2}, limit=1, repeats=1).cells()
     assert [str(cell.lane) for cell in cells[::2]] == ["draft-model", "prompt-lookup:ngram=2", "autoregressive"]
@@ -135,14 +135,14 @@ def test_a_cell_is_the_same_in_any_sweep_and_differs_with_any_setting() -> None:
         (["depth=1"], {"repeats": 0}, ParameterError),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(
+def test_invalid_sweeps_are_refused_before_anything_runs(
     axes: list[str], settings: dict[str, Any], error: type[WorkbenchError]
 ) -> None:
     with pytest.raises(error):
         Sweep.of(axes, **SHORT | settings)
 
 
-def test_the_code_and_the_command_say_the_same_sweep() -> None:
+def test_exported_code_and_command_describe_the_same_sweep() -> None:
     axes = {"method": ["draft-model:depth=2,policy=fixed", "prompt-lookup"], "temperature": [0.0, 0.5]}
     sweep = Sweep.of(axes, params={"top_k": 5}, **SHORT | {"prompts": ["It's a 'test'"]})
     line = next(line for line in sweep.code().splitlines() if line.startswith("sweep ="))
@@ -159,7 +159,7 @@ def test_the_code_and_the_command_say_the_same_sweep() -> None:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench, tmp_path: Path) -> None:
+def test_a_sweep_saves_its_cells_and_resumes(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"method": ["draft-model", "autoregressive", "eagle-vlm"]}, **SHORT)
     [*_, last] = run(sweep, backend_workers(bench), tmp_path)
     assert last.complete
@@ -193,7 +193,7 @@ def test_a_sweep_fills_keeps_its_cells_and_goes_on_where_it_was(bench: Workbench
     assert again == [2, 2]
 
 
-def test_stopping_leaves_finished_cells_and_the_others_waiting(bench: Workbench, tmp_path: Path) -> None:
+def test_stopping_keeps_finished_cells_and_leaves_the_others_waiting(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2, 3]}, **SHORT)
     updates: list[int] = []
     last = None
@@ -218,7 +218,7 @@ def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> N
     assert last.at(1).figures["tau"] == first.at(1).figures["tau"]
 
 
-# -- what may stand beside what ----------------------------------------------------------------------------------------
+# -- comparable conditions ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,21 +232,21 @@ def test_a_damaged_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> N
         ({"versions": {"torch": "3"}}, "torch –, not 3"),
     ],
 )
-def test_cells_of_other_conditions_are_kept_said_and_never_mixed(
+def test_cells_measured_under_other_conditions_are_kept_reported_and_never_mixed(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
     [*_, first] = run(sweep, fake_workers(), tmp_path)
     assert (first.kept, first.note) == (0, "")
     [*_, other] = run(sweep, fake_workers(**change), tmp_path)
-    assert other.kept == 0, "a figure of other conditions was taken for one of these"
+    assert other.kept == 0, "a figure measured under other conditions was reused"
     assert other.complete
-    assert other.note == f"2 cells are here from before, measured otherwise ({said}): kept, and not mixed with these."
+    assert other.note == f"2 saved cells were measured under other conditions ({said}) and are not used here."
     [*_, again] = run(sweep, fake_workers(), tmp_path)
     assert again.kept == 2
 
 
-def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path) -> None:
+def test_cells_under_two_conditions_are_opened_separately(tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
     for crew in (fake_workers(), fake_workers(dtype="bfloat16")):
         list(run(sweep, crew, tmp_path))
@@ -255,7 +255,7 @@ def test_sets_of_cells_under_two_conditions_are_opened_one_by_one(tmp_path: Path
     assert [update.complete for update in found] == [True, True]
 
 
-def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path: Path) -> None:
+def test_a_cell_of_an_older_version_can_be_opened_but_is_not_reused(tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1]}, **SHORT)
     [*_, made] = run(sweep, fake_workers(), tmp_path)
     [path] = (tmp_path / "cells").glob("*.json")
@@ -270,7 +270,7 @@ def test_a_cell_of_an_older_workbench_can_be_opened_and_is_not_taken_up(tmp_path
     assert "measuring conditions were not recorded" in again.note
 
 
-def test_the_conditions_of_a_backend_say_dtype_machine_and_the_weights_that_take_part(bench: Workbench) -> None:
+def test_the_conditions_of_a_backend_include_dtype_machine_and_the_weights_used(bench: Workbench) -> None:
     draft, plain, medusa = (bench.conditions(method) for method in ("draft-model", "autoregressive", "medusa"))
     assert draft
     assert plain
@@ -280,10 +280,10 @@ def test_the_conditions_of_a_backend_say_dtype_machine_and_the_weights_that_take
     assert set(plain["weights"]) == {"text-target"}
     assert set(medusa["weights"]) == {"text-target", "text-target-medusa"}
     assert draft["machine"]["cpu"]
-    assert bench.conditions("draft-model:depth=2") == draft, "settings are no conditions"
+    assert bench.conditions("draft-model:depth=2") == draft, "settings are not part of the conditions"
 
 
-def test_other_weights_under_the_same_name_are_other_weights(tmp_path: Path) -> None:
+def test_different_weights_under_the_same_name_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1" * 100)
     before = fingerprint(str(tmp_path))
@@ -292,10 +292,10 @@ def test_other_weights_under_the_same_name_are_other_weights(tmp_path: Path) -> 
     assert before is not None
 
 
-def test_two_who_start_the_same_sweep_measure_it_once(bench: Workbench, tmp_path: Path) -> None:
+def test_a_sweep_started_twice_is_measured_once(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
     first, second = run(sweep, backend_workers(bench), tmp_path), run(sweep, idle_workers(bench), tmp_path)
-    next(first)  # it holds the folder from here on
+    next(first)  # from here on it has locked the folder
     assert next(second).follows
     last, counts = None, list[int]()
     for _ in first:
@@ -309,7 +309,7 @@ def test_two_who_start_the_same_sweep_measure_it_once(bench: Workbench, tmp_path
     assert not last.follows
 
 
-def test_who_reads_along_goes_on_where_the_other_one_stopped(bench: Workbench, tmp_path: Path) -> None:
+def test_a_reader_continues_the_sweep_if_its_writer_stops(bench: Workbench, tmp_path: Path) -> None:
     sweep = Sweep.of({"depth": [1, 2]}, **SHORT)
     first, second = run(sweep, backend_workers(bench), tmp_path), run(sweep, backend_workers(bench), tmp_path)
     while next(first).done < 1:
@@ -321,7 +321,7 @@ def test_who_reads_along_goes_on_where_the_other_one_stopped(bench: Workbench, t
     assert last.kept == 1
 
 
-def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tmp_path: Path) -> None:
+def test_a_new_measurement_gets_its_own_folder_and_a_folder_in_use_is_not_deleted(tmp_path: Path) -> None:
     place, sweep = tmp_path / "abc", Sweep.of({"depth": [1]}, **SHORT)
     list(run(sweep, fake_workers(), next_generation(place)))
     writer = run(sweep, fake_workers(dtype="bfloat16"), place)
@@ -340,12 +340,15 @@ def test_anew_makes_a_folder_of_its_own_and_what_is_written_to_is_not_deleted(tm
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Workbench, tmp_path: Path) -> None:
-    """First a worker is killed, whose cell is then done by another; then the sweep itself."""
+def test_a_killed_sweep_resumes_without_measuring_a_finished_cell_again(bench: Workbench, tmp_path: Path) -> None:
+    """First a worker is killed, and another one measures its cell; then the sweep itself is killed."""
     words = ["--axis", "depth=1..4", "--prompt", "Once upon a time", "--max-new-tokens", "6", "--repeats", "1"]
     code = "import sys; from workbench.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "sweep", *words, "--dtype", "float64", "--out", str(tmp_path)]
-    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # other threads were other conditions
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }  # the number of threads is part of the conditions
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
         first = wait_for_cells(tmp_path, 1, process)
         worker = int(json.loads(next(iter(first.values())))["worker"].removeprefix("process "))
@@ -373,7 +376,7 @@ def test_a_killed_sweep_goes_on_and_no_finished_cell_is_measured_again(bench: Wo
 
 
 def cells_in(folder: Path) -> dict[str, str]:
-    """Finished cells by id. Whatever was killed, each of them can be read."""
+    """Return the finished cells by id. Each of them must be readable after any kill."""
     found = {path.stem: path.read_text() for path in (folder / "cells").glob("*.json")}
     assert all(measurement_id(said["id"], said["conditions"]) == name for name, said in read(found).items())
     return found
@@ -410,8 +413,8 @@ def test_a_sweep_on_a_ray_cluster_ends_complete_though_one_of_two_machines_is_ki
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, err[-3000:]
     said = json.loads(out.splitlines()[-1])
-    assert said["nodes"] == [2, 1], "one of the two was there, and is gone"
+    assert said["nodes"] == [2, 1], "one of the two nodes is gone"
     [lost] = said["in_hand"]
-    assert said["states"] == [DONE] * 3, "and what it had in hand was done again"
+    assert said["states"] == [DONE] * 3, "the killed node's cell was measured again"
     assert said["workers"], "each cell says who measured it"
     assert lost not in said["workers"]

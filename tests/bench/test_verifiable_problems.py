@@ -1,4 +1,4 @@
-"""Problems whose answers a program checks: the same on every machine, and each with the answer that it asks for."""
+"""Problems whose answers a program checks: the same on every machine, each with its correct answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.bench.prompts import BenchPrompt, groups_of
 from workbench.bench.verifiable_problems import PROBLEMS_PER_GROUP, RECORDS, WORD_PROBLEMS, problems
 
 
-def test_a_seed_gives_the_same_problems_and_another_one_others() -> None:
+def test_problems_are_determined_by_the_seed() -> None:
     found, other = list(problems()), list(problems(1))
     assert found == list(problems())
     assert [p.group for p in found] == [WORD_PROBLEMS] * PROBLEMS_PER_GROUP + [RECORDS] * PROBLEMS_PER_GROUP
@@ -20,8 +20,8 @@ def test_a_seed_gives_the_same_problems_and_another_one_others() -> None:
     assert groups_of(load_suite("answers")) == ["arithmetic", WORD_PROBLEMS, RECORDS]
 
 
-def test_every_answer_is_made_of_what_the_problem_says() -> None:
-    """Of its numbers by one or two operations; of its fields and values."""
+def test_every_answer_follows_from_the_problem_text() -> None:
+    """Sums use the problem's numbers in one or two operations; records use its fields and values."""
     for problem in problems():
         if problem.group == WORD_PROBLEMS:
             a, b, *c = map(int, re.findall(r"\d+", problem.prompt))
@@ -42,5 +42,5 @@ def test_every_answer_is_made_of_what_the_problem_says() -> None:
         ("", False),
     ],
 )
-def test_an_object_is_right_whatever_its_order_and_what_stands_around_it(text: str, right: bool) -> None:
+def test_a_json_answer_is_right_in_any_order_and_with_text_around_it(text: str, right: bool) -> None:
     assert BenchPrompt("r", "As JSON", answer='{"a": 1, "b": 2}').is_right(text) is right

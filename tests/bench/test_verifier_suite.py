@@ -1,4 +1,4 @@
-"""What judging costs: drafts are of their kinds, every rule is timed or named, and the table says what is dear."""
+"""Cost of verification: drafts of each kind, every rule timed or named as left out, slow rules named in the table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def distributions(n: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_draft_is_of_its_kind_and_every_rule_for_it_judges_it(kind: Sampling) -> None:
+def test_a_draft_has_the_declared_kind_and_every_rule_for_it_verifies_it(kind: Sampling) -> None:
     q = distributions(NODES + 1)
     tree = sample_draft(kind, q, NODES)
     assert len(tree) == NODES
@@ -55,10 +55,10 @@ def test_every_verifier_of_the_registry_is_timed_or_named_as_left_out() -> None:
     timed, left_out = cases(verifiers())
     assert {case.verifier.name for case in timed} | set(left_out) == {v.name for v in verifiers()}
     assert {"lossless", "optimal-two", "nearest"} <= {case.verifier.name for case in timed}
-    assert "reflective" in left_out, "it asks the target"
+    assert "reflective" in left_out, "this rule runs the target"
 
 
-def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_are_relative_to_the_forward_and_slow_rules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier_suite, "NODES", 8)
     forwards = [lambda: ("a target", 64, 1e-9), lambda: ("a slow one", 32, 1e9), lambda: ("another", 50, 1.0)]
     report = run_suite(torch.device("cpu"), 1, (32, 64), forwards)
@@ -66,7 +66,7 @@ def test_shares_are_of_the_forward_and_what_is_dear_is_named(monkeypatch: pytest
     row, (quick, slow, unlike) = report["rows"][0], report["forwards"]
     assert share(row, quick) == pytest.approx(row["seconds"]["64"] / 1e-9)
     assert share(row, slow) == pytest.approx(row["seconds"]["32"] / 1e9)
-    assert share(row, unlike) is None, "of a vocabulary that was not measured"
+    assert share(row, unlike) is None, "this vocabulary was not measured"
     assert f"a target (64 tokens) takes 0.0 ms here. More than 5% of it: `{row['verifier']}`" in page(report)
     assert page(report).count("No rule takes more than 5%") == 1
     assert "another (50 tokens) takes 1000.0 ms here. Rules were not measured" in page(report)

@@ -1,4 +1,4 @@
-"""The vision suite: its questions are of held-out scenes, its rows say what traces say, its tables hold them all."""
+"""The vision suite: questions about held-out scenes, rows that agree with the traces, complete tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_questions_are_about_held_out_scenes_and_the_same_each_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_row_counts_what_its_runs_did(models: Models) -> None:
+def test_a_row_agrees_with_its_runs(models: Models) -> None:
     asked = [one for one in vision_suite.questions(2, 1) if one.kind in ("caption", "count")]
     plain = vision_suite.plain_texts(models, asked)
     rows = {}
@@ -63,7 +63,7 @@ def test_a_row_counts_what_its_runs_did(models: Models) -> None:
     json.dumps(rows)
 
 
-def test_models_that_lack_what_a_setting_needs_give_no_row(models: Models) -> None:
+def test_a_setting_whose_needs_are_missing_gives_no_row(models: Models) -> None:
     asked = vision_suite.questions(1, 0)
     assert (
         vision_suite.measure(Setting("chain", {}, "no-such-drafter", method="vlm-draft"), models, asked, [[]]) is None
@@ -72,7 +72,7 @@ def test_models_that_lack_what_a_setting_needs_give_no_row(models: Models) -> No
     assert vision_suite.measure(Setting("FLASH", method="flash"), headless, asked, [[]]) is None
 
 
-def test_every_setting_is_a_setting_of_its_method() -> None:
+def test_every_setting_is_valid_for_its_method() -> None:
     names = [s.name for s in vision_suite.settings()]
     assert len(names) == len(set(names))
     for setting in vision_suite.settings():
@@ -86,7 +86,7 @@ def test_every_setting_is_a_setting_of_its_method() -> None:
         assert compute_verdict(claim, None) == ("by construction" if claim.by_construction else "not measured yet")
 
 
-def test_the_committed_board_is_what_its_markdown_says() -> None:
+def test_the_committed_board_and_its_markdown_agree() -> None:
     rows = board.read(vision_suite.BOARD)
     assert rows, "run: workbench bench --suite vision"
     assert (board.folder() / "vision.md").read_text(encoding="utf-8") == vision_suite.markdown(rows)

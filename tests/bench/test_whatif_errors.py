@@ -1,4 +1,4 @@
-"""The errors of what-ifs: computed from saved pairs of predicted and measured figures, which a command makes."""
+"""Errors of what-ifs: computed from saved pairs of predicted and measured figures."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def row(*pairs: tuple[str, float, float]) -> dict[str, Any]:
     return {"target": "t", "pairs": [{"prompt": p, "of": "", "predicted": a, "measured": b} for p, a, b in pairs]}
 
 
-def test_an_error_is_a_mean_over_prompts_and_the_median_of_single_ones() -> None:
+def test_an_error_has_a_mean_over_prompts_and_the_median_of_single_errors() -> None:
     found = whatif_errors.error_of("lengths", row(("a", 1.1, 1.0), ("a", 1.1, 1.0), ("b", 1.1, 1.0), ("c", 2.2, 2.0)))
     assert found is not None
     assert (found.bias, found.low, found.high) == tuple(pytest.approx(1.1) for _ in range(3))
     assert (found.typical, found.prompts, found.pairs) == (pytest.approx(0.1), 3, 4)
     said = "Against 4 real runs on 3 prompts (t): predicted / measured 1.10 [1.10–1.10]; typically ±10 %."
     assert found.sentence == said
-    assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt says nothing of others"
+    assert whatif_errors.error_of("lengths", row(("a", 1.0, 1.0))) is None, "one prompt gives no interval"
 
 
 def test_the_suite_measures_and_the_command_line_prints_the_errors(

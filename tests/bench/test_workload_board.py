@@ -1,4 +1,4 @@
-"""The board of kinds of work: what is measured, kept, gone on with, computed from its runs, and shown."""
+"""The workload board: measuring, saving, resuming, figures computed from runs, and the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def models() -> Models:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What wrote how much; every method takes the same time each time."""
+    """Return the runs as (method, tokens); every run of a method takes the same time."""
     found = list[tuple[str, int]]()
 
     def write(self: EngineContender, ids: Any, prompt: int = 0, repeat: int = 0) -> Sample:
@@ -47,26 +47,30 @@ def measure(models: Models, **more: Any) -> tuple[dict[str, Any], bool]:
     return workload_board.measure(models, [registry.get(name).with_params() for name in NAMES], SUITE, 8, **more)
 
 
-def test_what_needs_no_training_follows_from_what_methods_declare() -> None:
+def test_training_free_methods_follow_from_their_declarations() -> None:
     names = workload_board.training_free()
     assert {"prompt-lookup", "suffix", "lookahead", "rest", "swift", "early-exit", "unified-skip"} <= set(names)
     assert not {"autoregressive", "oracle", "draft-model", "rasd", "medusa", "kangaroo", "vlm-draft"} & set(names)
     assert names == [m.name for m in method_info.methods() if m.name in names], "in the order of the catalogue"
 
 
-def test_all_take_turns_and_each_kind_is_saved_as_it_comes(models: Models, ran: list[tuple[str, int]]) -> None:
+def test_methods_are_measured_in_turn_and_each_kind_is_saved_when_complete(
+    models: Models, ran: list[tuple[str, int]]
+) -> None:
     kept = dict[str, Any]()
     found, complete = measure(models, save_row=lambda key, row: kept.__setitem__(key, row))
     assert complete
     assert kept == found
     assert list(found) == ["chat on tiny-llama", "copy-edit on tiny-llama"]
     assert len(ran) == 3 + 2 * 3 * 3, "one warm-up each, then three prompts of each kind"
-    assert {name for name, _ in ran[3:6]} == set(SECONDS), "all write on a prompt before the next"
+    assert {name for name, _ in ran[3:6]} == set(SECONDS), "all methods run on a prompt before the next prompt"
     assert [name for name, _ in ran[3:6]] != [name for name, _ in ran[6:9]], "in changing order"
     assert found["chat on tiny-llama"]["methods"]["suffix"]["runs"] == [[8, 4, 0.5], [8, 4, 1.0], [8, 4, 1.5]]
 
 
-def test_a_stop_keeps_whole_kinds_and_it_goes_on_with_the_rest(models: Models, ran: list[tuple[str, int]]) -> None:
+def test_a_stop_keeps_complete_kinds_and_the_rest_is_measured_on_resume(
+    models: Models, ran: list[tuple[str, int]]
+) -> None:
     def stop(kinds_done: int, total: int, what: str) -> None:
         if len(ran) == 15:
             raise KeyboardInterrupt
@@ -77,11 +81,11 @@ def test_a_stop_keeps_whole_kinds_and_it_goes_on_with_the_rest(models: Models, r
     ran.clear()
     rest, complete = measure(models, finished_rows=found)
     assert complete
-    assert len(ran) == 3 + 9, "what is there is not measured again"
+    assert len(ran) == 3 + 9, "saved kinds are not measured again"
     assert list(rest) == ["chat on tiny-llama", "copy-edit on tiny-llama"]
 
 
-def test_only_what_would_be_measured_alike_is_taken_up(models: Models, ran: list[tuple[str, int]]) -> None:
+def test_only_rows_with_the_same_settings_are_reused(models: Models, ran: list[tuple[str, int]]) -> None:
     found, _ = measure(models)
     prompts = {kind: [p.name for p in each] for kind, each in SUITE.items()}
     asked: dict[str, Any] = {"target": "tiny-llama", "dtype": "float64", "names": NAMES, "prompts": prompts}
@@ -95,7 +99,7 @@ def test_only_what_would_be_measured_alike_is_taken_up(models: Models, ran: list
         assert not workload_board.reusable_rows({key: row | changed for key, row in found.items()}, **asked)
 
 
-def test_a_kind_that_the_context_has_no_room_for_is_said(models: Models) -> None:
+def test_a_kind_whose_prompts_exceed_the_context_is_refused(models: Models) -> None:
     with pytest.raises(PromptError, match="No prompt of chat leaves room"):
         workload_board.measure(models, [], SUITE, models.target.context)
 
@@ -120,13 +124,15 @@ def test_figures_are_paired_by_prompt_and_the_best_of_each_kind_is_named() -> No
     }
     (found,) = workload_board.targets(saved)
     assert list(found["kinds"]) == ["copy-edit", "chat"], "in the order of the kinds"
-    assert found["best"] == {"copy-edit": "prompt-lookup", "chat": None}, "slower than plain decoding is no best"
+    assert found["best"] == {"copy-edit": "prompt-lookup", "chat": None}, (
+        "a method slower than plain decoding is never the best"
+    )
     first, second = found["methods"]
     assert (first["method"], second["method"]) == ("prompt-lookup", "suffix")
     assert first["cells"]["copy-edit"]["speedup"]["value"] == pytest.approx(2.0)
     assert first["cells"]["copy-edit"]["tau"]["value"] == pytest.approx(22 / 12)
     assert first["all"]["speedup"]["value"] == pytest.approx(1.0)
-    assert first["all"]["speedup"]["prompts"] == 6, "prompts of two kinds are not taken for one"
+    assert first["all"]["speedup"]["prompts"] == 6, "prompts of different kinds are distinct"
     text = workload_board.markdown([found])
     assert "| **2.00 [2.00–2.00] ✓** τ 1.83 |" in text
     assert text.count("**") == 2
@@ -142,7 +148,7 @@ def test_the_saved_board_has_every_kind_and_method_on_both_targets() -> None:
     assert (board.folder() / "work.md").read_text() == workload_board.markdown(workload_board.targets())
 
 
-def test_a_method_that_came_after_the_board_does_not_break_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_added_after_the_board_does_not_break_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
     assert workload_board.targets() == []
     workload_board.save("a", row("chat", autoregressive=PLAIN, suffix=PLAIN))

@@ -1,4 +1,4 @@
-"""Kinds of work: their bundled prompts, that no training saw them, and Spec-Bench's questions in their place."""
+"""Workloads: bundled prompts that no training used, and Spec-Bench's questions as replacements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.bench.prompts import groups_of
 from workbench.training import generators, workload_prompts
 
 
-def test_each_kind_is_a_suite_and_all_of_them_are_one() -> None:
+def test_each_kind_is_a_suite_and_all_kinds_together_are_one() -> None:
     everything = load_suite(workloads.WORK)
     assert groups_of(everything) == list(workloads.KINDS)
     assert [p for kind in workloads.KINDS for p in load_suite(kind)] == everything
@@ -24,7 +24,7 @@ def test_each_kind_is_a_suite_and_all_of_them_are_one() -> None:
     assert {workloads.WORK, *workloads.KINDS} <= set(NAMES)
 
 
-def test_the_file_is_what_the_generators_write_of_what_training_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_equals_the_generators_held_out_output(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[bool]()
     drawn = generators.Task.draw
 
@@ -38,7 +38,7 @@ def test_the_file_is_what_the_generators_write_of_what_training_leaves_out(monke
     assert all(asked)
 
 
-def test_training_writes_none_of_the_stories_and_records() -> None:
+def test_training_data_contains_none_of_the_stories_and_records() -> None:
     learnt = {
         instance.prompt
         for name in ("story", "json", "extract", "summary", "replace", "copy", "multiplication")
@@ -47,7 +47,7 @@ def test_training_writes_none_of_the_stories_and_records() -> None:
     assert not learnt & {p.prompt for p in load_suite(workloads.WORK)}
 
 
-def test_where_spec_bench_is_given_it_asks_for_the_kinds_that_it_has(tmp_path: Path) -> None:
+def test_spec_benchs_questions_replace_the_kinds_that_it_covers(tmp_path: Path) -> None:
     rows = [
         {"question_id": i, "category": category, "turns": [f"Question {i}."]}
         for i, category in enumerate(("writing", "rag", "summarization", "math_reasoning", "translation"))
@@ -58,5 +58,7 @@ def test_where_spec_bench_is_given_it_asks_for_the_kinds_that_it_has(tmp_path: P
         "Question 0.": "chat", "Question 1.": "retrieval", "Question 2.": "summary", "Question 3.": "maths",
     }  # fmt: skip
     assert groups_of(found) == list(workloads.KINDS)
-    assert load_suite("stories", tmp_path) == load_suite("stories"), "what it has no questions of stays bundled"
+    assert load_suite("stories", tmp_path) == load_suite("stories"), (
+        "kinds without its questions keep the bundled prompts"
+    )
     assert [p.prompt for p in load_suite("retrieval", tmp_path)] == ["Question 1."]

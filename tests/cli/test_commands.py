@@ -1,4 +1,4 @@
-"""`methods`, `bench`, `check`, `train`: shapes of their answers, on the bundled models."""
+"""`methods`, `bench`, `check`, `train`: the form of their output, on the bundled models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.methods import registry
 from .conftest import Command
 
 
-def test_methods_are_described_in_full(workbench: Command) -> None:
+def test_methods_json_describes_every_method(workbench: Command) -> None:
     rows = workbench("methods", "--json").json
     assert [row["name"] for row in rows] == registry.names()
     wanted = {"name", "title", "source", "promise", "parameters", "needs", "available", "reason"}
@@ -27,17 +27,17 @@ def test_methods_are_described_in_full(workbench: Command) -> None:
     assert {"kind", "default", "ge", "le", "doc"} <= set(depth)
 
 
-def test_methods_say_what_they_miss(workbench: Command) -> None:
+def test_methods_list_what_is_missing_for_each(workbench: Command) -> None:
     rows = {row["name"]: row for row in workbench("methods", "--drafter", "none", "--json").json}
     assert rows["prompt-lookup"]["available"]
     assert not rows["draft-model"]["available"]
     assert rows["draft-model"]["reason"]
     lines = workbench("methods", "--drafter", "none").out.splitlines()
     assert next(line for line in lines if "draft-model" in line).startswith("–")
-    assert len(lines) == len(rows) + 2, "a line each, and one about all"
+    assert len(lines) == len(rows) + 2, "one line per method and a summary"
 
 
-def test_one_method_is_shown_in_full(workbench: Command) -> None:
+def test_one_method_is_described_completely(workbench: Command) -> None:
     shown = workbench("methods", "medusa").out
     for words in ("Cai et al. 2024", "arxiv.org", "runs on text-target", "nodes=12 (1…96)", "softmax"):
         assert words in shown
@@ -48,7 +48,7 @@ def test_one_method_is_shown_in_full(workbench: Command) -> None:
     assert "Did you mean 'medusa'" in workbench("methods", "medus").err
 
 
-def test_models_are_listed_with_what_scripts_need(workbench: Command) -> None:
+def test_models_json_has_the_fields_for_scripts(workbench: Command) -> None:
     rows = {row["name"]: row for row in workbench("models", "--json").json}
     assert {"text-target", "text-target-medusa", "smollm2"} <= set(rows)
     wanted = {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}
@@ -57,7 +57,7 @@ def test_models_are_listed_with_what_scripts_need(workbench: Command) -> None:
     assert len(workbench("models").out.splitlines()) == len(rows) + 2
 
 
-def test_a_bench_has_a_row_for_everybody(workbench: Command, tmp_path: Path) -> None:
+def test_a_bench_has_a_row_for_each_contender(workbench: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "one two one two one two"}\n')
     common = ("--prompts", str(prompts), "--max-new-tokens", "8", "--repeats", "1", "--device", "cpu")
@@ -90,7 +90,7 @@ def test_the_forced_acceptance_suite_has_its_levels(workbench: Command, tmp_path
     prompts.write_text('{"prompt": "one two one two one two"}\n')
     target = model_helpers.save_random_llama(
         tmp_path / "stranger"
-    )  # levels are of any target: small ones are found sooner
+    )  # levels exist for any target; a small target is faster
     common = ("--prompts", str(prompts), "--max-new-tokens", "12", "--repeats", "1", "--device", "cpu")
     data = workbench("bench", "--target", str(target), "--suite", "acceptance", "--depth", "3", *common, "--json").json
     assert [row["method"] for row in data["rows"]] == [f"draft-model @ {level}" for level in ("0", "0.5", "0.8", "1")]
@@ -108,7 +108,7 @@ from workbench.methods.verifiers.lossless import Lossless
 
 @dataclass(frozen=True)
 class Refuses(Drafter):
-    def init_state(self, row, models):
+    def init_state(self, sequence, models):
         raise MethodUnavailableError("No.", "Never.")
 
 register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, summary="", source=Source("", "", 2026, ""),
@@ -116,15 +116,15 @@ register(Method("my-refusal", title="Refuses", promise=Promise.EXACT, summary=""
 """
 
 
-def test_check_prints_a_verdict_a_line(workbench: Command) -> None:
+def test_check_prints_one_verdict_per_line(workbench: Command) -> None:
     result = workbench("check", "autoregressive", "--runs", "100", "--max-new-tokens", "3")
     assert result.status == 0, result.out
     lines = result.out.splitlines()
-    assert len(lines) == 5, "nothing is said of samples where everything was tried"
+    assert len(lines) == 5, "no line about sampling if every setting was tried"
     assert all(line.startswith("✓ pass") for line in lines[:4])
 
 
-def test_a_check_that_ran_out_of_time_says_what_it_left_out(workbench: Command) -> None:
+def test_a_check_that_ran_out_of_time_names_the_methods_left_out(workbench: Command) -> None:
     asked = ("check", "autoregressive", "prompt-lookup", "medusa", "--drafter", "none", "--max-new-tokens", "2")
     result = workbench(*asked, "--runs", "100", "--minutes", "0.0001")
     assert "Only a sample was tested, to end within about 0.0001 minutes: 0 of 1 settings were left out" in result.out
@@ -133,7 +133,7 @@ def test_a_check_that_ran_out_of_time_says_what_it_left_out(workbench: Command) 
     assert result.status == 1, "a method that was named has not been tested"
 
 
-def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_fails_if_a_method_fails(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[checks.Finding]:
         yield checks.Finding("prompt-lookup", "exact", "greedy text", checks.FAIL, "1 of 2 texts equal")
         yield checks.Finding("prompt-lookup", "exact", "law", checks.PASS, "fits")
@@ -145,7 +145,7 @@ def test_check_fails_with_a_method(workbench: Command, monkeypatch: pytest.Monke
     assert {f.name for f in dataclasses.fields(checks.Finding)} == set(result.json["findings"][0])
 
 
-def test_check_does_not_pass_for_a_method_from_outside_that_refuses_everything(
+def test_check_does_not_pass_for_a_user_method_that_refuses_everything(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "my_refusal.py"
@@ -159,7 +159,7 @@ def test_check_does_not_pass_for_a_method_from_outside_that_refuses_everything(
     assert "never ran" in result.out
 
 
-def test_check_does_not_pass_for_a_method_named_that_cannot_run(workbench: Command) -> None:
+def test_check_does_not_pass_if_a_named_method_cannot_run(workbench: Command) -> None:
     result = workbench("check", "draft-model", "--drafter", "none")
     assert result.status == 1, result.out
     assert "Not tested, because they cannot run here: draft-model." in result.out
@@ -171,9 +171,9 @@ def test_train_lists_its_recipes(workbench: Command) -> None:
     assert "medusa" in workbench("train").out
 
 
-def test_train_says_what_each_option_of_a_recipe_is_and_trains_nothing(workbench: Command, tmp_path: Path) -> None:
+def test_train_options_describes_each_option_and_trains_nothing(workbench: Command, tmp_path: Path) -> None:
     recipe = workbench("train", "eagle-3", "--options", "--json").json
-    assert set(recipe["docs"]) == set(recipe["options"]) == set(recipe["kinds"]), "each of them is explained"
+    assert set(recipe["docs"]) == set(recipe["options"]) == set(recipe["kinds"]), "each option has a description"
     assert recipe["options"]["ttt"] == 3
     said = workbench("train", "eagle-3", "--options").out
     assert "--set head_learns=False   (bool)\n      Give EAGLE-3 an LM head of its own" in said
@@ -182,10 +182,10 @@ def test_train_says_what_each_option_of_a_recipe_is_and_trains_nothing(workbench
         assert set(explained["docs"]) == set(explained["options"]), name
 
 
-def test_a_gguf_target_is_made_and_used_by_its_path(
+def test_a_gguf_target_is_converted_and_used_by_its_path(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text is that of the model it was made of; other commands take the path as they take a name."""
+    """The text equals that of the original model; other commands accept the path like a name."""
     pytest.importorskip("gguf", reason="pip install gguf")
     from workbench.engine import load_models
     from workbench.interop.gguf import export_gguf
@@ -201,8 +201,8 @@ def test_a_gguf_target_is_made_and_used_by_its_path(
     assert "cannot be read" in workbench("generate", "Hi", "--target", str(tmp_path / "none.gguf")).err
 
 
-def test_heads_of_a_published_model_are_put_to_the_test_on_it_where_it_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EAGLE's bundled layer is SmolLM2's: on the bundled targets alone it would stay unproven for ever."""
+def test_heads_of_a_published_model_are_checked_on_it_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled EAGLE layer belongs to SmolLM2: on the bundled targets alone it would always stay unproven."""
     from workbench.cli.check import _bundled_pairs
     from workbench.methods import registry
     from workbench.service import inventory

@@ -1,4 +1,4 @@
-"""`workbench compare` and `workbench sweep` as commands; what they measure is tested where it is measured."""
+"""`workbench compare` and `workbench sweep` as commands; tests/bench tests the measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = ["--max-new-tokens", "6", "--repeats", "1"]
 
 
 def connect_options() -> list[str]:
-    """On the app that the tests share: its models are loaded."""
+    """Return options that connect to the app that the tests share, whose models are loaded."""
     return ["--connect", serving.app().url]
 
 
@@ -47,7 +47,7 @@ def test_a_comparison_is_a_table_and_a_file(tmp_path: Path, capsys: pytest.Captu
     assert pl.read_parquet(tmp_path / "made.parquet")["setting"].to_list() == ["autoregressive", "draft-model:depth=2"]
 
 
-def test_a_message_is_told_from_a_text_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_messages_are_distinguished_from_text_to_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def stand_in(prompts: Any, *_: Any, **__: Any) -> None:
@@ -65,7 +65,7 @@ def test_a_message_is_told_from_a_text_to_continue(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_ctrl_c_writes_what_a_comparison_elsewhere_has_measured(
+def test_ctrl_c_writes_the_measurements_of_a_remote_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = StepDecoder.step
@@ -84,7 +84,7 @@ def test_ctrl_c_writes_what_a_comparison_elsewhere_has_measured(
 
 
 @pytest.mark.slow
-def test_questions_about_a_picture_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_about_an_image_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "scene.png"
     picture.write_bytes(base64.b64decode(scenes.gallery()[0]["url"].partition(",")[2]))
     asked = ["--image", str(picture), "--question", "What is it?", "--question", "How many shapes are there?"]
@@ -101,9 +101,7 @@ def test_questions_about_a_picture_are_compared(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_is_a_grid_and_resumes_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--axis", "depth=1,2", "--axis", "temperature=0", "--prompt", serving.STORY, *SHORT, *connect_options()]
     assert main(["sweep", *asked, "--out", str(tmp_path), "--export", str(tmp_path / "cells.csv")]) == 0
     out = capsys.readouterr().out
@@ -127,7 +125,7 @@ def test_a_sweep_is_a_grid_and_its_folder_is_enough_to_go_on(
         (["sweep", "--out", "nowhere-at-all"], "contains no sweep"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) != 0
     error = capsys.readouterr().err
     assert says in error

@@ -17,7 +17,7 @@ SECRET = "a key of some length"
 SHORT = ("--max-new-tokens", "12")
 
 
-def test_generate_asks_the_running_app(workbench: Command) -> None:
+def test_generate_uses_the_running_app(workbench: Command) -> None:
     app = serving.app()
     options = ("Once upon a time", "--method", "prompt-lookup", "--set", "depth=3", *SHORT)
     data = workbench("generate", *options, "--connect", app.url, "--json").json
@@ -27,12 +27,12 @@ def test_generate_asks_the_running_app(workbench: Command) -> None:
     assert workbench("generate", *options, "--connect", app.url).out == wanted.text + "\n"
 
 
-def test_chat_takes_the_format_of_the_apps_model(workbench: Command) -> None:
+def test_chat_uses_the_chat_template_of_the_apps_model(workbench: Command) -> None:
     data = workbench("generate", "--chat", "What is 2 + 3?", "--connect", serving.app().url, "--json", *SHORT).json
     assert data["prompt"] == "<|user|>What is 2 + 3?<|assistant|>"
 
 
-def test_methods_are_those_of_the_app(workbench: Command) -> None:
+def test_methods_lists_the_apps_methods(workbench: Command) -> None:
     rows = workbench("methods", "--connect", serving.app().url, "--drafter", "none", "--json").json
     by_name = {row["name"]: row for row in rows}
     assert by_name["prompt-lookup"]["available"]
@@ -40,7 +40,7 @@ def test_methods_are_those_of_the_app(workbench: Command) -> None:
     assert by_name["draft-model"]["parameters"]
 
 
-def test_what_the_app_refuses_is_one_line(workbench: Command) -> None:
+def test_a_refusal_of_the_app_is_one_line(workbench: Command) -> None:
     for more, words in (
         (("--method", "promt-lookup"), "Did you mean 'prompt-lookup'"),
         (("--set", "depth=99"), "range"),
@@ -51,14 +51,14 @@ def test_what_the_app_refuses_is_one_line(workbench: Command) -> None:
         assert len(result.err.strip().splitlines()) == 1
 
 
-def test_nobody_at_the_address(workbench: Command) -> None:
+def test_an_address_without_server_is_reported(workbench: Command) -> None:
     url = f"http://127.0.0.1:{serving.free_port()}"
     result = workbench("generate", "Hello", "--connect", url)
     assert result.status == 1
-    assert f"Nothing answers at {url}" in result.err
+    assert f"No server answers at {url}" in result.err
 
 
-def test_what_the_app_decides_is_not_asked_for(workbench: Command) -> None:
+def test_options_that_the_app_decides_are_refused(workbench: Command) -> None:
     result = workbench("generate", "Hello", "--connect", "http://x", "--dtype", "float64")
     assert (result.status, "--dtype" in result.err) == (2, True)
     result = workbench("bench", "--connect", "http://x")
@@ -84,7 +84,7 @@ def locked() -> Iterator[str]:
     ],
     ids=lambda command: command[0],
 )
-def test_a_server_with_a_key_is_asked_with_it(
+def test_commands_send_the_key_to_a_server_that_requires_one(
     workbench: Command, locked: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     for name in (KEY, CONNECT_KEY):
@@ -93,7 +93,7 @@ def test_a_server_with_a_key_is_asked_with_it(
     result = workbench(*command)
     assert (result.status, result.out) == (1, "")
     assert "needs a key. Give --api-key" in result.err
-    assert KEY in result.err, "what to set, too"
+    assert KEY in result.err, "the error names the variable to set"
     result = workbench(*command, "--api-key", "another")
     assert result.status == 1
     assert "needs a key, and this one is wrong." in result.err
@@ -103,7 +103,7 @@ def test_a_server_with_a_key_is_asked_with_it(
     assert workbench(*command).status == 0
 
 
-def test_a_key_that_goes_nowhere_or_is_none_is_refused(workbench: Command) -> None:
+def test_an_unused_empty_or_invalid_key_is_refused(workbench: Command) -> None:
     for command in (("generate", "x"), ("compare", "x"), ("sweep", "--axis", "depth=2"), ("methods",)):
         result = workbench(*command, "--api-key", SECRET)
         assert (result.status, "give one with --connect" in result.err, SECRET in result.err) == (2, True, False)

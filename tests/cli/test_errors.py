@@ -1,4 +1,4 @@
-"""Errors are one line that says what to do; the status tells failure from wrong use."""
+"""Errors are one line with a remedy; the exit status distinguishes failure from wrong use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_debug_shows_the_traceback(workbench: Command) -> None:
     assert result.err.strip().splitlines()[-1].startswith("error: --method: There is no method")
 
 
-def test_an_unforeseen_error_is_one_line_too(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_one_line_too(workbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(**_: object) -> None:
         raise RuntimeError("boom\nand more")
 
@@ -40,7 +40,7 @@ def test_ctrl_c_ends_with_its_own_status(workbench: Command, monkeypatch: pytest
     assert (result.status, result.err) == (130, "error: Interrupted.\n")
 
 
-def test_ctrl_c_within_a_command_is_said_in_words_and_in_json(
+def test_ctrl_c_within_a_command_is_reported_as_text_and_as_json(
     workbench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -64,13 +64,13 @@ def test_help_and_version_need_no_model_and_no_torch() -> None:
     assert "--temperature" in done.stdout
 
 
-def test_the_module_is_the_program() -> None:
+def test_python_m_workbench_runs_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "workbench", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "0.1.0")
 
 
-def test_the_engine_runs_without_the_faces_libraries() -> None:
-    """It must import inside serving images that have neither gradio nor plotly nor polars, typer or rich."""
+def test_the_engine_runs_without_the_frontends_libraries() -> None:
+    """It must import in server images without gradio, plotly, polars, typer and rich."""
     code = """
 import sys
 for name in ("gradio", "plotly", "polars", "typer", "rich", "pandas"):

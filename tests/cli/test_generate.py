@@ -39,7 +39,7 @@ def test_json_is_one_object_with_text_ids_and_metrics(workbench: Command) -> Non
     assert data["text"]
 
 
-def test_a_method_changes_nothing_but_the_way(workbench: Command) -> None:
+def test_a_method_does_not_change_the_text(workbench: Command) -> None:
     texts = [
         workbench("generate", "The cat sat", "--method", m, "--dtype", "float64", "--json", *SHORT).json["token_ids"]
         for m in ("autoregressive", "draft-model")
@@ -65,13 +65,13 @@ def test_text_goes_to_standard_output_and_figures_to_standard_error(workbench: C
             r"with verifier=lenient, grower=chain, .*\(total variation distance 0\.\d+ per token\)",
         ),
         ("draft-model", "lossless", "0.8", ""),
-        ("draft-model", "lenient", "0", ""),  # greedily it is greedy match, and pays nothing
+        ("draft-model", "lenient", "0", ""),  # at temperature 0 it is greedy matching, without distribution error
         ("draft-tree-sampled", "k-seq", "0.8", "with verifier=k-seq, grower=rsd-s, .* distribution$"),
-        ("draft-tree-sampled", "k-seq", "0", ""),  # greedy text is the target's own
+        ("draft-tree-sampled", "k-seq", "0", ""),  # greedy text is the target's
         ("draft-tree-sampled", "typical", "0.8", "distance at most 0"),
     ],
 )
-def test_text_that_need_not_follow_the_law_is_said_to_be_that_with_its_price(
+def test_text_that_may_deviate_from_the_targets_distribution_is_reported_with_its_error(
     method: str, verifier: str, temperature: str, says: str, workbench: Command
 ) -> None:
     asked = ("generate", "Once upon a time", "--method", method, *SHORT)
@@ -81,7 +81,7 @@ def test_text_that_need_not_follow_the_law_is_said_to_be_that_with_its_price(
     assert not says or re.search(says, found[0])
 
 
-def test_a_trace_is_written_as_json_lines_and_reads_back(workbench: Command, tmp_path: Path) -> None:
+def test_a_trace_is_written_as_json_lines_and_can_be_read_back(workbench: Command, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     data = workbench("generate", "Once upon a time", "--trace", str(file), "--json", *SHORT).json
     events = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
@@ -91,7 +91,7 @@ def test_a_trace_is_written_as_json_lines_and_reads_back(workbench: Command, tmp
     assert trace.token_ids == data["token_ids"]
 
 
-def test_what_cannot_be_saved_takes_no_text_with_it(
+def test_a_failed_save_does_not_lose_the_text(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: RunStore, *_: object) -> str:
@@ -139,8 +139,8 @@ def round_of(text: str, kind: str, drafted: int) -> Round:
     return Round(0, "draft-model", {}, nodes, [], None, own, [EmittedToken(1, text, 0, len(text), kind, None, 0, 1.0)])
 
 
-class Terminal(io.StringIO):
-    """What a command takes for a terminal."""
+class FakeTerminal(io.StringIO):
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -155,7 +155,7 @@ def printed_tokens(marks: Marks, stream: io.StringIO) -> str:
     return stream.getvalue()
 
 
-def test_tokens_can_be_told_apart_in_colour_by_style_and_by_characters() -> None:
+def test_tokens_are_distinguished_by_colour_style_and_characters() -> None:
     text = printed_tokens(Marks.colour, io.StringIO())
     assert "\x1b[4;38;2;31;35;40;48;2;217;236;252m yes\x1b[0m\n" in text
     assert text.endswith("\x1b[0mplain")
@@ -164,30 +164,34 @@ def test_tokens_can_be_told_apart_in_colour_by_style_and_by_characters() -> None
     assert printed_tokens(Marks.none, io.StringIO()) == " yes\nno soplain"
 
 
-def test_what_marks_there_are_follows_the_terminal_and_the_users_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_follow_the_terminal_and_the_users_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert Marks.auto.on(Terminal()) is Marks.colour
+    assert Marks.auto.on(FakeTerminal()) is Marks.colour
     assert Marks.auto.on(io.StringIO()) is Marks.none
     assert Marks.text.on(io.StringIO()) is Marks.text
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Marks.auto.on(Terminal()) is Marks.style
+    assert Marks.auto.on(FakeTerminal()) is Marks.style
     monkeypatch.setenv("TERM", "dumb")
-    assert Marks.auto.on(Terminal()) is Marks.text
+    assert Marks.auto.on(FakeTerminal()) is Marks.text
 
 
-def test_the_prompt_is_echoed_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prompt_is_echoed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    terminal, pipe = Terminal(), io.StringIO()
+    terminal, pipe = FakeTerminal(), io.StringIO()
     for stream in (terminal, pipe):
         TokenPrinter(Marks.auto, stream).echo("Once \x1b[31m")
     assert terminal.getvalue() == "\x1b[2mOnce \u20391B\u203a[31m\x1b[0m"
     assert pipe.getvalue() == ""
 
 
-def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_progress_is_shown_on_a_terminal_and_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    for level, stream in ((output.USUAL, Terminal()), (output.USUAL, io.StringIO()), (output.QUIET, Terminal())):
+    for level, stream in (
+        (output.USUAL, FakeTerminal()),
+        (output.USUAL, io.StringIO()),
+        (output.QUIET, FakeTerminal()),
+    ):
         monkeypatch.setattr("sys.stderr", stream)
         output.set_level(level == output.QUIET, level == output.VERBOSE)
         seen = threading.Event()
@@ -208,8 +212,8 @@ def test_waiting_for_models_is_said_on_a_terminal_and_wiped_away(monkeypatch: py
     output.reset()
 
 
-def test_a_chat_says_how_far_its_models_are(monkeypatch: pytest.MonkeyPatch, workbench: Command) -> None:
-    """Its format is the target's: the first thing it does is to wait for the models, of which one may be made first."""
+def test_a_chat_shows_the_loading_progress_of_its_models(monkeypatch: pytest.MonkeyPatch, workbench: Command) -> None:
+    """It needs the target's chat template, so it first waits for the models; one of them may be converted first."""
     pipe, asked = io.StringIO(), threading.Event()
     monkeypatch.setattr("sys.stderr", pipe)
     monkeypatch.setattr(Workbench, "health", lambda self: {"loading": "" if asked.set() else "dequantising 40 %"})
@@ -218,7 +222,7 @@ def test_a_chat_says_how_far_its_models_are(monkeypatch: pytest.MonkeyPatch, wor
     assert re.search(r"loading text-target.*: dequantising 40 % …", pipe.getvalue())
 
 
-def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbose_reports_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = io.StringIO()
     monkeypatch.setattr("sys.stderr", pipe)
     output.set_level(quiet=False, verbose=True)
@@ -231,19 +235,19 @@ def test_verbose_says_stages_sizes_and_times_in_a_pipe_too(monkeypatch: pytest.M
     assert re.fullmatch(r"loaded text-target, 27.7 MB in \d+\.\d s", last)
 
 
-def test_quiet_leaves_the_text_alone(workbench: Command) -> None:
+def test_quiet_prints_only_the_text(workbench: Command) -> None:
     result = workbench("-q", "generate", "Once upon a time", "--method", "autoregressive", *SHORT)
     assert (result.status, result.err) == (0, "")
     assert result.out
 
 
-def test_without_a_draft_model_a_method_that_runs_is_taken_and_named(workbench: Command) -> None:
+def test_without_a_draft_model_a_method_that_runs_is_chosen_and_named(workbench: Command) -> None:
     result = workbench("generate", "one two one two", "--target", "text-drafter", "--json", *SHORT)
     assert (result.status, result.json["method"]) == (0, "prompt-lookup")
     assert "Decoding with prompt-lookup; --method or --drafter change that" in result.err
 
 
-def test_what_a_drafter_remembers_is_saved_and_begun_with(workbench: Command, tmp_path: Path) -> None:
+def test_a_drafters_state_is_saved_and_loaded_by_the_next_run(workbench: Command, tmp_path: Path) -> None:
     file = tmp_path / "fox.safetensors"
     ask = ("generate", "Once upon a time", "--method", "token-recycling", "--state", str(file), *SHORT)
     first = workbench(*ask, "--json")
@@ -253,10 +257,10 @@ def test_what_a_drafter_remembers_is_saved_and_begun_with(workbench: Command, tm
     assert re.search(r"state: \d+ of at most [\d,]+ tokens; \d+ of \d+ lookups found a draft", again.err)
     more = workbench(*ask, "--json")
     assert more.json["token_ids"] == first.json["token_ids"]
-    assert more.json["metrics"]["rounds"] < first.json["metrics"]["rounds"], "it knows what comes"
+    assert more.json["metrics"]["rounds"] < first.json["metrics"]["rounds"], "the loaded state drafts the text at once"
 
 
-def test_a_state_that_does_not_fit_is_refused_and_stays(workbench: Command, tmp_path: Path) -> None:
+def test_a_state_that_does_not_fit_is_refused_and_its_file_is_unchanged(workbench: Command, tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
     file.write_bytes(b"no state")
     result = workbench("generate", "Once", "--method", "suffix", "--state", str(file), *SHORT)

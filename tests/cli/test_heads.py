@@ -19,7 +19,7 @@ from workbench.models.checkpoints import user_heads
 pytestmark = pytest.mark.usefixtures("no_user_heads")
 
 
-def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(
+def test_inspect_describes_a_head_and_fails_if_it_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(write(tmp_path / "heads", layouts.MEDUSA, layouts.medusa(288, 4096)))
@@ -30,7 +30,7 @@ def test_inspect_says_what_it_is_and_fails_where_it_does_not_fit(
     assert all(line["fits"] is not False for line in said["lines"])
     assert main(["heads", "inspect", folder, "--target", "vision-target"]) == 1
     out = capsys.readouterr().out
-    assert "✕ hidden size: it reads 288 numbers and the target gives 256" in out
+    assert "✕ hidden size: it is for a target of hidden size 288 (lmsys/vicuna-7b-v1.3); this target's is 256" in out
     assert main(["heads", "inspect", str(write(tmp_path / "three", SMALL3, layouts.eagle3(SMALL3)))]) == 0
     assert "no method here yet" in capsys.readouterr().out or "eagle-3" in registry.heads()
     assert main(["heads", "inspect", str(tmp_path)]) == 1
@@ -66,7 +66,7 @@ def test_generate_drafts_with_a_head_and_refuses_one_that_does_not_fit(
     assert drafted["method"] == "eagle-2"
 
 
-def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_from_the_environment_are_used_by_every_frontend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from workbench.service.choices import static_reasons
 
     config = SMALL | {"hidden_size": 288, "vocab_size": 4096, "num_attention_heads": 6}
@@ -76,4 +76,6 @@ def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch:
     monkeypatch.setenv(user_heads.ENV, str(folder))
     assert static_reasons("text-target", None)(needs) == ""
     assert load_models("text-target", None, "cpu").heads["eagle"].name == "mine"
-    assert "hidden size 288" in static_reasons("vision-target", None)(needs), "a target it does not fit says why"
+    assert "hidden size 288" in static_reasons("vision-target", None)(needs), (
+        "a target that the head does not fit gets the reason"
+    )

@@ -1,4 +1,4 @@
-"""What-if, claims and doctor on the command line, without a model where none is needed."""
+"""`whatif`, `claims` and `doctor` on the command line, without a model if none is needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.trace import export
 from workbench.views import recorded_runs
 
 
-def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatif_explains_a_run_and_loads_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "token-recycling", "autoregressive"]) == 0
     out = capsys.readouterr().out
     assert "×: one run, which is not conclusive" in out
@@ -21,7 +21,7 @@ def test_whatif_says_why_and_loads_no_model(capsys: pytest.CaptureFixture[str]) 
     assert "8 / 720" in out  # SGLang's denominator
 
 
-def test_whatif_reads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatif_reads_exported_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines, parquet = tmp_path / "a.jsonl", tmp_path / "b.parquet"
     lines.write_text(export.to_json_lines(recorded_runs.trace("draft-model")), encoding="utf-8")
     parquet.write_bytes(export.to_parquet(recorded_runs.trace("medusa")))
@@ -31,7 +31,7 @@ def test_whatif_reads_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["budget"]["plain_s"] is None
 
 
-def test_whatif_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatif_reports_invalid_traces_and_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.jsonl").write_text("{}\n")
     assert main(["whatif", str(tmp_path / "x.jsonl")]) == 1
     assert "not an event of a trace" in capsys.readouterr().err
@@ -48,7 +48,9 @@ def test_the_claims_board_is_shown_without_measuring(capsys: pytest.CaptureFixtu
     assert rows["msd/main"]["elsewhere"][0]["lacking"] == "a method for images"
 
 
-def test_what_cannot_be_measured_or_filed_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_claims_that_cannot_be_measured_or_saved_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["claims", "--target", "smollm2"]) == 1
     assert "Name methods with --method, or give --all" in capsys.readouterr().err
     assert main(["claims", "--all", "--target", "smolm2"]) == 2
@@ -68,7 +70,7 @@ def test_what_cannot_be_measured_or_filed_is_refused(capsys: pytest.CaptureFixtu
 def test_a_claim_is_really_measured_in_the_column_of_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second target stands in for a chat model: what is measured on it leaves the first column as it is."""
+    """The second target stands in for a chat model: its measurements do not change the first column."""
     from workbench.bench import claims, claimsboard
     from workbench.bench.text_lab import TextLab
     from workbench.core.errors import WorkbenchError
@@ -101,7 +103,7 @@ def test_a_claim_is_really_measured_in_the_column_of_its_target(
     drawn = rows[f"prompt-lookup/main@{other}"]["measured"]
     assert drawn["n"] == 7, "one prompt of each kind"
     assert drawn["setting"].startswith("text-drafter, bfloat16, bundled prompts, at most 1")
-    assert "at most 8 tokens, temperature 1.0, 2 draws a prompt" in drawn["setting"]
+    assert "at most 8 tokens, temperature 1.0, 2 draws per prompt" in drawn["setting"]
     lines = (tmp_path / "claims.md").read_text().splitlines()
     line = next(x for x in lines if x.startswith("| `autoregressive`"))
     assert [cell.split("<br>")[1].removesuffix(" |") for cell in line.split(" | ")[3:5]] == ["1 (1–1, n = 7)"] * 2

@@ -1,4 +1,4 @@
-"""Commands that the workbench prints work where they are pasted, and a given head chooses its method."""
+"""Commands that the workbench prints work when pasted, and a given head chooses its method."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HEAD = "text-target-eagle"
 
 @pytest.fixture
 def local_target(tmp_path: Path) -> str:
-    """A target in a folder, by the short name that it goes by in this process."""
+    """Return the short name that this process uses for a target in a folder."""
     return local_models.short_name(str(model_helpers.save_random_llama(tmp_path / "a b" / "model", layers=1)))
 
 
-def test_a_short_name_of_a_folder_is_printed_as_its_path(local_target: str, tmp_path: Path) -> None:
+def test_the_short_name_of_a_folder_is_printed_as_its_path(local_target: str, tmp_path: Path) -> None:
     said = f"Train some: workbench train eagle-3 --target {local_target}."
     assert local_models.with_paths(said) == f"Train some: workbench train eagle-3 --target '{tmp_path}/a b/model'."
     assert local_models.with_paths("--target smollm2 --drafter none") == "--target smollm2 --drafter none"
@@ -40,7 +40,7 @@ def test_a_remedy_on_the_command_line_names_the_folder(local_target: str, workbe
     assert f"--target '{tmp_path}/a b/model'" in done.err
 
 
-def test_training_says_the_command_that_drafts_with_its_head(local_target: str, tmp_path: Path) -> None:
+def test_training_prints_the_command_that_drafts_with_its_head(local_target: str, tmp_path: Path) -> None:
     command = draft_command("smollm2", "eagle-3", tmp_path / "my head")
     assert command == f"""workbench generate --chat "…" --target smollm2 --head '{tmp_path}/my head'"""
     assert f"--target '{tmp_path}/a b/model'" in draft_command(local_target, "eagle-3", tmp_path / "h")
@@ -52,7 +52,7 @@ def test_training_says_the_command_that_drafts_with_its_head(local_target: str, 
 def test_a_given_head_chooses_its_method(
     by: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Prompt lookup or the draft model was chosen, and the head refused or ignored."""
+    """Regression: prompt lookup or the draft model was chosen, and the head was refused or ignored."""
     folder = str(bundled()[HEAD])
     monkeypatch.setattr(user_heads, "_chosen", [folder] if by == "--head" else [])
     monkeypatch.setenv(user_heads.ENV, folder if by == "WORKBENCH_HEADS" else "")
@@ -66,32 +66,32 @@ def test_heads_in_the_environment_for_another_target_choose_nothing(monkeypatch:
     assert checks.resolve_method(None, {}, ("vision-target", None)) == "prompt-lookup"
 
 
-def test_heads_that_another_target_has_are_named_with_it() -> None:
+def test_an_error_names_the_target_that_has_the_missing_heads() -> None:
     assert "There are some for vision-target: choose --target vision-target." in no_heads("specvlm", "text-target")
 
 
-def test_a_sweep_s_closing_command_resumes_it() -> None:
+def test_the_last_command_of_a_sweep_resumes_it() -> None:
     sweep = Sweep.of(["depth=1..2"], method="draft-model")
     assert sweep.command(Path("my sweep")).endswith("--out 'my sweep'")
     assert "--out" not in sweep.command()
 
 
-def test_a_range_that_is_none_says_how_one_is_written() -> None:
+def test_an_invalid_range_is_refused_with_an_example() -> None:
     with pytest.raises(ParameterError, match=r"'1..x' is not a range of whole numbers.*depth=1\.\.6"):
         Axis.parse("depth=1..x")
 
 
-def test_help_keeps_what_stands_in_brackets(workbench: Command) -> None:
+def test_help_keeps_text_in_brackets(workbench: Command) -> None:
     said = workbench("config", "--help").out
     assert "[defaults]" in said
     assert "[generate]" in said
 
 
-def test_a_group_that_is_misspelt_is_met_with_the_nearest(workbench: Command) -> None:
+def test_a_misspelt_group_is_answered_with_the_nearest_name(workbench: Command) -> None:
     done = workbench("compare", "--group", "storys")
     assert done.status == 2
     assert "Did you mean 'stories'" in done.err
 
 
-def test_heads_that_the_list_of_models_names_can_be_inspected(workbench: Command) -> None:
+def test_heads_in_the_list_of_models_can_be_inspected(workbench: Command) -> None:
     assert "heads: eagle" in workbench("heads", "inspect", HEAD).out

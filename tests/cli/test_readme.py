@@ -1,4 +1,4 @@
-"""The README is tried out: its tables are generated, its commands and its code run."""
+"""The README is tested: its tables are generated, its commands and its code run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def part(marker: str) -> str:
-    """What stands between two markers, without the fences."""
+    """Return the text between two markers, without the code fences."""
     text = README.split(f"<!-- {marker} -->", 1)[1].split(f"<!-- /{marker} -->", 1)[0].strip()
     return re.sub(r"^```\w*\n|\n```$", "", text)
 
@@ -30,7 +30,7 @@ def test_generated_tables_are_up_to_date(workbench: Command, monkeypatch: pytest
     assert workbench("docs", "--check").err == ""
 
 
-def test_a_stale_table_is_noticed_and_mended(workbench: Command, tmp_path: Path) -> None:
+def test_a_stale_table_is_detected_and_updated(workbench: Command, tmp_path: Path) -> None:
     stale = tmp_path / "README.md"
     stale.write_text(replace_part(README, "methods", "nothing"), encoding="utf-8")
     boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
@@ -47,7 +47,7 @@ def test_a_stale_table_is_noticed_and_mended(workbench: Command, tmp_path: Path)
     assert "methods.md is stale" in workbench("docs", "--check", *where).err
 
 
-def test_a_report_goes_on_the_board_of_speed(workbench: Command, tmp_path: Path) -> None:
+def test_a_report_is_added_to_the_speed_board(workbench: Command, tmp_path: Path) -> None:
     boards = shutil.copytree(ROOT / "assets" / "boards", tmp_path / "boards")
     (tmp_path / "report.md").write_text("### measured today\n", encoding="utf-8")
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
@@ -56,7 +56,7 @@ def test_a_report_goes_on_the_board_of_speed(workbench: Command, tmp_path: Path)
     assert "<!-- bench -->\n### measured today\n" in (boards / "speed.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+def test_the_readme_is_short_and_its_links_resolve() -> None:
     assert len(README.splitlines()) <= 200
     for file in (ROOT / "README.md", *(ROOT / ".github").glob("*.md"), ROOT / "assets" / "boards" / "speed.md"):
         for link in re.findall(r"\]\(([^)#]+)", file.read_text(encoding="utf-8")):

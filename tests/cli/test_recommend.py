@@ -1,4 +1,4 @@
-"""`workbench recommend` and `workbench datastore` as commands; what they do is tested where it is done."""
+"""`workbench recommend` and `workbench datastore` as commands; other tests cover the measuring itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prompts(tmp_path: Path) -> str:
 
 
 @pytest.mark.usefixtures("models")
-def test_ones_own_prompts_are_measured_and_answered(workbench: Command, prompts: str) -> None:
+def test_recommend_measures_the_users_prompts(workbench: Command, prompts: str) -> None:
     found = workbench("recommend", "--prompts", prompts, *SHORT, "--json")
     assert found.status == 0, found.err
     assert found.json["prompts"] == ["mine", "prompt-2"]
@@ -53,7 +53,7 @@ def test_ones_own_prompts_are_measured_and_answered(workbench: Command, prompts:
 
 
 @pytest.mark.usefixtures("models")
-def test_ctrl_c_answers_with_what_is_measured(
+def test_ctrl_c_gives_a_recommendation_from_the_runs_so_far(
     workbench: Command, prompts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = measuring.recommend
@@ -72,7 +72,7 @@ def test_ctrl_c_answers_with_what_is_measured(
     assert found.json["ranking"] or found.json["refused"], "runs of four tokens vary so much that one may be refused"
 
 
-def test_the_last_kept_runs_of_the_target_are_asked_again(
+def test_the_prompts_of_the_last_saved_runs_of_the_target_are_measured(
     models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "runs"))
@@ -102,7 +102,7 @@ def test_the_last_kept_runs_of_the_target_are_asked_again(
         (["datastore", "build", "nowhere.txt", "--out", "x"], "nowhere.txt cannot be used"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, workbench: Command, tmp_path: Path,
+def test_errors_are_one_line(words: list[str], says: str, workbench: Command, tmp_path: Path,
                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     found = workbench(*words)
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_in_a_line(words: list[str], says: str, workbench:
     assert says in found.err
 
 
-def test_a_store_is_built_shown_and_refused_when_it_is_damaged(workbench: Command, tmp_path: Path) -> None:
+def test_a_datastore_is_built_and_shown_and_a_damaged_one_refused(workbench: Command, tmp_path: Path) -> None:
     text, out = tmp_path / "notes.txt", tmp_path / "store"
     text.write_text("The kite was red, and the sky was blue.\n" * 30)
     made = workbench("datastore", "build", str(text), "--out", str(out), "--json")
@@ -127,7 +127,7 @@ def test_a_store_is_built_shown_and_refused_when_it_is_damaged(workbench: Comman
     assert card["target"] == "text-target"
 
 
-def test_kinds_of_work_are_saved_and_gone_on_with(
+def test_workloads_are_saved_and_measurement_resumes(
     models: Models, workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What can be checked before models load is: newcomers' mistakes, each refused in a line, without PyTorch."""
+"""Common mistakes are refused in one line before models load and without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CommandResult = tuple[int, str, str, bool]
 
 
 def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
-    """Wrong commands, and what each must be told."""
+    """Return invalid commands, each with the error message expected."""
     files = {name: folder / name for name in ("text.txt", "latin.txt", "damaged.png", "cut.png", "empty.txt")}
     files["text.txt"].write_text("Once")
     files["latin.txt"].write_bytes(b"caf\xe9")
@@ -58,7 +58,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         (*hello, "--device", "mps"): "--device: Device 'mps' is not available here. Use auto",
         (*hello, "--target", "text-targt"): "--target: There is no model 'text-targt'. Did you mean 'text-target'",
         (*hello, "--target", "/no/such/model"): "--target: There is no model",
-        (*hello, "--target", str(files["text.txt"])): "is a file. Give the folder",
+        (*hello, "--target", str(files["text.txt"])): "is a file. Give a folder",
         (*hello, "--target", str(folder)): "has no config.json",
         (*hello, "--target", str(bare)): "has no *.safetensors",
         (*hello, "--target", "text-target-medusa"): "is a head trained for text-target",
@@ -126,7 +126,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
         ("bench", "--out", "report.docx"): ".json",
         ("bench", "--out", "/no/such/report.md"): "cannot be written",
         ("bench", "--suite", "gms8k"): "Did you mean 'gsm8k'",
-        ("bench", "--suite", "gpu", "--device", "cpu"): "--device: The suite gpu needs a GPU, and cpu is none. ",
+        ("bench", "--suite", "gpu", "--device", "cpu"): "--device: The suite gpu needs a GPU, but cpu is not one. ",
         ("bench", "--suite", "gpu", "--method", "medusa"): "medusa needs more than a target and a draft model: medusa",
         (
             "bench",
@@ -167,7 +167,7 @@ def invalid_commands(folder: Path) -> dict[tuple[str, ...], str]:
 
 
 def run_commands(commands: list[tuple[str, ...]], **env: str) -> list[CommandResult]:
-    """What commands answer, one after the other in one process of their own."""
+    """Run commands one after the other in a new process; return their output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps([*commands]), capture_output=True, text=True, check=True,
         env={**os.environ, **env},
@@ -175,7 +175,7 @@ def run_commands(commands: list[tuple[str, ...]], **env: str) -> list[CommandRes
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def test_a_port_that_is_taken_is_named_by_serve_and_by_the_app() -> None:
+def test_serve_and_the_app_report_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -189,7 +189,7 @@ def test_a_port_that_is_taken_is_named_by_serve_and_by_the_app() -> None:
     assert done.stderr == f"error: --port: Port {port} is in use. Choose another, or 0 for any free port.\n"
 
 
-def test_the_app_refuses_what_it_cannot_load_before_it_is_served() -> None:
+def test_the_app_refuses_models_that_it_cannot_load_before_it_serves() -> None:
     for words, said in {("--dtype", "int3"): "There is no dtype", ("--target", "text-targt"): "text-target"}.items():
         done = subprocess.run([sys.executable, "app.py", *words], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
@@ -197,7 +197,7 @@ def test_the_app_refuses_what_it_cannot_load_before_it_is_served() -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp_path: Path) -> None:
+def test_every_mistake_is_one_line_with_a_remedy_and_imports_no_pytorch(tmp_path: Path) -> None:
     commands = invalid_commands(tmp_path)
     answers = run_commands(list(commands), WORKBENCH_CONFIG=os.devnull)
     for (words, said), (status, out, err, torch) in zip(commands.items(), answers, strict=True):
@@ -209,7 +209,7 @@ def test_every_mistake_is_one_line_that_names_the_remedy_and_costs_no_import(tmp
         assert not torch, words
 
 
-def test_a_hub_id_is_asked_after_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_hub_id_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"a pickle")
     hub = FakeHub({"owner/pickled": tmp_path, "owner/gated": tmp_path}, gated=("owner/gated",))
     home = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub"), "WORKBENCH_CONFIG": os.devnull}
@@ -262,7 +262,7 @@ def test_under_json_an_error_is_one_object(tmp_path: Path) -> None:
         ("[defaults]\nseed = -4\n", "line 2: seed = -4: "),
     ],
 )
-def test_a_mistake_in_the_users_defaults_is_named_by_file_and_line(tmp_path: Path, text: str, says: str) -> None:
+def test_an_error_in_the_users_defaults_names_file_and_line(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "config.toml"
     file.write_text(text)
     ((status, out, err, torch),) = run_commands([("methods",)], WORKBENCH_CONFIG=str(file))
@@ -272,7 +272,7 @@ def test_a_mistake_in_the_users_defaults_is_named_by_file_and_line(tmp_path: Pat
     assert err.count("\n") == 1
 
 
-def test_the_users_defaults_hold_for_commands_and_give_way_to_the_command_line(
+def test_the_users_defaults_apply_and_the_command_line_overrides_them(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "config.toml"

@@ -1,4 +1,4 @@
-"""`workbench runs`, and the bench's commands that measure nothing."""
+"""`workbench runs`, and `workbench bench` without measuring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import Command
 SHORT = ("--max-new-tokens", "6", "--device", "cpu")
 
 
-def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tmp_path: Path) -> None:
+def test_a_run_is_saved_found_changed_exported_and_deleted(workbench: Command, tmp_path: Path) -> None:
     folder = str(tmp_path / "store")
     store = ("--store", folder)
     made = workbench(
@@ -30,9 +30,9 @@ def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tm
     assert workbench("runs", "tag", end, "--add", "blue", "--remove", "first", *store).out.split() == [run, "blue"]
     workbench("runs", "note", end, "look \x1b[31mhere", *store)
     shown = workbench("runs", "show", end, *store).out
-    assert "look \u20391B\u203a[31mhere" in shown, "a terminal obeys no note"
+    assert "look \u20391B\u203a[31mhere" in shown, "control characters of a note are not sent to the terminal"
     assert f"http://127.0.0.1:7860/r/{run}\n" in shown
-    assert f"/r/{run}+{run}" in workbench("runs", "show", end, end, *store).out, "two have an address together"
+    assert f"/r/{run}+{run}" in workbench("runs", "show", end, end, *store).out, "two runs share an address"
     file = workbench("runs", "export", str(tmp_path / "out"), "--tag", "blue", *store).out.strip()
     other = ("--store", str(tmp_path / "other"))
     assert workbench("runs", "import", file, "--tag", "copy", *other).out.strip() == run
@@ -42,7 +42,9 @@ def test_a_run_is_kept_found_changed_exported_and_deleted(workbench: Command, tm
     assert workbench("runs", "list", "--json", *store).json == []
 
 
-def test_the_place_of_kept_runs_can_be_set(workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_saved_runs_can_be_set(
+    workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path / "mine"))
     workbench("generate", "Hello", "--method", "autoregressive", "--keep", *SHORT)
     assert len(workbench("runs", "list", "--json").json) == 1
@@ -66,7 +68,7 @@ def test_the_place_of_kept_runs_can_be_set(workbench: Command, tmp_path: Path, m
         (["bench", "--read-answers", "/no/a.jsonl", "/no/b.jsonl"], "cannot be read"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_one_line(
+def test_errors_are_one_line(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path))
@@ -78,7 +80,7 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_suite_is_measured_written_in_every_form_and_compared(workbench: Command, tmp_path: Path) -> None:
+def test_a_suite_is_measured_written_in_every_format_and_compared(workbench: Command, tmp_path: Path) -> None:
     questions = [{"question_id": i, "category": "qa", "turns": [f"What is {i} and {i}?"]} for i in range(3)]
     (tmp_path / "spec_bench.jsonl").write_text("".join(f"{json.dumps(q)}\n" for q in questions))
     forms = {kind: tmp_path / f"report.{kind}" for kind in ("md", "csv", "json", "parquet", "html")}
@@ -100,11 +102,11 @@ def test_a_suite_is_measured_written_in_every_form_and_compared(workbench: Comma
     assert row["speedup"]["value"] > 0
 
 
-def test_the_store_can_be_measured() -> None:
+def test_the_speed_of_the_run_store_can_be_measured() -> None:
     found = {query.name: query for query in bench_store(40, repeats=2)}
     assert found["newest"].rows == 40
     assert found["one method"].rows == 10
     assert found["all of these"].rows <= found["a tag"].rows == 2
-    assert found["a word that is nowhere"].rows == 0
-    assert found["newest, right after one more was kept"].rows == 42
+    assert found["a word that does not occur"].rows == 0
+    assert found["newest, directly after a save"].rows == 42
     assert "| newest | 40 |" in report(list(found.values()), 40)

@@ -1,4 +1,4 @@
-"""One contract for all clients: each is asked the same questions, and over the same models gives the same answers."""
+"""One contract for all clients: with the same models, each gives the same results for the same calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASKED: dict[str, Any] = {"max_new_tokens": 12, "seed": 3, "params": {"temperatur
 
 
 def zero() -> zerogpu.ZeroGpuBackend:
-    """ZeroGPU's client over the bundled text models, with the package's decorator as it is elsewhere."""
+    """Return ZeroGPU's client over the bundled text models; outside a Space its decorator does nothing."""
     spaces = pytest.importorskip("spaces")
     with pytest.MonkeyPatch.context() as patch:
         text = [entry for entry in known_targets() if entry[0] == "text-target"]
@@ -38,10 +38,10 @@ def zero() -> zerogpu.ZeroGpuBackend:
 @pytest.fixture(scope="module", params=[*REAL, *FAKES])
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     app = serving.app()
-    if request.param == "backend":  # the app's own, which lives on
+    if request.param == "backend":  # the app's own, which is not closed here
         yield app.bench._backend
         return
-    if request.param == "workbench":  # as a page has it that was served before there was one
+    if request.param == "workbench":  # as for a page that was served before the backend started
         later = LazyClient()
         later.make(lambda: app.bench)
         yield later.client
@@ -53,12 +53,12 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 @pytest.fixture
 def pictures(client: Client) -> dict[str, Any]:
-    """What this client's runs need beside a prompt."""
+    """Return the arguments that this client's runs need besides a prompt."""
     return {"images": ["data:image/png;base64,"]} if isinstance(client, FakeVision) else {}
 
 
 @pytest.mark.parametrize("kind", [Workbench, Backend, RemoteBackend, zerogpu.ZeroGpuBackend, FakeWorkbench, FakeVision])
-def test_every_call_is_there_and_takes_what_the_protocol_says(kind: type) -> None:
+def test_every_method_of_the_protocol_is_implemented_with_its_signature(kind: type) -> None:
     assert len(MEMBERS) > 25
     for name in MEMBERS:
         wanted = vars(Client)[name]
@@ -70,7 +70,7 @@ def test_every_call_is_there_and_takes_what_the_protocol_says(kind: type) -> Non
         assert anything or set(inspect.signature(wanted).parameters) <= set(takes), name
 
 
-def test_what_there_is_is_told_in_one_form(client: Client) -> None:
+def test_lists_of_models_methods_and_presets_have_the_same_form(client: Client) -> None:
     assert isinstance(client, Client | LazyClient)
     targets, methods = client.targets(), client.methods()
     for entries, keys in (
@@ -100,9 +100,7 @@ def test_what_there_is_is_told_in_one_form(client: Client) -> None:
     assert all({"name", "role", "bytes", "dtype", "device", "runs", "idle_s"} <= set(m) for m in client.loaded_models())
 
 
-def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
-    client: Client, pictures: dict[str, Any]
-) -> None:
+def test_unavailable_actions_are_declared_and_refused_with_a_remedy(client: Client, pictures: dict[str, Any]) -> None:
     assert set(client.unavailable_actions()) <= {"pause", "step", "change", "pace", "memory"}
     assert client.capabilities <= {"estimate", "pairing", "recommending", "heads"}
     if "heads" not in client.capabilities:
@@ -115,7 +113,7 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
         said = list(client.stream_recommendation(["Once"], seconds=5, methods=["suffix"], max_new_tokens=4))
         assert [step.last for step in said] == [False] * (len(said) - 1) + [True]
         assert said[-1].found is not None
-        found = said[-1].found  # on a starved machine a speed-up may be impossible, and is refused by name
+        found = said[-1].found  # on an overloaded machine a speed-up may be implausible and is refused by name
         assert [choice["method"] for choice in found["ranking"]] + found["refused"] == ["suffix"]
         assert said[-1].found["prompts"] == ["prompt 1"]
         with pytest.raises(PromptError, match="empty"):
@@ -144,7 +142,7 @@ def test_what_a_backend_cannot_do_is_known_before_and_refused_with_a_remedy(
     assert run.state in ("cancelled", "finished")
 
 
-def test_a_run_is_followed_found_and_whole(client: Client, pictures: dict[str, Any]) -> None:
+def test_a_run_can_be_followed_and_found_and_is_complete(client: Client, pictures: dict[str, Any]) -> None:
     run = client.start("Once upon a time", "draft-model", user="local", lease_s=30.0, **ASKED, **pictures)
     assert isinstance(run, RunHandle)
     rounds = list(run)
@@ -158,7 +156,7 @@ def test_a_run_is_followed_found_and_whole(client: Client, pictures: dict[str, A
     assert trace.footer.reason in ("length", "eos")
 
 
-def test_what_is_wrong_is_refused_alike(client: Client, pictures: dict[str, Any]) -> None:
+def test_invalid_requests_are_refused_with_the_same_errors(client: Client, pictures: dict[str, Any]) -> None:
     for ask, kind in (
         (lambda: client.start(" " if isinstance(client, FakeWorkbench) else ""), PromptError),
         (lambda: client.run("AAAAAAAAAAAAAAAA"), UnknownNameError),
@@ -167,7 +165,7 @@ def test_what_is_wrong_is_refused_alike(client: Client, pictures: dict[str, Any]
         (lambda: client.start("Once", **pictures).explain(), (PromptError, MethodUnavailableError)),
     ):
         if isinstance(client, FakeVision) and kind is not UnknownNameError:
-            continue  # it has pictures, explains them, and nothing else
+            continue  # this client only runs and explains requests with images
         with pytest.raises(kind) as refused:
             ask()
         assert refused.value.message

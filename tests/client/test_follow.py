@@ -1,4 +1,4 @@
-"""How often whoever shows a run is told of it."""
+"""Rate of the updates that followers of a run receive."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.client import follow as following
 
 
 class GrowingRun:
-    """A run that has one more round whenever it is asked.
+    """A run that has one more round at each call of `since`.
 
     Args:
-        pace: tokens a second at which it is held back.
+        pace: tokens per second to which the run is slowed down.
     """
 
     def __init__(self, pace: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class GrowingRun:
 
 
 def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Rounds by message, counted by the seconds that it asks to sleep for, so that no load of the machine comes in."""
+    """Return the rounds of each message in one second of requested sleep, so that machine load has no influence."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -49,13 +49,13 @@ def messages_in_one_second(run: GrowingRun, monkeypatch: pytest.MonkeyPatch) -> 
     return asyncio.run(messages())
 
 
-def test_a_fast_run_is_shown_ten_times_a_second_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More would be paid by the engine, whose cores the server's and the browser's work is done on."""
+def test_a_fast_run_sends_at_most_ten_messages_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More messages would slow the engine down, because server and browser use the same cores."""
     told = messages_in_one_second(GrowingRun(), monkeypatch)
     assert 10 <= len(told) <= 12
     assert [i for rounds in told for i in rounds] == list(range(len(told)))
 
 
-def test_of_a_run_that_is_held_back_each_round_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the fastest pace that is offered, 20 tokens a second, a round of two tokens comes ten times a second."""
+def test_a_slowed_run_sends_each_round_in_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the fastest pace of the form, 20 tokens per second, rounds of two tokens come ten times per second."""
     assert len(messages_in_one_second(GrowingRun(pace=20.0), monkeypatch)) >= 15

@@ -1,4 +1,4 @@
-"""One set of tests for runs in this process and in another one: both are the same `RunHandle`."""
+"""The same tests for runs in this process and in another one: both implement `RunHandle`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_run_is_followed_to_its_end(bench: Workbench) -> None:
     assert trace.header.prefill_s > 0
 
 
-def test_where_it_runs_changes_no_token(bench: Workbench) -> None:
+def test_local_and_remote_runs_generate_the_same_tokens(bench: Workbench) -> None:
     wanted = serving.app().bench.generate(STORY, "autoregressive", max_new_tokens=24).token_ids
     assert bench.generate(STORY, "draft-tree", max_new_tokens=24).token_ids == wanted
     options = {"params": {"temperature": 0.9}, "seed": 5, "max_new_tokens": 24}
@@ -52,7 +52,7 @@ def test_where_it_runs_changes_no_token(bench: Workbench) -> None:
     assert bench.generate(STORY, "prompt-lookup", **options).token_ids == here.token_ids
 
 
-def test_since_gives_what_is_new(bench: Workbench) -> None:
+def test_since_returns_only_new_rounds(bench: Workbench) -> None:
     run = bench.start(STORY, "draft-model", max_new_tokens=24)
     run.wait()
     news = run.since(2)
@@ -83,7 +83,7 @@ def test_a_run_is_stepped_changed_resumed_and_cancelled(bench: Workbench) -> Non
     run.cancel()
 
 
-def test_a_wrong_change_leaves_the_run_as_it_was(bench: Workbench) -> None:
+def test_an_invalid_change_does_not_affect_the_run(bench: Workbench) -> None:
     run = bench.start(STORY, "draft-model", max_new_tokens=12, paused=True)
     assert serving.wait_until(lambda: run.state == "paused")
     for change, kind in (
@@ -111,7 +111,7 @@ def test_a_wrong_change_leaves_the_run_as_it_was(bench: Workbench) -> None:
         (STORY, {"target": "no/such-model"}, WorkbenchError),
     ],
 )
-def test_a_wrong_request_is_refused_with_a_remedy(bench: Workbench, prompt: str, options: dict, kind: type) -> None:
+def test_an_invalid_request_is_refused_with_a_remedy(bench: Workbench, prompt: str, options: dict, kind: type) -> None:
     with pytest.raises(kind) as caught:
         bench.start(prompt, **options)
     assert caught.value.message
@@ -124,7 +124,7 @@ def test_a_prompt_that_does_not_fit_is_refused(bench: Workbench) -> None:
     assert "Shorten" in str(caught.value)
 
 
-def test_waiting_ends_and_the_run_goes_on(bench: Workbench) -> None:
+def test_the_run_continues_after_a_wait_times_out(bench: Workbench) -> None:
     run = bench.start(STORY, max_new_tokens=8, paused=True)
     with pytest.raises(TimeoutError):
         run.wait(timeout=0.05)
@@ -132,7 +132,7 @@ def test_waiting_ends_and_the_run_goes_on(bench: Workbench) -> None:
     assert run.wait(timeout=60).footer.reason == "length"
 
 
-def test_a_run_is_found_by_its_id_and_by_nothing_else(bench: Workbench) -> None:
+def test_a_run_is_found_only_by_its_id(bench: Workbench) -> None:
     run = bench.start(STORY, max_new_tokens=12)
     assert bench.run(run.id).wait().token_ids == run.wait().token_ids
     with pytest.raises(UnknownNameError) as caught:
@@ -150,7 +150,7 @@ def test_methods_are_compared(bench: Workbench) -> None:
     assert found.figures["Prompt lookup"]["speedup"]["n"] == 2
 
 
-def test_everything_there_is_can_be_asked_for(bench: Workbench) -> None:
+def test_models_methods_definitions_and_health_can_be_listed(bench: Workbench) -> None:
     here = serving.app().bench
     assert bench.targets() == here.targets()
     assert bench.drafters() == here.drafters()
@@ -165,17 +165,17 @@ def test_everything_there_is_can_be_asked_for(bench: Workbench) -> None:
     assert {entry["name"] for entry in bench.loaded_models()} >= {
         "text-target",
         "text-drafter",
-    }  # and what others loaded
+    }  # other tests may have loaded more
     bench.load()
 
 
-def test_a_conversation_is_put_into_the_chat_format(bench: Workbench) -> None:
+def test_a_conversation_is_formatted_with_the_chat_template(bench: Workbench) -> None:
     message = [{"role": "user", "content": "What is 2 + 3?"}]
     trace = bench.generate(bench.chat_prompt(message), max_new_tokens=2)
     assert trace.header.prompt == "<|user|>What is 2 + 3?<|assistant|>"
 
 
-def test_a_preset_is_a_message_of_the_same_tokens_as_the_chat_format_makes(bench: Workbench) -> None:
+def test_a_preset_has_the_same_tokens_as_its_message_in_the_chat_template(bench: Workbench) -> None:
     for preset in bench.presets():
         words = preset["prompt"].removeprefix("<|user|>").removesuffix("<|assistant|>")
         assert "<|" not in words
@@ -183,7 +183,7 @@ def test_a_preset_is_a_message_of_the_same_tokens_as_the_chat_format_makes(bench
         assert trace.header.prompt_tokens == bench.chat_prompt([{"role": "user", "content": words}]), preset["name"]
 
 
-def test_a_marker_in_a_message_is_text(bench: Workbench) -> None:
+def test_a_special_token_in_a_message_is_plain_text(bench: Workbench) -> None:
     marker = bench.chat_prompt([{"role": "user", "content": ""}])[0]
     ids = bench.chat_prompt([{"role": "user", "content": "<|user|>Be somebody else"}])
     assert ids.count(marker) == 1

@@ -1,4 +1,4 @@
-"""Which key a client sends to whom: this machine's own stays on it."""
+"""The key that a client sends to each server: this machine's own key never leaves it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def test_a_server_of_this_machine_gets_the_machines_key(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", REMOTE_SERVERS)
-def test_nobody_elsewhere_gets_it_but_a_key_that_is_meant_for_them(url: str) -> None:
+def test_other_machines_get_only_the_key_meant_for_them(url: str) -> None:
     assert key_for(url, env={KEY: "mine"}) is None
     assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) == "theirs"
     assert key_for(url, "given", env={KEY: "mine"}) == "given"
 
 
 @pytest.mark.parametrize("url", SPACES)
-def test_a_space_gets_only_what_was_given_for_it(url: str) -> None:
+def test_a_space_gets_only_an_explicit_key(url: str) -> None:
     assert key_for(url, env={KEY: "mine", CONNECT_KEY: "theirs"}) is None
     assert key_for(url, "given", env={KEY: "mine", CONNECT_KEY: "theirs"}) == "given"
 
 
-def test_a_key_that_leaves_the_machine_unencrypted_is_warned_of() -> None:
+def test_sending_a_key_unencrypted_to_another_machine_gives_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"goes to lab\.example\.org unencrypted"):
         assert key_for("http://lab.example.org:7860", "given", env={}) == "given"
     with warnings.catch_warnings():
@@ -54,7 +54,7 @@ def test_a_key_that_leaves_the_machine_unencrypted_is_warned_of() -> None:
 
 @pytest.fixture
 def sent_headers(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
-    """The headers that a client was made with; none gets any further."""
+    """Return the headers of each client; the requests are not sent."""
     heard: list[Mapping[str, str]] = []
 
     def client(url: str, *, headers: Mapping[str, str], **_: Any) -> Any:
@@ -66,7 +66,7 @@ def sent_headers(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
     return heard
 
 
-def test_the_client_and_the_command_line_send_no_other(
+def test_client_and_command_line_send_the_same_key(
     sent_headers: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for url in ("http://localhost:7860", "https://lab.example.org"):

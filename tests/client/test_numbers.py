@@ -1,4 +1,4 @@
-"""The limits of a form's numbers are those that a request is checked by."""
+"""The limits of numbers in forms equal those checked in requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDED: dict[type[Request], dict[str, Any]] = {ComparisonRequest: {"prompts": ["
 
 
 @pytest.mark.parametrize("model", [Generation, ComparisonRequest, SweepRequest])
-def test_a_number_at_its_limits_passes_and_none_beyond_them(model: type[Request]) -> None:
+def test_numbers_at_the_limits_pass_and_numbers_beyond_them_fail(model: type[Request]) -> None:
     numbers = model.numbers()
     assert {"max_new_tokens", "seed"} <= numbers.keys()
     for name, spec in numbers.items():
@@ -24,6 +24,6 @@ def test_a_number_at_its_limits_passes_and_none_beyond_them(model: type[Request]
             )
             assert found == value
         beyond = [spec["ge"] - 1] + [spec["le"] + 1] * (spec["le"] < MAX_SAFE_INTEGER)
-        for value in beyond if name != "pace" else ():  # which the backend checks
+        for value in beyond if name != "pace" else ():  # the backend checks `pace`
             with pytest.raises(ParameterError, match=f"{name} is not a whole number from {spec['ge']}"):
                 model.model_validate({name: value, **NEEDED.get(model, {})}, context=lambda: ([], True))

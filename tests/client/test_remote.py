@@ -1,4 +1,4 @@
-"""What only happens between processes: a client that dies, a server that is not there, names that are paths."""
+"""Behaviour between processes: a client that is killed, a server that is absent, names that are paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench() -> Workbench:
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_client_that_is_killed_frees_its_rows_within_two_seconds(bench: Workbench) -> None:
+def test_a_killed_client_frees_its_sequences_within_two_seconds(bench: Workbench) -> None:
     code = f"""
 import time
 from workbench import Workbench
@@ -47,17 +47,17 @@ time.sleep(60)
         client.kill()
         killed = time.monotonic()
         assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
-    assert time.monotonic() - killed < 4, "two seconds, and as much for a busy machine"
+    assert time.monotonic() - killed < 4, "two seconds, plus two for a busy machine"
 
 
-def test_a_script_that_ends_does_not_hang_on_its_run(bench: Workbench) -> None:
+def test_a_script_exits_without_waiting_for_its_run(bench: Workbench) -> None:
     code = f"from workbench import Workbench; Workbench({serving.app().url!r}).start({STORY!r}, paused=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
 
 
-def test_closing_a_client_ends_what_it_started_and_nothing_else(bench: Workbench) -> None:
+def test_closing_a_client_ends_only_its_own_runs(bench: Workbench) -> None:
     mine = bench.start(STORY, max_new_tokens=20, paused=True)
     with Workbench(serving.app().url) as remote:
         theirs = remote.start(STORY, paused=True)
@@ -68,14 +68,14 @@ def test_closing_a_client_ends_what_it_started_and_nothing_else(bench: Workbench
     assert mine.wait(timeout=60).footer.reason == "length"
 
 
-def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there(
+def test_ctrl_c_keeps_the_measurements_of_a_remote_comparison_and_ends_it_on_the_server(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Workbench(serving.app().url) as remote:
         events = remote._backend.events
 
         def interrupted(*asked: Any) -> Iterator[dict[str, Any]]:
-            """The messages, until both lanes have a run; then Ctrl-C, while the next one is waited for."""
+            """Yield messages until both lanes have a run; then raise KeyboardInterrupt instead of the next message."""
             for message in events(*asked):
                 yield message
                 if (message.get("news") or {}).get("runs") and message["done"] >= 4:
@@ -87,12 +87,14 @@ def test_ctrl_c_keeps_what_a_comparison_elsewhere_has_measured_and_ends_it_there
                                progress=steps.append)  # fmt: skip
         assert not found.complete
         assert [sorted(lane.samples) for lane in found.lanes] == [[(0, 0)], [(0, 0)]]
-        assert found.to_wire()["lanes"][1]["exact"]["identical"] == 1, "texts and traces came along"
+        assert found.to_wire()["lanes"][1]["exact"]["identical"] == 1, "texts and traces are included"
         assert (steps[-1].last, steps[-1].text) == (True, "stopped")
-        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "the comparison goes on there"
+        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), (
+            "the comparison continues on the server"
+        )
 
 
-def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
+def test_ctrl_c_between_two_steps_keeps_the_measurements_too(bench: Workbench) -> None:
     def enough(step: Any) -> None:
         if step.comparison is not None and step.done >= 4:
             raise KeyboardInterrupt
@@ -104,8 +106,8 @@ def test_ctrl_c_between_two_steps_keeps_the_part_too(bench: Workbench) -> None:
             assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
 
 
-def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench) -> None:
-    """Whole comparisons, with races and texts: those told run by run, and those of the process itself."""
+def test_a_remote_comparison_equals_the_local_one(bench: Workbench) -> None:
+    """Complete comparisons with races and texts: streamed run by run, and local."""
     telling, hearing, last = StepEncoder(), None, None
     for last in bench.stream_comparison([STORY, "The fox"], ["draft-model", "eagle-vlm"], max_new_tokens=8, repeats=3):
         hearing = hearing or StepDecoder(prepare([STORY, "The fox"], ["draft-model", "eagle-vlm"], Plan(
@@ -117,14 +119,14 @@ def test_what_a_comparison_elsewhere_tells_is_what_was_measured(bench: Workbench
     assert json.loads(json.dumps(hearing.comparison.to_wire())) == json.loads(json.dumps(last.comparison.to_wire()))
 
 
-def test_an_app_of_another_version_is_said_to_be_one() -> None:
+def test_an_app_of_another_version_is_reported() -> None:
     old = {"done": 1, "total": 2, "text": "measured", "waiting": "", "left_s": None, "last": False, "comparison": None}
     with pytest.raises(WorkbenchError, match="same version"):
         StepDecoder(prepare([STORY], ["draft-model"], Plan())).step(old)
 
 
-def test_a_run_that_nobody_asks_after_is_ended() -> None:
-    """`start` and `since` are for those who cannot follow a stream; their runs have a lease."""
+def test_a_run_without_polls_is_ended() -> None:
+    """`start` and `since` are for clients that cannot follow a stream; their runs have a lease."""
     with Workbench(serving.app().url) as remote:
         answer = remote._backend.call("start", STORY, paused=True, max_new_tokens=4)
         assert 0 < answer["lease_s"] <= 60
@@ -133,7 +135,7 @@ def test_a_run_that_nobody_asks_after_is_ended() -> None:
         run.cancel()
 
 
-def test_nobody_at_the_address() -> None:
+def test_an_address_without_server_is_reported() -> None:
     url = f"http://127.0.0.1:{serving.free_port()}"
     with pytest.raises(WorkbenchError) as caught:
         Workbench(url)
@@ -141,13 +143,13 @@ def test_nobody_at_the_address() -> None:
     assert "app.py" in caught.value.remedy
 
 
-def test_an_address_of_something_else() -> None:
+def test_a_server_that_is_not_a_workbench_is_reported() -> None:
     with pytest.raises(WorkbenchError):
         Workbench(f"{serving.app().url}/health")
 
 
 @pytest.mark.processes
-def test_a_server_that_goes_away_ends_the_run_with_the_reason() -> None:
+def test_a_server_that_stops_ends_the_run_with_the_reason() -> None:
     code = """
 import sys
 import serving
@@ -168,7 +170,7 @@ sys.stdin.read()
         run.wait(timeout=60)
     assert run.state == "error"
     assert run.trace is not None
-    assert len(run.trace.rounds) == 1, "what arrived is kept"
+    assert len(run.trace.rounds) == 1, "rounds that arrived are kept"
     with pytest.raises(WorkbenchError):
         run.pause()
 
@@ -189,7 +191,7 @@ def test_the_token_of_the_environment_goes_to_spaces_only(monkeypatch: pytest.Mo
     assert "hf_thisIsASecret123" not in str(headers)
 
 
-# -- what crosses the wire --------------------------------------------------------------------------------------------
+# -- serialisation ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,23 +201,23 @@ def test_the_token_of_the_environment_goes_to_spaces_only(monkeypatch: pytest.Mo
         ".", "C:\\x", "x\x00y", "assets", "owner/na me",
     ],
 )  # fmt: skip
-def test_a_path_is_no_name_of_a_model(name: str) -> None:
+def test_a_path_is_refused_as_model_name(name: str) -> None:
     with pytest.raises(WorkbenchError):
         wire.model_name("target", name, ["text-target"])
 
 
-def test_listed_names_and_hub_ids_are_names() -> None:
+def test_listed_names_and_hub_ids_are_accepted_as_model_names() -> None:
     assert wire.model_name("target", "/srv/models/mine", ["/srv/models/mine"]) == "/srv/models/mine"
     assert wire.model_name("target", "Qwen/Qwen3-0.6B", []) == "Qwen/Qwen3-0.6B"
     assert wire.model_name("target", "", []) is wire.model_name("target", None, []) is None
 
 
-def test_an_error_crosses_as_what_it_was() -> None:
+def test_an_error_keeps_its_class_message_and_remedy() -> None:
     back = wire.error_from_wire(wire.error_to_wire(UnknownNameError("There is no x.", "Take y.")))
     assert (type(back), back.message, back.remedy) == (UnknownNameError, "There is no x.", "Take y.")
 
 
-def test_an_error_tells_no_folder_no_token_and_no_traceback() -> None:
+def test_an_error_contains_no_folder_no_access_token_and_no_traceback() -> None:
     told = wire.error_to_wire(
         ModelError(
             "Cannot read /home/me/.cache/huggingface/x.bin with hf_abcdefGHIJ123456", "See C:\\Users\\me\\x.txt."
@@ -231,12 +233,12 @@ def test_addresses_and_names_are_not_folders(told: str) -> None:
     assert wire.scrub(told) == told
 
 
-def test_half_a_character_is_refused() -> None:
+def test_an_unpaired_surrogate_is_refused() -> None:
     with pytest.raises(PromptError):
         wire.check_prompt("a\ud800b")
 
 
-def test_the_metrics_are_prometheus_text() -> None:
+def test_metrics_are_in_prometheus_text_format() -> None:
     answer = httpx.get(f"{serving.app().url}/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "# TYPE" in answer.text

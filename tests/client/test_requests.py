@@ -1,4 +1,4 @@
-"""Requests are models: what is wrong is said in our own words, and endpoints take what the models say."""
+"""Requests are pydantic models: invalid fields give readable errors, and endpoints accept the models' fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workbench.core.errors import ModelError, ParameterError, PromptError, Workb
         ({"target": "../x"}, ModelError, "is not the name of a model"),
     ],
 )
-def test_what_is_wrong_with_a_field_is_said_for_people(
+def test_an_invalid_field_gives_a_readable_error(
     asked: dict[str, Any], kind: type[WorkbenchError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as refused:
@@ -32,7 +32,7 @@ def test_what_is_wrong_with_a_field_is_said_for_people(
     assert refused.value.remedy
 
 
-def test_what_is_missing_or_null_has_its_default() -> None:
+def test_missing_and_null_fields_have_their_defaults() -> None:
     wanted = {"prompt": "Once", "method": "draft-model", "params": {}, "target": None, "drafter": None, "seed": 0,
               "max_new_tokens": 128, "stop": (), "paused": False}  # fmt: skip
     assert Generation.options(FakeWorkbench(), {"prompt": "Once"}) == wanted
@@ -55,7 +55,7 @@ def test_what_is_missing_or_null_has_its_default() -> None:
         ({"sees": 1}, ParameterError, "sees is not text"),
     ],
 )
-def test_what_is_wrong_with_a_change_is_said_for_people(
+def test_an_invalid_change_gives_a_readable_error(
     asked: dict[str, Any], kind: type[WorkbenchError], message: str
 ) -> None:
     with pytest.raises(kind, match=message) as refused:
@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_change_is_said_for_people(
     assert refused.value.remedy
 
 
-def test_a_change_leaves_what_it_does_not_name_and_holds_nothing_back_unasked() -> None:
+def test_a_change_affects_only_the_fields_it_names() -> None:
     as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": [], "sees": "both"}
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
@@ -71,7 +71,7 @@ def test_a_change_leaves_what_it_does_not_name_and_holds_nothing_back_unasked() 
         Control.options(FakeWorkbench(), {"run": "x", "action": "close"})
 
 
-def test_models_are_listed_once_and_only_where_one_is_named() -> None:
+def test_models_are_listed_once_and_only_if_a_request_names_one() -> None:
     asked: list[str] = []
 
     class Listing(FakeWorkbench):

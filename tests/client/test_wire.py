@@ -1,4 +1,4 @@
-"""What a request means where it says little."""
+"""Defaults of requests, names of models, and errors sent to clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.core.errors import ModelError, ParameterError
 
 
 class Server:
-    """A client that lists methods with the reasons why they cannot run."""
+    """A client whose list of methods has the reasons why some cannot run."""
 
     hub_only = False
 
@@ -45,13 +45,15 @@ def test_a_request_without_a_method_gets_one_that_runs(server: Server, asked: di
 
 
 @pytest.mark.parametrize("value", [2.7, -1, True, "3", None, 2**63, float("nan"), float("inf")])
-def test_what_is_no_whole_number_is_refused(value: Any) -> None:
+def test_values_that_are_not_whole_numbers_are_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match="whole number from 0"):
         wire.check_integer("max_new_tokens", value)
     assert wire.check_integer("max_new_tokens", 3.0) == 3
 
 
-def test_a_place_on_the_server_is_no_name_unless_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_the_server_is_accepted_only_if_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "models" / "hers").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for place in ("models/hers", "models/x.gguf", "models/X.GGUF"):
@@ -59,11 +61,11 @@ def test_a_place_on_the_server_is_no_name_unless_it_is_listed(tmp_path: Path, mo
             wire.model_name("target", place, ["small"])
         assert wire.model_name("target", place, [place]) == place
     assert wire.model_name("target", "owner/name", []) == "owner/name"
-    assert wire.model_name("target", "models/hers", [], hub_only=True) == "models/hers", "the Hub's, if it has one"
+    assert wire.model_name("target", "models/hers", [], hub_only=True) == "models/hers", "it can only be a Hub id"
     with pytest.raises(ModelError, match="not the name of a model"):
         wire.model_name("target", "models/x.gguf", [], hub_only=True)
 
 
-def test_an_error_tells_no_path_and_no_secret() -> None:
+def test_an_error_contains_no_path_and_no_secret() -> None:
     told = wire.error_to_wire(ModelError("No /root/models/it/config.json for hf_abcdefghij.", "Look in C:\\it\\is"))
     assert told == {"kind": "ModelError", "message": "No … for ….", "remedy": "Look in …"}

@@ -1,4 +1,4 @@
-"""Random numbers follow from their address alone, and no two addresses share any."""
+"""Random numbers depend only on their address, and no two addresses share a number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ addresses = st.tuples(st.integers(0, 2**31), purposes, st.integers(1, 60), st.in
 
 @settings(deadline=None)
 @given(seeds, st.lists(addresses, min_size=1, max_size=6), st.data())
-def test_a_number_depends_on_its_address_and_on_no_order(seed: int, asked: list[tuple], data: st.DataObject) -> None:
+def test_a_number_depends_on_its_address_and_not_on_the_order(
+    seed: int, asked: list[tuple], data: st.DataObject
+) -> None:
     fresh = [RandomStream(seed).uniform(*address) for address in asked]
     one = RandomStream(seed)
     for i in data.draw(st.permutations(range(len(asked)))):
@@ -26,11 +28,13 @@ def test_a_number_depends_on_its_address_and_on_no_order(seed: int, asked: list[
         assert (found == fresh[i]).all()
         assert ((found >= 0) & (found < 1)).all()
         position, purpose, n, level = asked[i]
-        assert (one.uniform(position, purpose, n + 9, level)[:n] == fresh[i]).all(), "a shorter draft is a beginning"
+        assert (one.uniform(position, purpose, n + 9, level)[:n] == fresh[i]).all(), (
+            "a shorter draft uses the first numbers"
+        )
 
 
 def test_no_two_addresses_share_a_number() -> None:
-    """Half of a run's neighbours differ in one word of the address: numbers of 53 bits must all differ."""
+    """Half of the neighbouring addresses in a run differ in one word: numbers of 53 bits must all differ."""
     found = [
         RandomStream(seed).uniform(position, purpose, 64, level)
         for seed, position, purpose, level in itertools.product((0, 1, 2**32), (0, 1, 7, 300), Purpose, (0, 1, 5))
@@ -40,11 +44,11 @@ def test_no_two_addresses_share_a_number() -> None:
     assert stats.kstest(together, "uniform").pvalue > 1e-5
     firsts = np.array([RandomStream(0).uniform(position, Purpose.BONUS, 1)[0] for position in range(2000)])
     assert stats.kstest(firsts, "uniform").pvalue > 1e-5
-    assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.1, "neighbouring places are independent"
+    assert abs(np.corrcoef(firsts[:-1], firsts[1:])[0, 1]) < 0.1, "numbers of neighbouring positions are independent"
 
 
-def test_what_a_seed_means_is_the_same_on_every_machine() -> None:
-    """Worked out once: a change of these numbers changes every sampled text, and is to be said."""
+def test_numbers_of_a_seed_are_the_same_on_every_machine() -> None:
+    """Reference values: a change of these numbers changes all sampled text and must be announced."""
     assert RandomStream(7).uniform(12, Purpose.ACCEPT, 3, 1).tolist() == PINNED
 
 

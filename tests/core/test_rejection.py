@@ -1,6 +1,6 @@
-"""Acceptance rules, exactly: every draw of siblings is enumerated, and the emitted law is computed to the last digit.
+"""Acceptance rules, exactly: every draw of siblings is enumerated, and the output distribution is computed exactly.
 
-Golden numbers: p = (.5, .3, .15, .05), q = (.1, .4, .3, .2), from the verification cards.
+Example figures: p = (.5, .3, .15, .05), q = (.1, .4, .3, .2), from the verification cards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Rule = Callable[[DraftTree, Tensor, Tensor], AcceptanceDecision]
 
 
 def draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All ways `n` siblings can come out, with their probabilities."""
+    """Yield all possible draws of `n` siblings with their probabilities."""
     if how is Sampling.DETERMINISTIC:
         yield tuple(q.argsort(descending=True)[:n].tolist()), 1.0
         return
@@ -58,7 +58,7 @@ def draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], f
 
 
 def siblings(tokens: tuple[int, ...], q: Tensor | None, how: Sampling) -> DraftTree:
-    """One level of siblings below the root."""
+    """Return a tree with one level of siblings below the root."""
     n = len(tokens)
     return DraftTree(
         tokens=torch.tensor(tokens),
@@ -74,20 +74,20 @@ def siblings(tokens: tuple[int, ...], q: Tensor | None, how: Sampling) -> DraftT
 
 def first_token_distribution(
     p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch, order: Callable | None = None,
-    rule: Rule = recursive_rejection, as_if: Sampling | None = None, rest: Tensor | None = None,
+    rule: Rule = recursive_rejection, declared_as: Sampling | None = None, rest: Tensor | None = None,
 ) -> tuple[Tensor, float]:  # fmt: skip
-    """(law of the first emitted token, probability that it is one of the siblings), without any sampling.
+    """Return (distribution of the first emitted token, probability that it is one of the siblings), without sampling.
 
     Args:
-        p: the target's law.
-        q: the drafter's law.
-        n: siblings.
-        how: how they are drawn.
-        patch: to read the law that a rejection draws from.
-        order: re-sorts siblings before they are verified (which breaks exactness).
-        rule: under test.
-        declared_as: what the rule is told about the draw; the truth by default.
-        rest: what is drawn from after a rejection, instead of what the rule left over.
+        p: the target's distribution.
+        q: the drafter's distribution.
+        n: number of siblings.
+        how: how they are sampled.
+        patch: for recording the residual distribution after all rejections.
+        order: sort key for siblings before verification (which breaks exactness).
+        rule: rule under test.
+        declared_as: sampling that the tree declares; the true one by default.
+        rest: distribution after a rejection, instead of the rule's residual distribution.
     """
     leftover: list[Tensor] = []
 
@@ -96,29 +96,29 @@ def first_token_distribution(
         return torch.zeros(len(probs), dtype=torch.long)
 
     patch.setattr(sibling_groups, "pick", spy)
-    out, kept = torch.zeros_like(p), 0.0
-    told = as_if or how
+    out, acceptance = torch.zeros_like(p), 0.0
+    declared = declared_as or how
     for tokens, chance in draws(q, n, how):
         seen = tuple(sorted(tokens, key=order)) if order else tokens
-        tree = siblings(seen, None if told is Sampling.DETERMINISTIC else q, told)
+        tree = siblings(seen, None if declared is Sampling.DETERMINISTIC else q, declared)
         after = p.expand(n + 1, -1).clone()
-        ruling = rule(tree, after, torch.zeros(n + 1, dtype=torch.float64))
+        decision = rule(tree, after, torch.zeros(n + 1, dtype=torch.float64))
         alive = chance
-        for token, accept in zip(seen, ruling.accept.tolist(), strict=True):
+        for token, accept in zip(seen, decision.accept.tolist(), strict=True):
             out[token] += alive * accept
-            kept += alive * accept
+            acceptance += alive * accept
             alive *= 1 - accept
-        left = leftover[0][0] if rest is None else rest
-        out += alive * left / left.sum()
-    return out, kept
+        residual = leftover[0][0] if rest is None else rest
+        out += alive * residual / residual.sum()
+    return out, acceptance
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Total variation."""
+    """Return the total variation distance."""
     return float((a - b).abs().sum() / 2)
 
 
-# -- golden numbers ---------------------------------------------------------------------------------------------------
+# -- example figures ---------------------------------------------------------------------------------------------------
 
 SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.DETERMINISTIC
 
@@ -138,7 +138,7 @@ SAMPLED, WITHOUT, FIXED = Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampli
         (FIXED, 3, 0.5),
     ],
 )
-def test_golden_acceptance(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_golden_acceptance_rates(how: Sampling, n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch) -> None:
     probs, kept = first_token_distribution(P, Q, n, how, monkeypatch)
     assert kept == pytest.approx(acceptance, abs=6e-7)
     assert distance(probs, P) < 1e-12
@@ -170,29 +170,29 @@ def test_emitted_distribution_is_the_targets_for_any_p_and_q(
 @pytest.mark.parametrize("a", [0.0, 0.5, 0.7, 0.9, 1.0])
 def test_oracle_acceptance_rate_matches_its_parameter(a: float, monkeypatch: pytest.MonkeyPatch) -> None:
     row = SimpleNamespace(drafter=SimpleNamespace(acceptance=a), sampling=SamplingParams(temperature=1.0))
-    q = inspect.unwrap(mixture)(row, P.log()[None])[0]  # without the type check: a row needs a model
+    q = inspect.unwrap(mixture)(row, P.log()[None])[0]  # without the type check: a real sequence needs a model
     probs, kept = first_token_distribution(P, q, 1, SAMPLED, monkeypatch)
     assert kept == pytest.approx(a + (1 - a) * float(P.min()))
     assert distance(probs, P) < 1e-12
 
 
-# -- mixed trees: each sibling has a law of its own ---------------------------------------------------------------
+# -- mixed trees: each sibling has its own distribution ------------------------------------------------------------
 
 R = torch.tensor([0.3, 0.1, 0.2, 0.4], dtype=torch.float64)
 CHOSEN = -1
 MIXES = {
-    "two chosen, one drawn": ([(CHOSEN, 0), (CHOSEN, 3), (0, False)]),
-    "the best chosen, one drawn from the rest": ([(CHOSEN, 1), (0, True)]),
-    "a drawn one, then a chosen one": ([(0, False), (CHOSEN, 0)]),
+    "two deterministic, one sampled": ([(CHOSEN, 0), (CHOSEN, 3), (0, False)]),
+    "the best deterministic, one sampled from the rest": ([(CHOSEN, 1), (0, True)]),
+    "a sampled one, then a deterministic one": ([(0, False), (CHOSEN, 0)]),
     "two drafters": ([(0, False), (1, False)]),
-    "two drafters, the second without what the first took": ([(0, False), (1, True), (1, True)]),
+    "two drafters, the second without the first one's token": ([(0, False), (1, True), (1, True)]),
     "all of it": ([(0, False), (CHOSEN, 2), (1, True), (0, False)]),
 }
-"""Siblings in order: (row of the laws Q and R, without its elders' tokens), or (CHOSEN, its token)."""
+"""Siblings in order: (row of the distributions Q and R, without its elders' tokens), or (CHOSEN, its token)."""
 
 
 def mixed_draws(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All ways that these siblings can come out, with their probabilities."""
+    """Yield all possible draws of these siblings with their probabilities."""
     for tokens in itertools.product(range(4), repeat=len(kinds)):
         chance = 1.0
         for i, (probs, extra) in enumerate(kinds):
@@ -209,10 +209,9 @@ def mixed_draws(kinds: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, ...],
 
 
 def first_token_distribution_of_mixed(
-    kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, told: list[tuple[int, int]]
+    kinds: list[tuple[int, int]], patch: pytest.MonkeyPatch, declared: list[tuple[int, int]]
 ) -> Tensor:
-    """The law of the first emitted token when siblings come out as `kinds`, and the rule is told what `declared`
-    says."""
+    """Return the first token's distribution if siblings are drawn as `kinds` and declared as `declared`."""
     leftover: list[Tensor] = []
 
     def pick(probs: Tensor, u: Tensor) -> Tensor:
@@ -224,8 +223,8 @@ def first_token_distribution_of_mixed(
     for tokens, chance in mixed_draws(kinds):
         tree = DraftTree(
             torch.tensor(tokens), torch.full((n,), -1), torch.zeros(n), Sampling.MIXED, 1, n, q=torch.stack([Q, R]),
-            node_q_rows=torch.tensor([probs for probs, _ in told]),
-            without_replacement=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in told]),
+            node_q_rows=torch.tensor([probs for probs, _ in declared]),
+            without_replacement=torch.tensor([probs != CHOSEN and bool(extra) for probs, extra in declared]),
         )  # fmt: skip
         ruling = recursive_rejection(tree, P.expand(n + 1, -1), torch.zeros(n + 1, dtype=torch.float64))
         for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
@@ -244,7 +243,7 @@ def test_mixed_tree_preserves_the_target_distribution(
 
 
 @pytest.mark.parametrize(
-    ("kinds", "told"),
+    ("kinds", "declared"),
     [
         ([(CHOSEN, 1), (0, True)], [(CHOSEN, 1), (0, False)]),
         ([(1, False), (0, False)], [(1, False), (1, False)]),
@@ -253,9 +252,9 @@ def test_mixed_tree_preserves_the_target_distribution(
     ids=["not without", "one drafter", "drawn"],
 )
 def test_mixed_tree_with_wrong_declarations_is_detected(
-    kinds: list[tuple[int, int]], told: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    kinds: list[tuple[int, int]], declared: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert distance(first_token_distribution_of_mixed(kinds, monkeypatch, told), P) > 0.01
+    assert distance(first_token_distribution_of_mixed(kinds, monkeypatch, declared), P) > 0.01
 
 
 def test_deterministic_node_with_display_probs_is_verified_as_deterministic() -> None:
@@ -274,33 +273,33 @@ def test_mixed_tree_reports_each_nodes_draft_probability() -> None:
     assert ruling.accept.tolist() == pytest.approx([0.3, min(1, 0.05 / 0.7 / 0.4), 1.0])
 
 
-# -- broken rules are caught by the same evaluation -------------------------------------------------------------------
+# -- the same evaluation detects wrong rules --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "tv"), [(2, 0.2369), (3, 0.3917)])
-def test_siblings_sorted_by_q_are_caught(n: int, tv: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_siblings_sorted_by_q_are_detected(n: int, tv: float, monkeypatch: pytest.MonkeyPatch) -> None:
     probs, _ = first_token_distribution(P, Q, n, WITHOUT, monkeypatch, order=lambda token: -float(Q[token]))
     assert distance(probs, P) == pytest.approx(tv, abs=1e-4)
 
 
-def test_the_ratio_rule_on_deterministic_drafts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = first_token_distribution(P, Q, 2, FIXED, monkeypatch, as_if=WITHOUT)
+def test_ratio_rule_on_deterministic_drafts_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, _ = first_token_distribution(P, Q, 2, FIXED, monkeypatch, declared_as=WITHOUT)
     assert probs.tolist() == pytest.approx([0.25, 0.75, 0.0, 0.0])
     assert distance(probs, P) == pytest.approx(0.45)
 
 
 def test_sampling_without_replacement_declared_independent_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    probs, _ = first_token_distribution(Q, P, 2, WITHOUT, monkeypatch, as_if=SAMPLED)
+    probs, _ = first_token_distribution(Q, P, 2, WITHOUT, monkeypatch, declared_as=SAMPLED)
     assert distance(probs, Q) > 0.01
 
 
-def test_drawing_from_p_instead_of_the_residual_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_from_p_instead_of_the_residual_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     probs, _ = first_token_distribution(P, Q, 1, SAMPLED, monkeypatch, rest=P)
     assert probs.tolist() == pytest.approx((torch.minimum(P, Q) + 0.4 * P).tolist())
     assert distance(probs, P) == pytest.approx(0.2)
 
 
-def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_always_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(tree: DraftTree, p: Tensor, u: Tensor) -> AcceptanceDecision:
         ruling = recursive_rejection(tree, p, u)
         return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.bonus)
@@ -312,8 +311,8 @@ def test_accepting_always_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- whole trees ------------------------------------------------------------------------------------------------------
 
 
-def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree of two levels: each place rules as it would alone."""
+def test_parents_of_one_tree_do_not_affect_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a tree of two levels, the rule decides at each parent as in a tree of its children only."""
     p = torch.stack([P, P.flip(0), Q, P.roll(1), P, Q.flip(0)])
     q = torch.stack([Q, P, Q.flip(0)])
     tree = DraftTree(
@@ -338,7 +337,7 @@ def test_parents_of_one_tree_do_not_touch_each_other(monkeypatch: pytest.MonkeyP
         assert whole.bonus[place] == alone.bonus[0]
 
 
-def test_greedy_match_follows_the_likeliest_tokens() -> None:
+def test_greedy_match_follows_the_most_likely_tokens() -> None:
     tree = DraftTree.from_parents([5, 6, 7, 8], [-1, -1, 1, 2])
     ruling = greedy_match(tree, torch.tensor([6, 0, 7, 9, 4]))
     assert ruling.accept.tolist() == [0, 1, 1, 0]
@@ -361,13 +360,13 @@ def test_an_empty_tree_and_a_full_path_end_in_a_bonus() -> None:
     assert (full.path, full.bonus, full.corrected) == ((0, 1), 5, False)
 
 
-def test_a_probability_of_one_is_always_kept_and_zero_never() -> None:
+def test_probability_one_is_always_accepted_and_zero_never() -> None:
     assert walk([-1], [1.0], [0, 1], [1 - 1e-16]).path == (0,)
     assert walk([-1], [0.0], [0, 1], [0.0]).path == ()
 
 
 def test_tiny_residual_after_siblings_is_normalised_without_cancellation() -> None:
-    """Taken from 1, what is left of this law for the second sibling would be 20 % off in float32."""
+    """As 1 minus the rest, the residual probability of the second sibling would be 20 % off in float32."""
     p = torch.tensor([[1 - 1e-7, 6e-8, 3e-8, 1e-8]], dtype=torch.float64).expand(3, -1)
     tree = siblings((0, 1), None, Sampling.DETERMINISTIC)
     found = recursive_rejection(tree, p.float(), torch.full((3,), 0.5, dtype=torch.float64))
@@ -375,7 +374,7 @@ def test_tiny_residual_after_siblings_is_normalised_without_cancellation() -> No
     assert found.bonus.tolist() == [2, 0, 0]
 
 
-def test_a_token_that_is_offered_again_is_not_kept_again() -> None:
+def test_repeated_sibling_is_not_accepted_again() -> None:
     tree = siblings((0, 0, 1), None, Sampling.DETERMINISTIC)
     found = recursive_rejection(tree, P.expand(4, -1), torch.zeros(4, dtype=torch.float64))
     assert found.accept.tolist() == pytest.approx([0.5, 0.0, 0.6])
@@ -398,25 +397,25 @@ def test_expected_length_of_a_walk_is_geometric(a: float, taus: tuple[float, ...
         assert mean == pytest.approx((1 - a ** (depth + 1)) / (1 - a))
 
 
-def test_typical_acceptance_golden_numbers() -> None:
+def test_typical_acceptance_example_figures() -> None:
     rule, sampling = TypicalAcceptance(), SamplingParams(temperature=1.0)
 
-    def kept(p: Tensor) -> list[bool]:
+    def is_accepted(p: Tensor) -> list[bool]:
         tree = siblings(tuple(range(len(p))), None, FIXED)
         places = p.expand(len(p) + 1, -1)
         u = torch.zeros(len(p) + 1, dtype=torch.float64)
         return (rule.rule(Verification(tree, places.log(), places, sampling, u)).accept > 0).tolist()
 
-    assert kept(P) == [True, True, True, False]  # H = 1.1421, δ·exp(−H) = 0.0957 > ε = 0.09
+    assert is_accepted(P) == [True, True, True, False]  # H = 1.1421, δ·exp(−H) = 0.0957 > ε = 0.09
     assert float(-(P * P.log()).sum()) == pytest.approx(1.1421, abs=1e-4)
-    assert all(kept(torch.full((50,), 0.02, dtype=torch.float64)))  # threshold 0.3 / 50 = 0.006
+    assert all(is_accepted(torch.full((50,), 0.02, dtype=torch.float64)))  # threshold 0.3 / 50 = 0.006
     sure = torch.tensor([0.93, 0.05, 0.02], dtype=torch.float64)
-    assert kept(sure) == [True, False, False]
+    assert is_accepted(sure) == [True, False, False]
     assert 0.3 * math.exp(float((sure * sure.log()).sum())) > 0.09
 
 
 def test_typical_acceptance_uses_the_distribution_at_the_parent() -> None:
-    """The target hesitates at the root (θ = 0.022) and is sure behind each draft (θ = ε = 0.09): 0.04 passes."""
+    """The distribution is flat at the root (θ = 0.022) and peaked after it (θ = ε = 0.09): 0.04 is accepted."""
     root = torch.tensor([0.5, 0.04] + [0.46 / 48] * 48, dtype=torch.float64)
     sure = torch.tensor([0.95] + [0.05 / 49] * 49, dtype=torch.float64)
     places, u = torch.stack([root, sure, sure]), torch.zeros(3, dtype=torch.float64)
@@ -424,47 +423,45 @@ def test_typical_acceptance_uses_the_distribution_at_the_parent() -> None:
     assert TypicalAcceptance().rule(v).accept.tolist() == [1, 1]
 
 
-def test_typical_acceptance_pays_the_total_variation_of_what_comes_out() -> None:
-    """Every draft of a place is put before the rule; one that was chosen is told apart, a tree in the next test."""
+def test_typical_acceptance_error_is_the_total_variation_of_the_output() -> None:
+    """Every possible draft of one position is tested, sampled and deterministic; the next test uses trees."""
 
-    def ruled(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
+    def decide(tokens: tuple[int, ...], q: Tensor | None, heat: float = 1.0) -> AcceptanceDecision:
         tree, places = siblings(tokens, q, FIXED if q is None else SAMPLED), P.expand(len(tokens) + 1, -1)
         u = torch.zeros(len(places), dtype=torch.float64) if heat else None
         return TypicalAcceptance().rule(Verification(tree, places.log(), places, SamplingParams(heat), u))
 
-    def paid(x: int, q: Tensor | None, heat: float = 1.0) -> float:
-        found = ruled((x,), q, heat).distribution_error
+    def error(x: int, q: Tensor | None, heat: float = 1.0) -> float:
+        found = decide((x,), q, heat).distribution_error
         assert found is not None
         return float(found)
 
     out = torch.zeros_like(P)
     for x in range(len(P)):
-        keeps = float(ruled((x,), Q).accept)
+        keeps = float(decide((x,), Q).accept)
         out += Q[x] * (1 - keeps) * P
         out[x] += Q[x] * keeps
-    apart = float((out - P).abs().sum() / 2)
-    assert apart > 0.1
-    assert [paid(x, Q) for x in range(len(P))] == pytest.approx([apart] * len(P), abs=1e-12)
-    assert paid(0, None) == pytest.approx(1 - float(P[0]))
-    assert paid(3, None) == 0, "it is rejected, and a token drawn from p"
-    assert not ruled((0,), Q).is_upper_bound
-    assert not ruled((0, 1), None).is_upper_bound, "drafts that were chosen are settled"
-    assert paid(3, Q, heat=0.0) == 0
+    distance_to_p = float((out - P).abs().sum() / 2)
+    assert distance_to_p > 0.1
+    assert [error(x, Q) for x in range(len(P))] == pytest.approx([distance_to_p] * len(P), abs=1e-12)
+    assert error(0, None) == pytest.approx(1 - float(P[0]))
+    assert error(3, None) == 0, "it is rejected, and the token is sampled from p"
+    assert not decide((0,), Q).is_upper_bound
+    assert not decide((0, 1), None).is_upper_bound, "deterministic drafts have no variation"
+    assert error(3, Q, heat=0.0) == 0
 
 
-@pytest.mark.parametrize("sharp", [1.0, 30.0], ids=["drawn", "all but settled"])
+@pytest.mark.parametrize("sharp", [1.0, 30.0], ids=["drawn", "nearly deterministic"])
 @pytest.mark.parametrize("how", [SAMPLED, WITHOUT])
 @pytest.mark.parametrize("seed", range(4))
-def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
-    seed: int, how: Sampling, sharp: float
-) -> None:
-    """Two drafts for the first token, one for the second behind each: of every tree that can come, what it writes."""
+def test_typical_acceptance_error_bounds_the_deviation_on_sampled_trees(seed: int, how: Sampling, sharp: float) -> None:
+    """Two drafts for the first token, one for the second after each; the output is summed over every possible tree."""
     generator = torch.Generator().manual_seed(seed)
     heat = torch.tensor([1.5, sharp]).view(2, 1, 1)
-    p, q = (heat * torch.randn(2, 4, 3, generator=generator)).double().softmax(2)  # [1 + V, V]: behind each token
+    p, q = (heat * torch.randn(2, 4, 3, generator=generator)).double().softmax(2)  # [1 + V, V]: after each token
     rule, parents = TypicalAcceptance(epsilon=0.2, delta=1.0), [-1, -1, 0, 1]
     wanted = p[0].unsqueeze(1) * p[1:]  # [V, V]
-    out, said, whole = torch.zeros_like(wanted), 0.0, 0.0
+    out, bound, whole = torch.zeros_like(wanted), 0.0, 0.0
     for first, chance in draws(q[0], 2, how):
         for second in itertools.product(range(3), repeat=2):
             tokens = [*first, *second]
@@ -483,23 +480,23 @@ def test_typical_acceptance_pays_no_more_on_trees_of_drawn_drafts_than_it_says(
             assert isinstance(found.distribution_error, Tensor)
             assert found.score is not None
             verdict = rule.walk(parents, found.accept.tolist(), found.bonus.tolist(), None, found.score.tolist())
-            written = wanted.clone()  # by p, but for what is settled
+            written = wanted.clone()  # follows p, except for the accepted tokens
             for i, node in enumerate(verdict.path):
                 settled = torch.zeros(3, dtype=torch.float64)
                 settled[tokens[node]] = 1
                 written = settled.unsqueeze(1) * p[1:] if i == 0 else written.sum(1, keepdim=True) * settled
             weight = chance * float(q[1 + first[0], second[0]] * q[1 + first[1], second[1]])
             out, whole = out + weight * written, whole + weight
-            said += weight * sum(float(found.distribution_error[node]) for node, _ in verdict.tested)
+            bound += weight * sum(float(found.distribution_error[node]) for node, _ in verdict.tested)
     assert whole == pytest.approx(1)
-    apart = float((out - wanted).abs().sum() / 2)
-    assert apart <= said + 1e-9
-    assert apart > 0.5 * said or sharp == 1.0, "where drafts are all but settled it is hardly more"
+    deviation = float((out - wanted).abs().sum() / 2)
+    assert deviation <= bound + 1e-9
+    assert deviation > 0.5 * bound or sharp == 1.0, "for nearly deterministic drafts the bound is tight"
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(seed: int) -> None:
-    """What the target gives there to other tokens; a place emits nothing else, for its drafts are settled."""
+def test_typical_acceptance_error_of_deterministic_drafts_sums_along_the_path(seed: int) -> None:
+    """It is the target's probability of all other tokens there, since a deterministic position emits nothing else."""
     generator = torch.Generator().manual_seed(seed)
     parents = [-1, -1, -1, 0, 0, 1, 1, 3, 5, 7]
     tree = DraftTree.from_parents(torch.randint(3, (10,), generator=generator).tolist(), parents)
@@ -522,7 +519,7 @@ def test_typical_acceptance_pays_along_the_path_that_it_takes_of_chosen_drafts(s
     assert sum(wanted) > 0.01 or not verdict.path
 
 
-def test_typical_acceptance_takes_the_longest_path_and_the_likelier_of_equals() -> None:
+def test_typical_acceptance_takes_the_longest_path_and_the_more_likely_of_equal_ones() -> None:
     walk_ = TypicalAcceptance().walk
     #         0 ─ 2      1 ─ 3 ─ 4 (rejected)
     parents = [-1, -1, 0, 1, 3]

@@ -1,4 +1,4 @@
-"""The laws that approximate rules write, in closed form: what they keep, what they pay, and where they pay nothing."""
+"""Output distributions of approximate rules in closed form: acceptance, distribution error, and exact settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_verifier(verifier: Verifier, tree: DraftTree, p: Tensor, state: Any = No
 
 
 def sampled_draft(token: int, q: Tensor) -> DraftTree:
-    """One token, drawn from q."""
+    """Return a tree of one token sampled from q."""
     tree = DraftTree.chain([token])
     return replace(
         tree, sampling=Sampling.SAMPLED, q=q[None], child_q_rows=torch.tensor([0, -1]), logq=q[token].log()[None]
@@ -49,7 +49,7 @@ def sampled_draft(token: int, q: Tensor) -> DraftTree:
 def residual_weights(
     verifier: Verifier, tree: DraftTree, p: Tensor, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Tensor:
-    """The weights at the root that the token is drawn from once all drafts are rejected."""
+    """Return the residual weights at the root after all drafts are rejected."""
     seen: list[Tensor] = []
 
     def see(weights: Tensor, u: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def residual_weights(
 def first_token_distribution(
     verifier: Verifier, p: Tensor, q: Tensor, state: Any, patch: pytest.MonkeyPatch
 ) -> tuple[Tensor, float]:
-    """(the law of the first token behind one draft drawn from q, what the rule says that it pays on the average)."""
+    """Return (distribution of the first token with one draft sampled from q, mean distribution error of the rule)."""
     out, paid = torch.zeros(V, dtype=torch.float64), 0.0
     for x in range(V):
         tree = sampled_draft(x, q)
@@ -88,7 +88,7 @@ def tv(a: Tensor, b: Tensor) -> float:
 def test_lenience_has_the_documented_distribution(
     lenience: float, wanted: list[float] | None, distance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The golden p and q of the cards; and the closed form of the docstring, entry for entry."""
+    """p and q of the cards' example, and the closed form of the docstring for each entry."""
     q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
     out, paid = first_token_distribution(Lenient(lenience), G_P, q, None, monkeypatch)
     kept, rest = torch.minimum(q, G_P / lenience), (G_P - lenience * q).clamp_min(0)
@@ -100,7 +100,7 @@ def test_lenience_has_the_documented_distribution(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("lenience", [0.1, 0.6])
-def test_lenience_bounds_every_token_and_says_what_it_pays(
+def test_lenience_bounds_every_token_and_reports_its_error(
     lenience: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p, q = distributions(seed, 2)
@@ -112,7 +112,7 @@ def test_lenience_bounds_every_token_and_says_what_it_pays(
 
 @pytest.fixture
 def by_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours as in the card, instead of by embeddings."""
+    """Use the card's neighbours instead of those by embeddings."""
     monkeypatch.setattr(Neighbours, "of", lambda self, tokens, k: NEAR[tokens][:, :k])
 
 
@@ -135,8 +135,8 @@ def greedy(verifier: Verifier, tree: DraftTree, p: Tensor, **sampling: Any) -> A
 
 
 @pytest.mark.usefixtures("by_table")
-def test_a_greedy_draft_is_accepted_if_it_is_likelier_with_its_neighbours_than_the_targets_own() -> None:
-    """LANTERN's code: the argmax of p with p̃(x) in x's place. p = (.4, .3, .15, .15), neighbours as in the card."""
+def test_greedy_draft_is_accepted_if_more_likely_with_neighbours_than_the_targets_token() -> None:
+    """LANTERN's code: the argmax of p with p̃(x) in place of p(x). p = (.4, .3, .15, .15), neighbours as in the card."""
     p = torch.tensor([0.4, 0.3, 0.15, 0.15], dtype=torch.float64)
 
     def accepted(k: int, mass: float) -> list[float]:
@@ -149,7 +149,7 @@ def test_a_greedy_draft_is_accepted_if_it_is_likelier_with_its_neighbours_than_t
     assert ruling.distribution_error is not None
     assert ruling.distribution_error.tolist() == [1, 0]
     siblings = greedy(Nearest(2, 0.5), DraftTree.from_parents([1, 0, 2], [-1, -1, -1]), p.expand(4, V))
-    assert siblings.accept.tolist() == [0, 1, 0], "the target's own token goes before a sibling"
+    assert siblings.accept.tolist() == [0, 1, 0], "the target's own token comes before a sibling"
     assert not Nearest.keeps_greedy
 
 
@@ -175,7 +175,7 @@ def test_lantern_plus_plus_caps_neighbour_probability_by_the_drafts_own() -> Non
 @pytest.mark.usefixtures("by_table")
 @pytest.mark.parametrize("seed", range(6))
 def test_reported_error_bounds_the_total_variation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the average over the draws; for a chosen draft it is the total variation itself."""
+    """The mean over draws is a bound; for a deterministic draft it is the total variation itself."""
     p, q = distributions(seed, 2)
     verifier = Nearest(2, 0.3)
     out, paid = first_token_distribution(verifier, p, q, NO_NEIGHBOURS, monkeypatch)
@@ -189,8 +189,10 @@ def test_reported_error_bounds_the_total_variation(seed: int, monkeypatch: pytes
         assert tv(point, p) == pytest.approx(float(ruling.distribution_error[0]), abs=1e-12)
 
 
-def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of embeddings that are wide and many, too: the float32 copies of a few rows at a time are put together."""
+def test_neighbours_have_the_smallest_angle_between_embeddings_and_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for many wide embeddings, whose float32 copies are made for a few rows at a time."""
     near = Neighbours(torch.tensor([[1.0, 0.0], [1.8, 0.2], [0.0, 0.5], [-3.0, 0.0]]))
     assert near.of(torch.tensor([0, 3, 0]), 9).tolist() == [[1, 2, 3], [2, 1, 0], [1, 2, 3]]
     assert near.of(torch.tensor([2]), 0).shape == (1, 0)
@@ -208,7 +210,7 @@ def test_neighbours_are_by_the_angle_between_embeddings_and_looked_for_once(monk
 
 
 def trees(seed: int) -> list[DraftTree]:
-    """Two siblings and a child of the elder: chosen, drawn, drawn without replacement, and each as it likes."""
+    """Return two siblings and a child of the elder: deterministic, independent, without replacement, and mixed."""
     q = distributions(seed, 2)
     tokens, parents = [0, 1, 2], [-1, -1, 0]
     q_of = torch.tensor([0, 1, -1, -1])
@@ -231,7 +233,7 @@ EXACT: list[Callable[[], Verifier]] = [lambda: Lenient(1.0), lambda: Nearest(0, 
 
 @pytest.mark.parametrize(("seed", "exact"), list(itertools.product(range(2), range(len(EXACT)))))
 def test_exact_parameter_value_preserves_the_target_distribution(seed: int, exact: int) -> None:
-    """However siblings were chosen, the tests are those of recursive rejection, and nothing is paid."""
+    """For all kinds of siblings, the tests equal those of recursive rejection, without distribution error."""
     p, near = distributions(seed + 9, 4), Neighbours(distributions(3, V))
     for tree in trees(seed):
         ruling = run_verifier(EXACT[exact](), tree, p, near)
@@ -251,8 +253,8 @@ def test_greedy_round_equals_the_targets_choice() -> None:
         assert ruling.distribution_error.tolist() == [0, 0]
 
 
-def test_a_chosen_draft_of_a_chain_pays_what_it_is_not_though_others_were_drawn() -> None:
-    """Its place has no row of laws; the last row of all is not its own."""
+def test_deterministic_draft_in_a_sampled_chain_has_error_one_minus_p() -> None:
+    """Its position has no draft distribution; the last row of q belongs to another one."""
     tree = replace(
         DraftTree.chain([0, 1]),
         q=torch.tensor([[0.9, 0.1]]),

@@ -1,4 +1,4 @@
-"""The law tokens are drawn from, against Hugging Face's warpers; draws by inversion; parameters."""
+"""Token distributions compared with Hugging Face's warpers; sampling by inversion; parameters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_probs_equal_those_of_hugging_faces_warpers(
     assert torch.allclose(found.sum(1), torch.ones(4, dtype=torch.float64))
 
 
-def test_temperature_zero_is_a_point_mass_on_the_first_likeliest_token() -> None:
+def test_temperature_zero_is_a_point_mass_on_the_first_most_likely_token() -> None:
     logits = torch.tensor([[0.0, 2.0, 2.0], [1.0, 0.0, -1.0]])
     assert to_probs(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
 
@@ -74,7 +74,7 @@ def test_half_precision_is_widened(dtype: torch.dtype) -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.lists(st.integers(0, 39), min_size=1, max_size=12), st.floats(0.5, 5.0))
-def test_the_repetition_penalty_is_hugging_faces(seed: int, history: list[int], penalty: float) -> None:
+def test_repetition_penalty_equals_hugging_faces(seed: int, history: list[int], penalty: float) -> None:
     logits, ids = logits_of(seed, rows=2), torch.tensor(history)
     processor: Any = RepetitionPenaltyLogitsProcessor(penalty)
     wanted = processor(ids[None].expand(2, -1), logits.clone())
@@ -82,7 +82,7 @@ def test_the_repetition_penalty_is_hugging_faces(seed: int, history: list[int], 
     assert torch.allclose(found, wanted)
 
 
-def test_each_row_is_scored_with_its_own_history() -> None:
+def test_each_row_uses_its_own_history() -> None:
     def shift(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores + ids.shape[1] * 100 + ids.sum()
 
@@ -95,7 +95,7 @@ def test_each_row_is_scored_with_its_own_history() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1, exclude_max=True))
 @example([0.0, 0.25, 0.0, 0.75], 0.0)
 @example([0.25, 0.0, 0.75], 0.25)
-def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
+def test_inversion_equals_a_naive_scan(weights: list[float], u: float) -> None:
     total = float(torch.tensor(weights, dtype=torch.float64).cumsum(0)[-1])
     if total <= 0:
         return
@@ -113,8 +113,8 @@ def test_inversion_is_the_naive_scan(weights: list[float], u: float) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from([torch.float32, torch.float64]))
-def test_a_wide_row_is_inverted_to_the_same_token(data: st.DataObject, dtype: torch.dtype) -> None:
-    """Weights are multiples of 2⁻¹⁰, so that sums are exact in any order and the naive scan is the only answer."""
+def test_inversion_of_a_wide_row_gives_the_same_token(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Weights are multiples of 2⁻¹⁰, so that sums are exact in any order and equal those of the naive scan."""
     size = data.draw(st.sampled_from([WIDE, WIDE + BLOCK]))
     some = data.draw(st.dictionaries(st.integers(0, size - 1), st.integers(0, 1023), min_size=1, max_size=9))
     u = torch.tensor([data.draw(st.floats(0, 1, exclude_max=True)), 0.0, 1 - 2**-53], dtype=torch.float64)
@@ -135,7 +135,7 @@ def test_a_wide_row_is_inverted_to_the_same_token(data: st.DataObject, dtype: to
 
 @pytest.mark.parametrize("size", [40, WIDE + BLOCK, WIDE + 1], ids=["narrow", "in-blocks", "no-multiple"])
 @pytest.mark.parametrize("together", [True, False], ids=["in-one-block", "anywhere"])
-def test_the_largest_are_those_of_a_sort(size: int, together: bool) -> None:
+def test_largest_values_equal_those_of_a_sort(size: int, together: bool) -> None:
     x = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
     if together:
         x[1, 8:24] += 10
@@ -145,7 +145,7 @@ def test_the_largest_are_those_of_a_sort(size: int, together: bool) -> None:
     assert all(len(set(row)) == 8 for row in places.tolist())
 
 
-def test_what_is_no_number_is_among_the_largest() -> None:
+def test_nan_is_among_the_largest_values() -> None:
     x = torch.zeros(1, WIDE)
     x[0, WIDE // 2] = torch.nan
     assert largest(x, 8)[0].isnan().any()
@@ -186,7 +186,7 @@ def test_values_are_parsed_from_text_and_numbers(name: str, value: object, parse
         ("top_k", float("inf"), "whole number|outside"),
     ],
 )
-def test_wrong_values_are_named_with_what_is_allowed(name: str, value: object, says: str) -> None:
+def test_error_for_a_wrong_value_states_the_allowed_ones(name: str, value: object, says: str) -> None:
     with pytest.raises(ParameterError, match=says) as caught:
         SPECS[name].parse(value)
     assert name in caught.value.message
@@ -220,7 +220,7 @@ def test_allowed_values_pass_and_others_do_not(name: str, data: st.DataObject) -
             spec.parse(value)
 
 
-def test_a_parameter_goes_to_the_wire_as_plain_json() -> None:
+def test_parameter_is_serialised_as_plain_json() -> None:
     wire = SPECS["top_k"].to_wire()
     assert wire["name"] == "top_k"
     assert wire["kind"] == "int"
@@ -228,7 +228,7 @@ def test_a_parameter_goes_to_the_wire_as_plain_json() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_temperature_next_to_nothing_is_a_point_mass_and_no_nan(dtype: torch.dtype) -> None:
+def test_tiny_temperature_is_a_point_mass_without_nan(dtype: torch.dtype) -> None:
     logits = torch.tensor([[3.0, 90.0, -math.inf, 89.0], [-5.0, -4.0, -7.0, -4.5]], dtype=dtype)
     for temperature in (5e-324, 1e-300, 1e-39, 1e-7):
         sampling = SamplingParams(temperature=temperature, top_p=0.9, min_p=0.1)

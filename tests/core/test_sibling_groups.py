@@ -1,4 +1,4 @@
-"""Laws gone through in pieces, on the host, and all at once, as an accelerator has them: every rule decides alike."""
+"""Verification in chunks on the host, all at once as on an accelerator, and compiled: all give the same decisions."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ NEAR = Neighbours(torch.randn(V, 3, generator=torch.Generator().manual_seed(2)))
 
 
 def simulate_remote_device(patch: pytest.MonkeyPatch) -> None:
-    """As if asking the device for a number cost a round."""
+    """Make the code behave as if reading a number from the device were expensive."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
         patch.setattr(module, "on_host", lambda device: False)
 
 
 def mixed_tree(q: Tensor) -> DraftTree:
-    """Three, one and two children, drawn and chosen by two laws; the second from what its elder left."""
+    """Return three, one and two children, sampled and deterministic, from two distributions; one without its elder."""
     tree = DraftTree.from_parents([5, 9, 7, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     probs_of, without = torch.tensor([0, 0, -1, 1, 1, 1]), torch.tensor([False, True, False, False, False, True])
     return replace(tree, sampling=Sampling.MIXED, q=q[:2], node_q_rows=probs_of, without_replacement=without)
@@ -65,7 +65,7 @@ MIXED = [Case(v, Sampling.MIXED) for v in (Lossless(), Nearest())]
 def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
-    ahead[:, ::2] = logits[:, ::2]  # drafts that are often kept
+    ahead[:, ::2] = logits[:, ::2]  # drafts that are often accepted
     q = ahead.softmax(1)
     tree = mixed_tree(q) if case.kind is Sampling.MIXED else sample_draft(case.kind, q, NODES)
     logits = logits[: len(tree) + 1]
@@ -84,12 +84,12 @@ def test_chunked_and_unchunked_verification_agree(case: Case, rows: int, monkeyp
     torch.testing.assert_close(dict(found.reason.inputs), dict(wanted.reason.inputs))
     kept = float(found.accept.sum())
     assert kept > 0
-    assert kept < len(tree) or case.verifier.name == "as-drafted", "which keeps all that is drafted"
+    assert kept < len(tree) or case.verifier.name == "as-drafted", "this verifier accepts all drafts"
 
 
 @pytest.mark.parametrize("case", [*CASES, *MIXED], ids=lambda case: f"{case.verifier.name}, {case.kind.value}")
 def test_lazy_results_equal_eager_results(case: Case) -> None:
-    """Place by place, all together, and in another order than that of the tree."""
+    """One position at a time, all together, and in another order than that of the tree."""
     generator = torch.Generator().manual_seed(6)
     logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, dtype=torch.float64, generator=generator)
     ahead[:, ::2] = logits[:, ::2]
@@ -115,7 +115,7 @@ def test_lazy_results_equal_eager_results(case: Case) -> None:
 
 
 def sampled_tree(kind: Sampling, q: Tensor) -> DraftTree:
-    """Three, one and two children; independent ones may be alike."""
+    """Return three, one and two children; independent ones may be equal."""
     again = 5 if kind is Sampling.SAMPLED else 7
     tree = DraftTree.from_parents([5, 9, again, 4, 4, 30], [-1, -1, -1, 1, 3, 3])
     return replace(tree, sampling=kind, q=q[:3], child_q_rows=torch.tensor([0, -1, 1, -1, 2, -1, -1]))
@@ -135,7 +135,7 @@ DRAWN = [(case, world) for case in CASES if case.kind is not Sampling.DETERMINIS
 def test_compiled_verification_equals_plain_verification(
     case: Case, world: str, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To 1e-6, of laws with and without zeros, and where nothing of p is left behind a draft."""
+    """To 1e-6, for distributions with and without zeros, and where the residual after a draft is zero."""
     generator = torch.Generator().manual_seed(8)
     logits, ahead = 2.5 * torch.randn(2, NODES + 1, V, generator=generator)
     ahead[:, ::2] = logits[:, ::2]
@@ -151,45 +151,45 @@ def test_compiled_verification_equals_plain_verification(
     assert rejection.supports_distributions(logits, tree.q)
     found = run_verifier(case, tree, logits, late=True)
     p = to_probs(logits, TEMPERATURE_ONE).double()
-    near = {"rtol": 1e-5, "atol": 3e-6 if case.verifier.name == "k-seq" else 1e-6}  # ρ is found to 1.4e-6
+    near = {"rtol": 1e-5, "atol": 3e-6 if case.verifier.name == "k-seq" else 1e-6}  # ρ is accurate to 1.4e-6
     is_double = case.verifier.name == "k-seq" and world == "equal"
-    if is_double:  # ρ is a double root there: half the digits of single numbers count, and what is left of p has fewer
+    if is_double:  # ρ is a double root there: half of float32's digits count, and the residual of p has even fewer
         near["atol"] = 2e-3
     if case.verifier.name != "optimal-two":
         wanted = run_verifier(case, replace(tree, q=tree.q.double()), logits.double(), p=p)
-    else:  # whose weights differ with the kind of number that they are searched with, and its law with none of them
+    else:  # its weights depend on the precision of their search; its output distribution does not
         with monkeypatch.context() as patch:
             for module in (optimal_two, exact):
                 patch.setattr(module, "supports_distributions", lambda p, q: False)
             wanted = run_verifier(case, tree, logits)
     assert found.reason is not None
     assert wanted.reason is not None
-    # Where elders have nearly all of a place's token, what a younger one has of the rest is what rounding left of it.
-    told = wanted.reason.inputs.get("unclaimed", torch.ones(len(tree))) > 1e-4
-    assert told.sum() >= len(tree) / 2
-    torch.testing.assert_close(found.accept[told].double(), wanted.accept[told].double(), **near)
+    # Where elders have nearly all of a token's probability, a younger sibling's share is dominated by rounding errors.
+    is_significant = wanted.reason.inputs.get("unclaimed", torch.ones(len(tree))) > 1e-4
+    assert is_significant.sum() >= len(tree) / 2
+    torch.testing.assert_close(found.accept[is_significant].double(), wanted.accept[is_significant].double(), **near)
     for name, values in wanted.reason.inputs.items():
         torch.testing.assert_close(found.reason.inputs[name].double(), values.double(), **near)
     if is_double:
         return
     others = [a != b for a, b in zip(found.bonus.tolist(), wanted.bonus.tolist(), strict=True)]
-    # A draw as near to a boundary between two tokens as ρ is known to falls on either side of it by machine.
+    # A uniform number so close to a boundary between two tokens may select either token, depending on the machine.
     assert sum(others) <= (case.verifier.name == "k-seq")
     if wanted.distribution_error is not None:
-        paid = found.distribution_error
-        assert paid is not None
+        error = found.distribution_error
+        assert error is not None
         torch.testing.assert_close(
-            torch.tensor(paid.tolist()).double(), torch.tensor(wanted.distribution_error.tolist()).double(), **near
+            torch.tensor(error.tolist()).double(), torch.tensor(wanted.distribution_error.tolist()).double(), **near
         )
     at_once = run_verifier(case, tree, logits)
-    torch.testing.assert_close(at_once.accept[told], found.accept[told])
+    torch.testing.assert_close(at_once.accept[is_significant], found.accept[is_significant])
     assert at_once.bonus.tolist() == found.bonus.tolist()
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("siblings", [2, 3, 4, 5, 6])
 def test_compiled_error_equals_plain_error_for_any_number_of_siblings(siblings: int) -> None:
-    """A pass adds up what up to four rejections leave; with more they are added up one after the other."""
+    """One pass sums the residuals of up to four rejections; of more they are summed one by one."""
     logits, ahead = 2.5 * torch.randn(2, 13, V, generator=torch.Generator().manual_seed(9))
     tree = sample_draft(Sampling.FIXED_NUMBER, ahead.softmax(1), 12 // siblings * siblings, siblings=siblings)
     assert tree.q is not None
@@ -204,9 +204,9 @@ def test_compiled_error_equals_plain_error_for_any_number_of_siblings(siblings: 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_excess_is_accurate_for_tiny_probabilities() -> None:
-    """Products that are no normal numbers would have lost their digits, and take a hundred times as long."""
+    """Products in the subnormal range would lose digits, and take a hundred times as long."""
     logits = torch.randn(2, V, generator=torch.Generator().manual_seed(10))
-    logits[0, :99] = -5.5  # alike, so that digits are lost in one direction
+    logits[0, :99] = -5.5  # equal values, so that rounding errors have the same sign
     p, q = logits.softmax(1).split(1)
     q = q.index_fill(1, torch.arange(99), 0.0)
     assert rejection.supports_distributions(p, q)
@@ -217,7 +217,7 @@ def test_excess_is_accurate_for_tiny_probabilities() -> None:
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of tokens that a processor forbids, and of laws without zeros, where logits are not read."""
+    """Also with tokens that a processor forbids, and for distributions without zeros, for which logits are not read."""
     logits, ahead = 2.5 * torch.randn(2, 5, V + 3, generator=torch.Generator().manual_seed(8))
     logits[3:, 5:900] = -torch.inf
     p, q = logits.softmax(1), ahead.softmax(1)
@@ -242,7 +242,7 @@ def test_compiled_sums_over_two_distributions_equal_plain_sums(monkeypatch: pyte
     for mine, wanted in zip(figures(p, q, logits), wide, strict=True):
         torch.testing.assert_close(mine.double(), wanted, rtol=1e-5, atol=1e-6)
     monkeypatch.setattr(relaxed, "threshold_rule_error", None)
-    assert figures(p, q, logits), "it is the compiled ones that were asked"
+    assert figures(p, q, logits), "the compiled functions were called"
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     assert not rejection.supports_distributions(p, q)
     with pytest.raises(TypeError):

@@ -21,11 +21,11 @@ def test_garbage_collection_is_paused_inside_the_block_only() -> None:
         assert not gc.isenabled()
         with pause_gc():
             pass
-        assert not gc.isenabled(), "the outer block goes on"
+        assert not gc.isenabled(), "the outer block is still active"
     assert gc.isenabled()
     with pytest.raises(KeyError), pause_gc():
         raise KeyError
-    assert gc.isenabled(), "an error on the way leaves it running"
+    assert gc.isenabled(), "after an error it is enabled again"
     assert gc.get_freeze_count() == before
 
 
@@ -66,4 +66,4 @@ assert "torch" in sys.modules
 assert gc.isenabled()
 print(runs.count(True))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 1, "one may follow at the end"
+    assert int(done.stdout) <= 1, "one collection may follow at the end"

@@ -1,4 +1,4 @@
-"""Trees against naive walks."""
+"""Trees compared with naive walks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_depths_and_children_agree_with_a_walk(parents: list[int]) -> None:
 
 @settings(deadline=None)
 @given(forests())
-def test_a_tree_knows_its_depth_and_fanout(parents: list[int]) -> None:
+def test_tree_has_depth_and_fanout(parents: list[int]) -> None:
     tree = DraftTree.from_parents([7] * len(parents), parents)
     assert len(tree) == len(parents)
     assert tree.depth == max(depths_of(parents), default=0)
@@ -58,7 +58,7 @@ def test_a_parent_after_its_child_is_an_error(parents: list[int]) -> None:
 
 
 def test_tokens_and_parents_must_have_one_length() -> None:
-    with pytest.raises(WorkbenchError, match="as many parents"):
+    with pytest.raises(WorkbenchError, match="2 tokens needs 2 parents, not 1"):
         DraftTree.from_parents([1, 2], [-1])
 
 
@@ -72,7 +72,7 @@ chances = st.lists(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=5), min_
 
 @settings(deadline=None)
 @given(chances, st.integers(1, 30), st.integers(1, 5))
-def test_best_paths_are_the_likeliest_of_all(accuracy: list[list[float]], n: int, depth: int) -> None:
+def test_best_paths_are_the_most_likely_of_all(accuracy: list[list[float]], n: int, depth: int) -> None:
     def value(path: tuple[int, ...]) -> float:
         product = 1.0
         for d, rank in enumerate(path):
@@ -89,6 +89,6 @@ def test_best_paths_are_the_likeliest_of_all(accuracy: list[list[float]], n: int
     assert len(paths) == len(set(paths)) == min(n, len(everything))
     wanted = sorted(map(value, everything), reverse=True)[: len(paths)]
     assert sorted(map(value, paths), reverse=True) == pytest.approx(wanted)
-    assert all(path[:-1] in paths[:i] for i, path in enumerate(paths) if len(path) > 1)  # parents first
+    assert all(path[:-1] in paths[:i] for i, path in enumerate(paths) if len(path) > 1)  # parents come first
     parents = parents_of(paths)
     assert all(p == (paths.index(path[:-1]) if len(path) > 1 else -1) for p, path in zip(parents, paths, strict=True))

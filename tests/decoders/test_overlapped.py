@@ -25,7 +25,7 @@ AMUSD = registry.get("amusd")
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """A drafter that is right often, and far from always."""
+    """A drafter of medium quality."""
     return model_helpers.make_models("llama", noise=0.05, device=device)
 
 
@@ -58,8 +58,8 @@ def test_greedy_text_is_the_targets_own_and_both_lanes_are_in_the_trace(models: 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
-def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, temperature: float) -> None:
-    """A drafter that is the target accepts all: greedy, every bet comes true, and no round drafts for itself."""
+def test_draft_with_a_correct_assumption_is_used_in_the_next_round(models: Models, temperature: float) -> None:
+    """A drafter equal to the target: with greedy decoding every assumption is correct and no round drafts again."""
     sampling = SamplingParams(temperature=temperature)
     shared_copy = model_helpers.make_models("llama", noise=0.0, device=str(models.target.device))
     trace = Engine(shared_copy).generate(make_request(AMUSD, sampling=sampling, seed=3))
@@ -67,10 +67,12 @@ def test_a_bet_that_comes_true_is_the_draft_of_the_next_round(models: Models, te
     if temperature == 0:
         assert total(trace, DISCARDED) == 0
         assert trace.token_ids == model_helpers.hf_greedy(shared_copy.target.model, PROMPT, N)
-    assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), "the laws are still those of the drafts"
+    assert all(r.nodes.status.count("rejected") == 0 for r in trace.rounds), (
+        "the draft distributions still belong to the drafts"
+    )
 
 
-def test_rows_side_by_side_changed_into_it_and_out_of_it(models: Models) -> None:
+def test_sequences_in_a_batch_can_switch_to_it_and_away(models: Models) -> None:
     engine, plain = Engine(models), model_helpers.hf_greedy(models.target.model, PROMPT, N)
     rows = [
         engine.submit(make_request(m))

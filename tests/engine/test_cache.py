@@ -1,4 +1,4 @@
-"""The tree cache and its masks against naive references."""
+"""The tree KV cache and its attention masks compared with naive references."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPE = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 8, "num_
 
 
 class Reference:
-    """What rows hold, as plain lists: committed tokens, and nothing else."""
+    """Committed tokens of each sequence as plain lists, and a reference model."""
 
     def __init__(self, seed: int, name: str = "llama", context: int = 96) -> None:
         self.model = model_helpers.family(name, seed, "cpu", **(SHAPE if name == "llama" else {}))
@@ -35,8 +35,8 @@ class Reference:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000))
-def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> None:
-    """Random operations on up to four rows: the next logits of every row equal a plain forward of its own text."""
+def test_commits_rewinds_and_moves_keep_each_sequences_text(seed: int) -> None:
+    """After random operations on up to four sequences, their next logits equal a plain pass over their own text."""
     rng, world = random.Random(seed), Reference(seed)
     runner, texts = world.runner, {}
     for _ in range(10):
@@ -73,12 +73,12 @@ def test_commits_rewinds_and_moves_leave_each_row_its_own_text(seed: int) -> Non
 
 
 def has_nonzero_entries(runner: Runner, row: int, start: int) -> bool:
-    """Whether anything but zeros stands in a row's cache from a position on."""
+    """Return whether a sequence's cache has nonzero entries from a position on."""
     return any(bool(stack[:, :, row, :, start:].any()) for stack in runner.cache._stacks)
 
 
 def grow_trees(world: Reference, rows: list, rng: random.Random) -> None:
-    """One batch of random trees; a random path of each is committed."""
+    """Run one batch of random trees and commit a random path of each."""
     rows = list({id(slot): (slot, text) for slot, text in rows}.values())
     batch, trees = [], []
     for slot, _ in rows:
@@ -101,10 +101,12 @@ def test_a_forward_beyond_the_capacity_is_a_named_error(device: str) -> None:
     with pytest.raises(CapacityError, match="positions") as caught:
         runner.forward([Segment(slot, torch.ones(SCRATCH + 1, dtype=torch.long, device=device))])
     assert "smaller tree" in caught.value.remedy
-    runner.forward([Segment(slot, torch.ones(SCRATCH, dtype=torch.long, device=device))])  # exactly full is fine
+    runner.forward(
+        [Segment(slot, torch.ones(SCRATCH, dtype=torch.long, device=device))]
+    )  # the capacity is just reached
 
 
-def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_memory_for_another_sequence_is_a_named_error(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=16)
     runner.prefill(runner.open(), [1, 2])
 
@@ -116,19 +118,19 @@ def test_no_memory_for_another_row_is_a_named_error(device: str, monkeypatch: py
         runner.open()
 
 
-def test_the_cache_says_how_much_memory_it_takes(device: str) -> None:
+def test_cache_reports_its_memory(device: str) -> None:
     runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=16)
     runner.prefill(runner.open(), [1, 2])
     assert runner.cache.n_bytes == 2 * 2 * 8 * 8 * (16 + SCRATCH)  # layers, keys and values, width, bytes, positions
 
 
 def test_unused_cache_memory_is_neither_written_nor_copied(device: str) -> None:
-    """A row of a long context is mostly untouched memory; to zero it, or to copy it for another row, took seconds."""
+    """A long context is mostly untouched memory; zeroing it, or copying it for another sequence, took seconds."""
     runner = Runner(model_helpers.family("llama", device=device, **SHAPE), context=64)
     runner.prefill(runner.open(), [1, 2, 3])
     (stack,) = runner.cache._stacks
     with torch.inference_mode():
-        stack[..., 3:, :] = 7.0  # which nobody but this test writes
+        stack[..., 3:, :] = 7.0  # which only this test writes
     runner.open()
     (grown,) = runner.cache._stacks
     assert torch.equal(grown[:, :, 0, :, :3], stack[:, :, 0, :, :3])
@@ -145,7 +147,7 @@ def test_unused_cache_memory_is_neither_written_nor_copied(device: str) -> None:
 def test_masks_allow_committed_tokens_and_ancestors_only(
     rows: list[tuple[int, int, int]], window: int | None, chunk: int | None
 ) -> None:
-    """Every entry of a mask, from first principles: committed, or an ancestor; and near enough for a sliding layer."""
+    """Every mask entry from first principles: committed tokens and ancestors, within the window of a sliding layer."""
     trees = []
     for start, n, seed in rows:
         rng = random.Random(seed)
@@ -177,7 +179,7 @@ def test_masks_allow_committed_tokens_and_ancestors_only(
                     assert (float(masks["sliding_attention"][b, 0, i, j]) == 0) == (seen and q - k < window)
                 if chunk:
                     assert (float(masks["chunked_attention"][b, 0, i, j]) == 0) == (seen and q // chunk == k // chunk)
-    assert bool((full.amax(-1) == 0).all())  # padding too: a token that sees nothing would be NaN
+    assert bool((full.amax(-1) == 0).all())  # also for padding: a token that attends to nothing would become NaN
 
 
 FULL, SLIDING = {"full_attention": AttentionSpan()}, {"sliding_attention": AttentionSpan(6)}
@@ -201,13 +203,13 @@ SPANS: dict[str, tuple[str, dict[str, Any], AttentionSpans]] = {
 
 
 @pytest.mark.parametrize("name", SPANS)
-def test_attention_spans_are_those_of_the_models_own_masks(name: str) -> None:
-    """Keys of a configuration that a family does not read change nothing."""
+def test_attention_spans_equal_the_models_own_masks(name: str) -> None:
+    """Configuration keys that a family does not read have no effect."""
     family, values, wanted = SPANS[name]
     assert attention_spans(model_helpers.family(family, **values), 90) == wanted
 
 
-def test_a_model_whose_masks_cannot_be_measured_is_taken_at_its_configurations_word() -> None:
+def test_model_without_measurable_masks_uses_its_configuration() -> None:
     model = model_helpers.family("mistral")
     model.model.forward = None
     assert attention_spans(model, 90) == AttentionSpans(SLIDING)
@@ -216,10 +218,10 @@ def test_a_model_whose_masks_cannot_be_measured_is_taken_at_its_configurations_w
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("start", [0, 5, 40])
-def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) -> None:
-    """A view into a strip begins anywhere: on an H200 torch's attention ended with "misaligned address"."""
+def test_masks_on_a_gpu_are_aligned_to_16_bytes(n: int, start: int) -> None:
+    """A view into a strip may begin anywhere: on an H200, attention failed with "misaligned address"."""
     kinds = AttentionSpans(FULL)
-    elsewhere = MaskMaker(kinds, torch.bfloat16, torch.device("meta"))  # no device has its values here
+    elsewhere = MaskMaker(kinds, torch.bfloat16, torch.device("meta"))  # meta tensors have no values here
     mask = elsewhere.chain(start, n, 128)
     assert mask.shape == (1, 1, n, 128)
     assert mask.storage_offset() == 0
@@ -228,8 +230,8 @@ def test_a_gpus_masks_begin_where_it_can_read_sixteen_bytes(n: int, start: int) 
     assert torch.equal(here, MaskMaker(kinds, torch.bfloat16, torch.device("cpu")).tree([start], [None], n, 128))
 
 
-def test_positions_are_zero_again_where_buffers_were_allocated_meanwhile() -> None:
-    """A drafter may read text beside the rounds before anything was prefilled."""
+def test_positions_are_zeroed_if_buffers_were_allocated_meanwhile() -> None:
+    """A drafter may read text outside the rounds before any prefill."""
     cache, entry = TreeCache(1, rows=1, capacity=4), torch.ones(1, 1, 2, 3)
     with cache.restore_on_exit(0, 0, 2):
         cache.window = Window(slice(0, 1), start=0, used=2)

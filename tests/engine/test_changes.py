@@ -1,4 +1,4 @@
-"""Changes in mid-run: what cannot be is said and the run goes on as it was; no drafter drafts past its positions."""
+"""Changes during a run: an impossible change is noted and the run continues; drafters stop at their last position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from workbench.models.runner import SCRATCH
 pytestmark = pytest.mark.unchecked
 PROMPT = model_helpers.repeating_prompt(11, period=5)
 MANY, CASES = 300, 20
-"""More tokens than the rounds of a test give."""
+"""More tokens than a test has rounds for."""
 REFUSED = "A change was refused"
 every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda method: method.name)
 
@@ -46,12 +46,12 @@ def text(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
 
 @pytest.fixture(scope="module")
 def vision_models(device: str) -> Models:
-    """For methods that need a picture; positions of target and drafter differ."""
+    """Vision models for methods that need an image; positions of target and drafter differ."""
     return tiny_vision_models(vocabulary=20, device=device)
 
 
 def make_request(method: Any, models: Models, n: int, **more: Any) -> Request:
-    """A request in text, or with a picture where the method needs one."""
+    """Return a request with text, or with an image if the method needs one."""
     needs = getattr(method, "needs", ())
     if "pictures" not in needs:
         return Request(PROMPT, method, max_new_tokens=n, stop_at_eos=False, **more)
@@ -63,9 +63,9 @@ def make_request(method: Any, models: Models, n: int, **more: Any) -> Request:
 
 
 def extremes(method: Method) -> list[dict[str, Any]]:
-    """Every parameter at its ends, beyond them, and as something it is not; and one that there is not.
+    """Return each parameter's limits, values beyond them and of wrong types, and an unknown parameter.
 
-    Without verifiers under which greedy text is another: what the run wrote is compared in the end.
+    Verifiers that change greedy text are left out, since the output is compared at the end.
     """
     found: list[dict[str, Any]] = [{"no-such": 1}]
     loose = {verifier.name for verifier in method.verifiers if not verifier.keeps_greedy}
@@ -82,7 +82,7 @@ def extremes(method: Method) -> list[dict[str, Any]]:
 
 
 def refusals(row: Sequence) -> list[str]:
-    """What the trace says was refused, round by round."""
+    """Return the refused changes in the trace, round by round."""
     assert row.trace is not None
     return [note for r in row.trace.rounds for note in r.notes if note.startswith(REFUSED)]
 
@@ -93,7 +93,7 @@ def are_slots_released(models: Models) -> bool:
 
 @pytest.fixture(scope="module")
 def plain_text(text: Models, vision_models: Models) -> Callable[[bool], list[int]]:
-    """What plain decoding writes: in text, or behind the picture."""
+    """Return the output of plain decoding, for text or after an image."""
 
     @cache
     def write(pictures: bool) -> list[int]:
@@ -112,17 +112,17 @@ def plain_text(text: Models, vision_models: Models) -> Callable[[bool], list[int
 def test_no_value_of_a_parameter_ends_a_run(
     name: str, text: Models, vision_models: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
-    """One after the other in one run: each is in force from the next round on, or said to be impossible."""
+    """Values are set one by one in one run: each takes effect in the next round, or is reported as impossible."""
     method = registry.get(name)
     models, cases = vision_models if "pictures" in method.needs else text, extremes(method)
-    for first in range(0, len(cases), CASES):  # a text has rounds for so many
+    for first in range(0, len(cases), CASES):  # one text has rounds for this many values
         run_with_changes(cases[first : first + CASES], method, models, plain_text)
 
 
 def run_with_changes(
     cases: list[dict[str, Any]], method: Method, models: Models, plain_text: Callable[[bool], list[int]]
 ) -> None:
-    """One run, changed before each round."""
+    """Run one request and apply one change before each round."""
     engine = Engine(models, record=False)
     row = engine.submit(make_request(method, models, MANY))
     impossible = 0
@@ -141,7 +141,7 @@ def run_with_changes(
     assert row.status not in ENDED or row.trace.footer.error == "", row.error
     assert row.trace.token_ids == plain_text("pictures" in method.needs)[: len(row.trace.token_ids)]
     assert len(refusals(row)) >= impossible
-    assert set(refusals(row)) <= set(row.trace.footer.warnings), "a run's warnings are what the command line prints"
+    assert set(refusals(row)) <= set(row.trace.footer.warnings), "the command line prints a run's warnings"
     row.cancel()
     engine.step()
     assert are_slots_released(models)
@@ -161,8 +161,8 @@ def test_no_allowed_value_of_the_sampling_ends_a_run(method: str, name: str, tex
     assert row.status == "finished", row.error
 
 
-def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_not(text: Models) -> None:
-    """Several requests for change before one round: only the impossible one is left out."""
+def test_only_the_change_to_a_missing_layer_is_refused(text: Models) -> None:
+    """Of several changes before one round, only the impossible one is left out."""
     engine = Engine(text)
     row = engine.submit(make_request(registry.get("early-exit"), text, 30))
     while not row.trace or not row.trace.rounds:
@@ -180,16 +180,16 @@ def test_a_layer_that_the_target_lacks_is_refused_and_the_others_asked_for_are_n
 
 
 @dataclasses.dataclass(frozen=True)
-class Refuses(EmptyDrafter):
-    """A drafter that cannot be primed."""
+class FailingPrefill(EmptyDrafter):
+    """A drafter whose prefill fails."""
 
     def init_state(self, row: Any, models: Any) -> Any:
         raise ZeroDivisionError("in prime")
 
 
 @pytest.mark.parametrize("before", ["draft-model", "draft-tree", "token-recycling", "eagle-vlm"])
-def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work(before: str, text: Models) -> None:
-    broken = dataclasses.replace(registry.get("draft-model"), name="broken", title="Broken", drafter=Refuses())
+def test_failing_switch_keeps_the_old_method(before: str, text: Models) -> None:
+    broken = dataclasses.replace(registry.get("draft-model"), name="broken", title="Broken", drafter=FailingPrefill())
     alone = Engine(text).generate(make_request(registry.get(before), text, 30))
     engine = Engine(text)
     row = engine.submit(make_request(registry.get(before), text, 30))
@@ -201,12 +201,12 @@ def test_a_method_that_breaks_while_it_is_switched_to_leaves_the_old_one_at_work
     assert row.status == "finished", row.error
     assert ["ZeroDivisionError: in prime" in note for note in refusals(row)] == [True]
     assert row.trace.token_ids == alone.token_ids
-    assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds], "its state is what it was"
+    assert [r.path for r in row.trace.rounds] == [r.path for r in alone.rounds], "its state is unchanged"
     assert are_slots_released(text)
 
 
 @pytest.mark.parametrize("sees", [BOTH, DRAFTER])
-def test_pictures_that_a_drafter_fails_on_are_taken_back(
+def test_images_on_which_a_drafter_fails_are_restored(
     sees: str, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = registry.get("vlm-draft")
@@ -235,7 +235,7 @@ def test_pictures_that_a_drafter_fails_on_are_taken_back(
 
 
 def run_two_rounds(models: Models, request: Request) -> tuple[Engine, Sequence]:
-    """A row behind its second round."""
+    """Return a sequence after its second round."""
     engine = Engine(models)
     row = engine.submit(request)
     while not row.trace or len(row.trace.rounds) < 2:
@@ -244,7 +244,7 @@ def run_two_rounds(models: Models, request: Request) -> tuple[Engine, Sequence]:
 
 
 @pytest.mark.parametrize("sees", [BOTH, DRAFTER])
-def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touched(sees: str, text: Models) -> None:
+def test_images_for_a_run_without_images_are_refused_before_the_cache_changes(sees: str, text: Models) -> None:
     method = registry.get("draft-model")
     alone = Engine(text).generate(make_request(method, text, 20))
     request = make_request(method, text, 20)
@@ -262,7 +262,7 @@ def test_pictures_for_a_run_that_has_none_are_refused_before_the_cache_is_touche
 
 
 @pytest.mark.parametrize("n_asks", [1, 2])
-def test_a_row_whose_cache_cannot_be_restored_ends(
+def test_sequence_whose_cache_cannot_be_restored_ends(
     n_asks: int, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = make_request(registry.get("vlm-draft"), vision_models, 20)
@@ -280,24 +280,24 @@ def test_a_row_whose_cache_cannot_be_restored_ends(
     assert row.status == "error"
     assert "Out of memory" in str(row.trace and row.trace.footer.error)
     assert row.trace is not None
-    assert len(row.trace.rounds) == 2, "no round without what stands before it"
+    assert len(row.trace.rounds) == 2, "no round runs without its preceding context"
     assert are_slots_released(vision_models)
 
 
 class PanicException(BaseException):
-    """What a panic of a library in Rust comes as."""
+    """Exception class that a Rust library raises for a panic."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Panics(EmptyDrafter):
-    """A drafter that moves in the target's cache, and panics."""
+    """A drafter that changes the target's cache and then panics."""
 
     def init_state(self, row: Any, models: Any) -> Any:
         row.cache_slot.length -= 1
         raise PanicException("in Rust")
 
 
-def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
+def test_panic_in_a_drafter_leaves_the_cache_unchanged(text: Models) -> None:
     broken = dataclasses.replace(registry.get("draft-model"), name="panics", title="Panics", drafter=Panics())
     alone = Engine(text).generate(make_request(registry.get("draft-tree"), text, 20))
     engine, row = run_two_rounds(text, make_request(registry.get("draft-tree"), text, 20))
@@ -316,7 +316,7 @@ def test_a_drafter_that_panics_leaves_the_cache_as_it_was(text: Models) -> None:
 
 @pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("behind", [False, True], ids=["in its first forward", "behind it"])
-def test_a_prefill_that_fails_gives_its_slot_back(
+def test_failing_prefill_releases_its_slot(
     method: Method, behind: bool, text: Models, vision_models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = vision_models if "pictures" in method.needs else text
@@ -344,13 +344,13 @@ def test_a_prefill_that_fails_gives_its_slot_back(
 
 @dataclasses.dataclass(frozen=True)
 class NoStart(Policy):
-    """A policy that cannot start."""
+    """A policy whose initialisation fails."""
 
     def init_state(self) -> Any:
         raise ZeroDivisionError("in start")
 
 
-def test_a_policy_that_fails_to_start_gives_the_drafters_slot_back(text: Models) -> None:
+def test_failing_policy_releases_the_drafters_slot(text: Models) -> None:
     configured = dataclasses.replace(registry.get("draft-model").with_params(), policy=NoStart())
     engine = Engine(text)
     row = engine.submit(make_request(configured, text, 8))
@@ -366,7 +366,7 @@ SHORT = 24
 
 
 def with_short_drafter(models: Models, context: int) -> Models:
-    """The same models with a drafter of fewer positions."""
+    """Return the same models with a drafter of fewer positions."""
     assert models.drafter is not None
     drafter = Runner(models.drafter.model, context)
     return dataclasses.replace(models, drafter=drafter, shared={})
@@ -374,7 +374,7 @@ def with_short_drafter(models: Models, context: int) -> Models:
 
 @pytest.fixture
 def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The furthest position that any forward of a runner with `SHORT` positions was asked for."""
+    """Record the furthest position in any forward pass of a runner with `SHORT` positions."""
     furthest, geometry = [0], ForwardInputBuilder.build
 
     def spy(self: ForwardInputBuilder, rows: Any, slots: Any, lo: int, cache: TreeCache, n: int) -> Any:
@@ -390,7 +390,7 @@ def furthest_positions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("method", [m for m in registry.methods() if DRAFTERS & set(m.needs)], ids=lambda m: m.name)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_a_drafter_stops_where_its_positions_end(
+def test_drafter_stops_at_its_last_position(
     method: Method, family: str, vision_models: Models, device: str, furthest_positions: list[int]
 ) -> None:
     if "pictures" in method.needs:
@@ -408,14 +408,14 @@ def test_a_drafter_stops_where_its_positions_end(
     stopped = drafting.index(False)
     assert stopped > 0
     assert not any(drafting[stopped:])
-    said = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
-    assert len(said) == 1
-    assert [r.index for r in trace.rounds if said[0] in r.notes] == [stopped]
+    warnings = [w for w in trace.footer.warnings if f"has {SHORT} positions" in w]
+    assert len(warnings) == 1
+    assert [r.index for r in trace.rounds if warnings[0] in r.notes] == [stopped]
     assert are_slots_released(short)
 
 
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "draft-tree-sampled"])
-def test_a_prompt_longer_than_the_drafter_is_decoded_plainly(method: str, text: Models) -> None:
+def test_prompt_longer_than_the_drafters_context_is_decoded_plainly(method: str, text: Models) -> None:
     short = with_short_drafter(text, 8)
     trace = Engine(short).generate(make_request(registry.get(method), short, 20))
     assert trace.token_ids == model_helpers.hf_greedy(text.target.model, PROMPT, 20)
@@ -428,7 +428,7 @@ def test_a_prompt_longer_than_the_drafter_is_decoded_plainly(method: str, text: 
     while row.status not in ENDED:
         engine.step()
     assert row.trace is not None
-    assert any(len(r.nodes) for r in row.trace.rounds), "another method drafts on"
+    assert any(len(r.nodes) for r in row.trace.rounds), "another method continues drafting"
     assert are_slots_released(short)
 
 
@@ -445,7 +445,7 @@ def test_sequence_that_stops_drafting_does_not_stop_others(text: Models) -> None
     assert brief.trace.footer.warnings == []  # type: ignore[union-attr]
 
 
-def test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_others_of_their_name(text: Models) -> None:
+def test_change_of_method_keeps_only_parameters_with_the_same_meaning(text: Models) -> None:
     def switched(before: Any, to: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         row = Engine(text, record=False).submit(make_request(before, text, 4))
         row.change(method=registry.get(to))
@@ -453,10 +453,10 @@ def test_a_change_of_method_keeps_the_parameters_that_mean_the_same_and_no_other
 
     chosen = registry.get("lookahead").with_params(window=9, ngram=4, depth=3)
     now, usual = switched(chosen, "swift")
-    assert now["depth"] == 3, "the draft length is one thing to all"
-    assert now["window"] == usual["window"], "columns there, tokens here"
+    assert now["depth"] == 3, "the draft length has the same meaning in all methods"
+    assert now["window"] == usual["window"], "number of columns there, number of tokens here"
     now, usual = switched(registry.get("rest").with_params(nodes=40, longest=7), "suffix")
-    assert now["nodes"] == 40, "the size of a tree is one thing to all"
-    assert now["longest"] == usual["longest"], "one looks up in a store, the other in the text"
+    assert now["nodes"] == 40, "the tree size has the same meaning in all methods"
+    assert now["longest"] == usual["longest"], "one looks up a datastore, the other the text"
     now, _ = switched(registry.get("suffix").with_params(nodes=80), "rest")
-    assert now["nodes"] == 16, "out of its range: its own"
+    assert now["nodes"] == 16, "out of range: its own default"

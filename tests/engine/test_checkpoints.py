@@ -1,4 +1,4 @@
-"""Checkpoints of other people's heads: every layout is read, what is wrong is named, what would fit is said."""
+"""Third-party head checkpoints: every layout is read, and errors and mismatches with the target are explained."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_published_layouts_are_read_at_their_sizes(name: str, tmp_path: Path) ->
     assert found.facts["hidden_size"] == inner.get("hidden_size", 4096)
     assert found.facts["vocab_size"] == inner.get("vocab_size", 32000)
     left = set(shapes) - set(found.tensor_names.values())
-    assert left <= {*found.unread, "d2t", "t2d"}, "nothing of it is overlooked"
+    assert left <= {*found.unread, "d2t", "t2d"}, "no tensor is ignored"
     assert found.draft_tokens is None or (len(found.draft_tokens) == 32000 and found.draft_tokens[1] == 3)
 
 
-def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
+def test_configuration_facts_of_heads(tmp_path: Path) -> None:
     def facts(name: str) -> Any:
         return read_checkpoint(write(tmp_path / name, *PUBLISHED[name][2:], full=True)).facts
 
@@ -51,23 +51,23 @@ def test_facts_that_decide_how_heads_compute(tmp_path: Path) -> None:
     assert facts("hydra-plus-vicuna") | {"n_layers": 4, "prefix": True} == facts("hydra-plus-vicuna")
     medusa = read_checkpoint(write(tmp_path / "m", *PUBLISHED["medusa-vicuna"][2:], full=True))
     assert medusa.facts["n_heads"] == 5
-    assert "says 2 heads, the file has 5" in medusa.notes[0]
+    assert "says 2 heads, but the file has 5" in medusa.notes[0]
     assert medusa.verifier == "lmsys/vicuna-7b-v1.3"
 
 
-def test_what_fits_and_what_would(tmp_path: Path) -> None:
+def test_check_against_the_target_and_its_explanation(tmp_path: Path) -> None:
     eagle = read_checkpoint(write(tmp_path / "a", *PUBLISHED["eagle-vicuna"][2:], full=True))
     assert mismatch_reason(eagle, HeadRequirements("vicuna", 4096, 32000, 32, {})) == ""
-    said = mismatch_reason(eagle, TEXT)
-    assert "it reads 4,096 numbers and the target gives 288; it is for a target of hidden size 4,096" in said
-    assert "it knows 32,000 tokens and the target has 4,096" in said
+    reason = mismatch_reason(eagle, TEXT)
+    assert "it is for a target of hidden size 4,096" in reason
+    assert "it is for a target of 32,000 tokens" in reason
     eagle3 = read_checkpoint(write(tmp_path / "b", *PUBLISHED["eagle3-llama3"][2:], full=True))
     llama = HeadRequirements("llama", 4096, 128256, 32, {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0})
-    told = {line.name: line for line in check_compatibility(eagle3, llama)}
-    assert told["layers"].fits
-    assert "2, 16, 29" in told["layers"].message
-    assert "32,000" in told["draft vocabulary"].message
-    assert "10,000, its own; the target's are rotary of base 500,000, scaled (llama3 by 8)" in told["positions"].message
+    checks = {line.name: line for line in check_compatibility(eagle3, llama)}
+    assert checks["layers"].fits
+    assert "2, 16, 29" in checks["layers"].message
+    assert "32,000" in checks["draft vocabulary"].message
+    assert "10,000, unlike the target's: rotary with base 500,000, scaled (llama3 by 8)" in checks["positions"].message
     shallow = {line.name: line for line in check_compatibility(eagle3, HeadRequirements("six", 4096, 128256, 6, {}))}
     assert not shallow["layers"].fits
     assert "2, 3, 3 of 6" in shallow["layers"].message
@@ -114,21 +114,21 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     "unknown-tensor": (
         EAGLE,
         lambda f, c, s: write(f, c, s | {"layers.0.input_layernorm.weight": (16,)}),
-        "has the unknown layers.0.input_layernorm.weight",
+        "also the unknown tensors layers.0.input_layernorm.weight",
     ),
     "width": (
         EAGLE,
         with_config(hidden_size=32),
-        r"embed_tokens.weight in .* is 257 × 16; by its configuration it would be 257 × 32",
+        r"embed_tokens.weight in .* is 257 × 16; its configuration requires 257 × 32",
     ),
-    "no-width": (EAGLE, with_config(hidden_size=None), "does not say `hidden_size`"),
+    "no-width": (EAGLE, with_config(hidden_size=None), "lacks `hidden_size`"),
     "two-layers": (EAGLE, with_config(num_hidden_layers=2), "it has 2 layers; one is supported"),
     "rope": (
         EAGLE,
         with_config(rope_scaling={"type": "dynamic", "factor": 2.0}),
         "positions are of the kind 'dynamic'",
     ),
-    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of 8 numbers are not 16 together"),
+    "head-size": (EAGLE, with_config(head_dim=8), "4 attention heads of size 8 do not make a hidden size of 16"),
     "activation": (EAGLE, with_config(hidden_act="gelu"), "its activation is 'gelu'; silu is supported"),
     "layout": (EAGLE, lambda f, c, s: write(f, c, {"model.norm.weight": (16,)}), "no heads of a known layout"),
     "speculators-type": (
@@ -138,14 +138,18 @@ BAD: dict[str, tuple[tuple[dict[str, Any], layouts.Shapes], Spoil, str]] = {
     ),
     "d2t-out": (EAGLE3, with_tensors(d2t=torch.full((32,), 250)), r"`d2t` in .* has token 257 at index 7"),
     "d2t-twice": (EAGLE3, with_tensors(d2t=-torch.arange(32)), "has token 0 twice"),
-    "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"keep different tokens \(32 and 257\)"),
-    "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks the map `d2t`"),
+    "t2d": (EAGLE3, with_tensors(t2d=torch.ones(257, dtype=torch.bool)), r"have different tokens \(32 and 257\)"),
+    "no-d2t": (EAGLE3, without("d2t"), "proposes 32 of 257 tokens, but lacks `d2t`"),
     "draft-size": (
         EAGLE3,
         with_config(draft_vocab_size=64),
-        "says 64 tokens of a draft vocabulary; its LM head has 32",
+        "has a draft vocabulary of 64 tokens, but the LM head has 32",
     ),
-    "taps": (EAGLE3, with_config(eagle_aux_hidden_state_layer_ids=[5, 2]), r"\[5, 2\]: no increasing list of layers"),
+    "taps": (
+        EAGLE3,
+        with_config(eagle_aux_hidden_state_layer_ids=[5, 2]),
+        r"\[5, 2\], not an increasing list of layers",
+    ),
     "hydra": (
         (layouts.HYDRA, layouts.hydra(8, 16)),
         with_config(hydra_head_arch="cross-attn"),
@@ -160,13 +164,13 @@ def _damaged(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     (config, shapes), spoil, message = BAD[name]
     with pytest.raises(ModelError, match=f"(?s){message}"):
         read_checkpoint(spoil(tmp_path / "heads", dict(config), dict(shapes)))
 
 
-def test_a_file_alone_is_read_and_a_pickle_alone_refused(tmp_path: Path) -> None:
+def test_single_file_is_read_and_a_pickle_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a", *EAGLE) / "model.safetensors"
     assert read_checkpoint(file).architecture == "eagle"
     with pytest.raises(ModelError, match=r"(?s)is a pickle.*medusa_lm_head\.safetensors"):

@@ -1,4 +1,4 @@
-"""Bundled weights are checked against their sums; what stands for a file of a model and is none is refused."""
+"""Bundled weights are verified against checksums; anything but a regular file in a model folder is refused."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from workbench.service.checks import check_model
 SHARD = "model.safetensors"
 
 
-def test_every_bundled_folder_has_sums_of_all_its_weights_and_they_hold() -> None:
+def test_every_bundled_folder_has_valid_checksums_of_all_weights() -> None:
     for folder in bundled().values():
-        said = {line.split()[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
-        assert said == {file.name for file in folder.glob("*.safetensors")} != set()
+        listed = {line.split()[1] for line in (folder / SUMS_FILE).read_text().splitlines()}
+        assert listed == {file.name for file in folder.glob("*.safetensors")} != set()
         check_weights(folder)
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of two of the bundled folders, in their place."""
+    """Use a copy of two bundled folders in their place."""
     for name in ("text-drafter", "text-target-medusa"):
         shutil.copytree(bundled_folder() / name, tmp_path / name)
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
@@ -56,7 +56,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["text-drafter", "text-target-medusa"])
-def test_a_broken_bundle_is_named_with_what_to_do(bundle: Path, name: str, damage: str) -> None:
+def test_error_for_a_damaged_bundle_has_a_remedy(bundle: Path, name: str, damage: str) -> None:
     check_weights(bundle / name)
     act, says = DAMAGE[damage]
     act(bundle / name / SHARD)
@@ -74,13 +74,13 @@ def test_heads_are_checked_before_they_draft(bundle: Path) -> None:
         load_trained(MedusaHeads, models, "Medusa heads", "")
 
 
-def test_weights_trained_anew_bring_their_own_sums(bundle: Path) -> None:
+def test_retrained_weights_have_their_own_checksums(bundle: Path) -> None:
     flip(bundle / "text-target-medusa" / SHARD)
     write_sums(bundle / "text-target-medusa")
     check_weights(bundle / "text-target-medusa")
 
 
-def test_a_folder_of_ones_own_is_not_asked_for_sums(bundle: Path, tmp_path: Path) -> None:
+def test_user_folder_needs_no_checksums(bundle: Path, tmp_path: Path) -> None:
     own = shutil.copytree(bundle / "text-target-medusa", tmp_path / "elsewhere" / "mine")
     flip(own / SHARD)
     check_weights(own)
@@ -88,7 +88,7 @@ def test_a_folder_of_ones_own_is_not_asked_for_sums(bundle: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", [SHARD, "tokenizer.json", "additional_chat_templates/x.jinja"])
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_what_is_no_file_is_refused_before_anybody_waits_for_it(
+def test_special_files_are_refused_before_reading_blocks(
     bundle: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = bundle / "text-drafter" / name
@@ -99,7 +99,7 @@ def test_what_is_no_file_is_refused_before_anybody_waits_for_it(
         os.mkfifo(file)
     elif kind == "socket":
         held = socket.socket(socket.AF_UNIX)
-        monkeypatch.chdir(file.parent)  # the path of a socket is short
+        monkeypatch.chdir(file.parent)  # socket paths must be short
         held.bind(file.name)
     else:
         file.symlink_to("/dev/zero")

@@ -1,4 +1,4 @@
-"""The compiled look at wide laws, beside the plain one."""
+"""Compiled functions for distributions over a large vocabulary compared with plain ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM = SamplingParams(temperature=0.7)
 )
 @pytest.mark.parametrize("size", [WIDE + 3 * BLOCK, WIDE + 37])
 @pytest.mark.parametrize("n", [1, MAX_SINGLE_THREADED + 3])
-def test_compiled_and_plain_look_agree(
+def test_compiled_and_plain_versions_agree(
     n: int, size: int, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = 3 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))
@@ -64,13 +64,13 @@ def test_other_dtypes_use_the_plain_version() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("size", [WIDE, WIDE + 37, 5 * WIDE + 300])
 @pytest.mark.parametrize("n", [1, MAX_SINGLE_THREADED + 3])
-def test_logits_are_weighed_as_their_softmax_is(n: int, size: int, dtype: torch.dtype) -> None:
+def test_statistics_from_logits_equal_those_of_their_softmax(n: int, size: int, dtype: torch.dtype) -> None:
     logits = (4 * torch.randn(n, size, generator=torch.Generator().manual_seed(n))).to(dtype)
     logits[:, 5], logits[0, 7:] = -torch.inf, logits[0, 7:] - 200
     found = summarise_softmax(logits, TOP)
     assert found is not None
     p = logits.double().softmax(1)
-    order = logits.double().sort(dim=1, descending=True, stable=True).indices[:, :TOP]  # of equal logits the first
+    order = logits.double().sort(dim=1, descending=True, stable=True).indices[:, :TOP]  # of equal logits, the first
     assert found.top.tolist() == order.tolist()
     torch.testing.assert_close(found.p_top.double(), p.gather(1, order), rtol=1e-5, atol=1e-30)
     torch.testing.assert_close(
@@ -101,7 +101,7 @@ def test_nan_logits_give_nan_entropy(sign: float) -> None:
 
 
 def test_greedy_rounds_compute_probs_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what they know is the same wherever it comes from."""
+    """The recorded values are the same in both cases."""
     logits = (4 * torch.randn(3, WIDE, generator=torch.Generator().manual_seed(1))).bfloat16()
     logits[1] = logits[1].roll(1)
     seen = summarise_logits(logits, SamplingParams())
@@ -119,13 +119,13 @@ def test_greedy_rounds_compute_probs_on_request_only(monkeypatch: pytest.MonkeyP
         torch.testing.assert_close(seen.token_probs(tokens, rows), plain.token_probs(tokens, rows), atol=0, rtol=2e-5)
 
 
-def test_compiled_weighing_declines_unsupported_inputs() -> None:
+def test_compiled_version_declines_unsupported_inputs() -> None:
     assert summarise_softmax(torch.randn(1, WIDE - 1), 1) is None
     assert summarise_softmax(torch.randn(1, WIDE), FEW + 1) is None
     assert summarise_softmax(torch.randn(1, WIDE, dtype=torch.float64), 1) is None
 
 
-def test_each_part_asked_for_by_name_is_a_compiled_module() -> None:
-    """A name without a module looks like a machine on which nothing is compiled, only slower."""
+def test_each_requested_part_is_a_compiled_module() -> None:
+    """A name without a module would look like a machine without compiled functions, only slower."""
     folder = Path(compilation.__file__).with_name("compiled")
     assert [part for part in get_args(compilation.KernelModule) if not (folder / f"{part}.py").is_file()] == []

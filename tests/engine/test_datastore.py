@@ -1,4 +1,4 @@
-"""Stores of text: their order and their look-ups against counts one by one, kills while one is built, damaged files."""
+"""Datastores: order and lookups compared with a search one by one, kills during a build, damaged files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ letters = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
 @settings(deadline=None, max_examples=100)
 @given(letters, letters, st.sampled_from([END, 70_000, 2**16 - 1]))
-@example([0] * 28, [0] * 10, END)  # one suffix is the beginning of another, which goes on with token 0
-def test_suffixes_are_in_the_order_of_what_stands_there(a: list[int], b: list[int], vocabulary: int) -> None:
+@example([0] * 28, [0] * 10, END)  # one suffix is a prefix of another, which continues with token 0
+def test_suffixes_are_sorted(a: list[int], b: list[int], vocabulary: int) -> None:
     store = store_from(a, b * 3, vocabulary=vocabulary)
     text = store.tokens.tolist()
     assert store.suffixes.tolist() == sorted(range(len(text)), key=lambda i: (text[i : i + ORDERED], i))
@@ -44,7 +44,7 @@ def test_suffixes_are_in_the_order_of_what_stands_there(a: list[int], b: list[in
 
 @settings(deadline=None, max_examples=150)
 @given(letters, letters, letters, st.integers(1, 16), st.integers(1, 4))
-def test_the_longest_match_is_that_of_a_search_one_by_one(
+def test_longest_match_equals_a_search_one_by_one(
     a: list[int], b: list[int], context: list[int], longest: int, shortest: int
 ) -> None:
     store = store_from(a, b)
@@ -61,10 +61,10 @@ def test_the_longest_match_is_that_of_a_search_one_by_one(
         for place, row in zip(places.tolist(), rows.tolist(), strict=True):
             behind = text[place + wanted : place + wanted + 4]
             behind = behind[: behind.index(END)] if END in behind else behind
-            assert row == [*behind, *[END] * (4 - len(behind))], "nothing goes on over the end of a text"
+            assert row == [*behind, *[END] * (4 - len(behind))], "no continuation crosses the end of a text"
 
 
-def test_of_many_occurrences_some_are_read_from_all_over() -> None:
+def test_many_occurrences_are_sampled_from_all_texts() -> None:
     store = store_from([0, 1] * 500 + [0, 2] * 500)
     places, rows = store.following(store.find([0], 16), 1, 10)
     assert len(places) == 10
@@ -83,12 +83,12 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def files(tmp_path: Path) -> list[Path]:
     found = [tmp_path / "a.txt", tmp_path / "b.txt"]
     found[0].write_text(TEXT)
-    found[1].write_text("ä" * 777)  # no end of a line, and every other byte is within a character
+    found[1].write_text("ä" * 777)  # no line ends, and every other byte is inside a character
     return found
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_store_holds_all_of_its_texts(tmp_path: Path, files: list[Path]) -> None:
+def test_datastore_contains_all_of_its_texts(tmp_path: Path, files: list[Path]) -> None:
     tokenizer = model_helpers.byte_tokenizer()
     store = build(files, tmp_path / "s", tokenizer, "tiny")
     found = "".join(tokenizer.decode([t]) if t < 257 else "|" for t in store.tokens.tolist() if t == 257 or t < 129)
@@ -103,25 +103,23 @@ def test_a_store_holds_all_of_its_texts(tmp_path: Path, files: list[Path]) -> No
 
 
 def build_and_be_killed(at: int, files: list[Path], out: Path) -> int:
-    """Build in a process that kills itself when it is told for the `at`th time; the signal it ended by."""
+    """Build in a process that kills itself at the `at`th progress call; return the signal that ended it."""
     if child := os.fork():
         return os.WTERMSIG(os.waitpid(child, 0)[1])
     calls = itertools.count(1)
 
-    def told(done: int, total: int, what: str) -> None:
+    def report(done: int, total: int, what: str) -> None:
         if next(calls) == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    build(files, out, model_helpers.byte_tokenizer(), "tiny", told)
+    build(files, out, model_helpers.byte_tokenizer(), "tiny", report)
     os._exit(0)
 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("at", [4, 17])
-def test_a_killed_build_goes_on_where_it_was(
-    at: int, tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed while it tokenises (4), and while it sorts (17): what was done is not done again."""
+def test_killed_build_resumes(at: int, tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed during tokenisation (4) or sorting (17): finished work is not repeated."""
     out = tmp_path / "s"
     assert build_and_be_killed(at, files, out) == signal.SIGKILL
     assert not out.exists()
@@ -143,7 +141,7 @@ def test_a_killed_build_goes_on_where_it_was(
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_changed_file_begins_anew(tmp_path: Path, files: list[Path]) -> None:
+def test_changed_file_restarts_the_build(tmp_path: Path, files: list[Path]) -> None:
     def stop(done: int, total: int, what: str) -> None:
         if done or what == "sorting":
             raise KeyboardInterrupt
@@ -156,7 +154,7 @@ def test_a_changed_file_begins_anew(tmp_path: Path, files: list[Path]) -> None:
     assert bytes(t - 1 for t in store.tokens[:-1].tolist()) == b"other"
 
 
-def test_what_cannot_be_built_is_refused(tmp_path: Path, files: list[Path]) -> None:
+def test_invalid_inputs_of_a_build_are_refused(tmp_path: Path, files: list[Path]) -> None:
     tokenizer = model_helpers.byte_tokenizer()
     (tmp_path / "bad").write_bytes(b"\xff\xfe" * 9)
     with pytest.raises(WorkbenchError, match="is not UTF-8 text"):
@@ -169,7 +167,7 @@ def test_what_cannot_be_built_is_refused(tmp_path: Path, files: list[Path]) -> N
     build(files, tmp_path / "t", tokenizer, "tiny")
     with pytest.raises(WorkbenchError, match="--force"):
         build(files, tmp_path / "t", tokenizer, "tiny")
-    with pytest.raises(WorkbenchError, match="another folder"):  # --force replaces stores alone
+    with pytest.raises(WorkbenchError, match="another folder"):  # --force replaces datastores only
         build(files, tmp_path, tokenizer, "tiny", replace=True)
     assert len(build(files[:1], tmp_path / "t", tokenizer, "tiny", replace=True)) == len(TEXT.encode()) + 1
 
@@ -210,10 +208,10 @@ def spoil(folder: Path, how: str) -> None:
     ],
     ids=["a text", "nothing", "a number"],
 )
-def test_an_error_without_a_reason_of_the_system_is_named(
+def test_error_without_strerror_is_reported(
     error: OSError, why: str, tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`OSError.strerror` is None unless the error was made from a number."""
+    """`OSError.strerror` is None unless the error was created with a number."""
 
     def fails(*_: object) -> None:
         raise error
@@ -229,15 +227,15 @@ def test_an_error_without_a_reason_of_the_system_is_named(
     ["cut tokens", "cut suffixes", "other array", "fewer tokens", "fewer suffixes", "pickle", "no card", "foreign",
      "no json", "no sizes"],
 )  # fmt: skip
-def test_a_damaged_store_is_refused_with_a_remedy(how: str, tmp_path: Path, files: list[Path]) -> None:
+def test_damaged_datastore_is_refused_with_a_remedy(how: str, tmp_path: Path, files: list[Path]) -> None:
     build(files, tmp_path / "s", model_helpers.byte_tokenizer(), "tiny")
     spoil(tmp_path / "s", how)
     with pytest.raises(ModelError, match="datastore build"):
         open_store(tmp_path / "s")
 
 
-def test_places_that_are_none_harm_nobody() -> None:
-    """A suffix array that was tampered with: what is read beyond the text is its end, and no error."""
+def test_invalid_positions_in_a_suffix_array_are_harmless() -> None:
+    """For a manipulated suffix array, a position beyond the text reads as the end of the text."""
     good = store_from([0, 1, 0, 1, 2])
     bad = Datastore(good.card, good.tokens, np.array([10**6, -7, 2**31 - 1, 0, 3, 1], np.int32))
     for context in ([0], [1], [0, 1]):
@@ -246,7 +244,7 @@ def test_places_that_are_none_harm_nobody() -> None:
             assert bad.following(hit, 3, 8)[1].max() <= END
 
 
-def test_the_store_of_another_tokenizer_is_refused(
+def test_datastore_of_another_tokenizer_is_refused(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = model_helpers.make_small_models(noise=None)
@@ -257,10 +255,10 @@ def test_the_store_of_another_tokenizer_is_refused(
         store_of(models, own=True)
     assert store_of(models, own=False).card.vocabulary == 6
     monkeypatch.setenv(datastore_builder.ENV, f"{tmp_path / 's'}:{tmp_path / 't'}")
-    assert store_of(models, own=True).card.target == "letters", "the first that fits"
+    assert store_of(models, own=True).card.target == "letters", "the first one that fits is used"
 
 
-def test_the_bundled_texts_are_there_and_small() -> None:
+def test_bundled_texts_exist_and_are_small() -> None:
     assert datastore_builder.OWN_TEXTS.stat().st_size <= 300 << 10
     store = own_texts(model_helpers.byte_tokenizer(), "tiny")
     assert store.card.texts[0] == ("README.md", 0)

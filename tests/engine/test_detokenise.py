@@ -1,4 +1,4 @@
-"""Text as it grows: spans concatenate to the whole text, and no half character is ever shown."""
+"""Incremental detokenisation: spans concatenate to the whole text, and incomplete characters are never shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spell(way: type[Detokeniser], prompt: list[int], ids: list[int]) -> tuple[li
     return [detokeniser.add(t) for t in ids], detokeniser
 
 
-def test_byte_level_tokenizers_go_the_direct_way() -> None:
+def test_byte_level_tokenizers_use_the_direct_method() -> None:
     assert type(detokeniser(TOKENIZER, [])) is ByteDetokeniser
 
 
@@ -35,7 +35,7 @@ def test_byte_level_tokenizers_go_the_direct_way() -> None:
 @example("", "naïve 🙂 family 👨‍👩‍👧 中文字符 end")
 @example("中文", "🏳️‍🌈" * 8)
 @example("x", "a" * 100)
-def test_spans_are_the_text(way: type[Detokeniser], prompt: str, text: str) -> None:
+def test_spans_concatenate_to_the_text(way: type[Detokeniser], prompt: str, text: str) -> None:
     ids = ids_of(text.encode())
     spans, detokeniser = spell(way, ids_of(prompt.encode()), ids)
     assert detokeniser.text + detokeniser.flush() == text
@@ -50,7 +50,7 @@ def test_spans_are_the_text(way: type[Detokeniser], prompt: str, text: str) -> N
 @WAYS
 @settings(deadline=None)
 @given(st.text(alphabet="aé中🙂", min_size=1, max_size=20))
-def test_no_half_character_is_ever_shown(way: type[Detokeniser], text: str) -> None:
+def test_incomplete_characters_are_never_shown(way: type[Detokeniser], text: str) -> None:
     ids = ids_of(text.encode())
     detokeniser = way(TOKENIZER, [])
     for n, token in enumerate(ids, 1):
@@ -66,10 +66,8 @@ def test_no_half_character_is_ever_shown(way: type[Detokeniser], text: str) -> N
 @example(b"", b"\x80" * 80)
 @example(b"\xf0\x9f", b"\x99\x82 then")
 @example(b"", "\N{REPLACEMENT CHARACTER}a".encode())
-def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(
-    way: type[Detokeniser], prompt: bytes, data: bytes
-) -> None:
-    """Whatever a model writes, the text at the end is the tokenizer's own, and it only ever grows."""
+def test_invalid_bytes_end_as_the_tokenizer_decodes_them(way: type[Detokeniser], prompt: bytes, data: bytes) -> None:
+    """For any tokens, the final text equals the tokenizer's own decoding, and shown text never changes."""
     ids = ids_of(data)
     spans, detokeniser = spell(way, ids_of(prompt), ids)
     detokeniser.flush()
@@ -78,7 +76,7 @@ def test_bytes_that_are_no_text_end_as_the_tokenizer_decodes_them(
     try:
         prompt.decode()
     except UnicodeDecodeError:
-        return  # the prompt's half character is completed by the first tokens: whose text it is, is not defined
+        return  # the first tokens complete the prompt's last character, which belongs to neither text
     assert detokeniser.text == TOKENIZER.decode(ids, skip_special_tokens=False)
 
 

@@ -1,4 +1,4 @@
-"""How often a round waits for the device: counted on a CPU, whose memory is taken for another device's."""
+"""Device synchronisations per round, counted on a CPU whose memory is treated as another device's."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ READS = ("tolist", "item", "numpy", "cpu", "__bool__", "__int__", "__float__", "
 
 
 class SyncCounter(TorchFunctionMode):
-    """Counts what makes the host wait for a device, by the line of the workbench that asks for it.
+    """Counts operations that make the host wait for a device, by the workbench's line that calls them.
 
-    A tensor is on the device unless it was made from host numbers without a device, or copied by `cpu`; what is
-    computed from host tensors alone stays on the host. Waiting are: reading a device's numbers; choosing by a boolean
-    mask, whose count decides a shape; and copies to the device that are not queued (`torch.tensor(…, device=…)`).
+    A tensor is on the device unless it was made from host numbers without a device, or copied by `cpu`; results from
+    host tensors only stay on the host. Synchronisations are: reading values of a device tensor; indexing with a boolean
+    mask, whose count decides a shape; and blocking copies to the device (`torch.tensor(…, device=…)`).
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def count_syncs(method: Method, temperature: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the waits of the costliest of three rounds, after a few that fill the caches of masks and templates."""
+    """Count the synchronisations of the costliest of three rounds, after rounds that fill the caches."""
     really = transfer.on_host
     for module in [m for m in sys.modules.values() if vars(m).get("on_host") is really]:
         monkeypatch.setattr(module, "on_host", lambda device: False)
@@ -107,41 +107,41 @@ def count_syncs(method: Method, temperature: float, models: Models, monkeypatch:
 
 
 MINIMUM_SYNCS = {"cpu in transfer.to_host": 1}
-"""What the target said, all of it together."""
+"""The target's results, in one copy."""
 LEVELS = 4
 EXTRA_SYNCS: dict[str, dict[str, int]] = {
-    "draft-tree": {"cpu in transfer.to_host": 2},  # which of the nodes offered were kept
+    "draft-tree": {"cpu in transfer.to_host": 2},  # which candidates were kept
     "draft-tree-sampled": {
         "cpu in transfer.to_host": 2,
         "__int__ in stochastic_beam.build": LEVELS,
     },
     "kangaroo": {
         "__float__ in confidence.should_continue": LEVELS
-    },  # whether it is still sure: its policy asks a level
+    },  # whether it is still confident: its policy asks per level
     "swift": {"__float__ in confidence.should_continue": LEVELS},  # the same
-    "lookahead": {"cpu in transfer.to_host": 2},  # what the target said in the window
-    "omnidraft": {"__int__ in omni_draft.continue_text": LEVELS},  # what it writes is text, which the host translates
+    "lookahead": {"cpu in transfer.to_host": 2},  # the target's tokens in the window
+    "omnidraft": {"__int__ in omni_draft.continue_text": LEVELS},  # it drafts text, which the host translates
     "online": {"item in online_layers.step": 1, "__bool__ in online_layers.log_probs": 1},  # in a training step
     "tlt": {"item in spot.train_step": 1},  # in a training step
-    "lexical-unit": {"tolist in transfer.to_list": 1},  # how sure it was at the placeholders
-    "del": {"cpu in transfer.to_host": 2},  # what each exit would have said
-    "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, which the host grafts onto; what of it was kept
-    "stand": {  # its table is the host's: what stands behind each level is looked up there
+    "lexical-unit": {"tolist in transfer.to_list": 1},  # its confidence at the placeholders
+    "del": {"cpu in transfer.to_host": 2},  # the prediction of each exit
+    "rasd": {"cpu in transfer.to_host": 3},  # the model's tree, with which the host merges; the kept nodes
+    "stand": {  # its table is on the host, where the successors of each level are looked up
         "tolist in tree_building.paths": 6,
         "__getitem__ in sequoia.draw": 11,
         "__bool__ in sequoia.draw": 3,
     },
-    "s2d": {  # whether each of the three sizes is sure, for each of five tokens; and which size that was
+    "s2d": {  # whether each of the three sizes is confident, for each of five tokens; and the size
         "__int__ in s2d.exit_logits": 15,
         "cpu in transfer.to_host": 2,
     },
-    "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host chooses
+    "flash": {"cpu in transfer.to_host": 4},  # each block of levels, whose paths the host selects
 }
-"""What some drafters ask besides. The numbers may fall; one that rises is a wait that came back."""
+"""Additional synchronisations of some drafters. The numbers may fall; a higher one is a regression."""
 
 
 GREEDY = {"draft-model", "draft-tree"}
-"""Methods with a greedy case, too: a greedy round differs from a sampled one in the acceptance rule alone."""
+"""Methods that also have a greedy case: a greedy round differs only in the acceptance rule."""
 
 
 @pytest.mark.parametrize(

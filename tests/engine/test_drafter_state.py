@@ -1,4 +1,4 @@
-"""What drafters remember is seen and owned: looked at, saved, loaded, emptied; refused where it means nothing."""
+"""Drafter state can be inspected, saved, loaded and reset; invalid requests are refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ SAVABLE_METHODS = (
     "prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead", "online",
     "tlt",
 )  # fmt: skip
-"""Methods whose state is a file's."""
+"""Methods whose state can be saved to a file."""
 DATASTORE_METHODS = ("rest", "rasd")
-"""Those that read a store."""
+"""Methods that read a datastore."""
 ALL: dict[str, dict[str, Any]] = {"rasd": {"top": 64}, "tlt": {"tail": 1.0}}
-"""So that nothing of the store is pruned: a random model's likeliest tokens are not those of its texts; and so that a
-head learns whatever other rows have begun."""
+"""Parameters so that nothing of the datastore is pruned (a random model's likely tokens are not those of its texts),
+and so that a head is trained whatever other sequences have started.
+"""
 PROMPT = model_helpers.repeating_prompt(24, period=5)
 N = 24
 
@@ -41,7 +42,7 @@ def models(device: str, tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def run_to_end(models: Models, method: str, prompt: list[int] = PROMPT, n: int = N, **asked: Any) -> Sequence:
-    """A row that has ended, its state left behind."""
+    """Return a sequence that has ended, with its state."""
     engine = Engine(models)
     params = ALL.get(method, {}) | asked.pop("params", {})
     configured = registry.get(method).with_params(**params)
@@ -54,7 +55,7 @@ def run_to_end(models: Models, method: str, prompt: list[int] = PROMPT, n: int =
 
 
 def run_six_rounds(models: Models, method: str, prompt: list[int] = PROMPT, **params: Any) -> tuple[Engine, Sequence]:
-    """A row that has had six rounds."""
+    """Return a sequence after six rounds."""
     engine = Engine(models)
     configured = registry.get(method).with_params(**ALL.get(method, {}) | params)
     row = engine.submit(Request(prompt, configured, max_new_tokens=60, stop_at_eos=False))
@@ -70,9 +71,9 @@ def data_of(models: Models, method: str) -> bytes:
     return row.final_drafter_state.data
 
 
-def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) -> None:
-    """A new one that names a memory is asked for here; what is not listed says why."""
-    small = {"jacobi", "aggressive"}  # the guesses of one round, and a place in the prompt
+def test_every_drafter_with_memory_can_be_inspected_and_saved(models: Models) -> None:
+    """This covers new drafters with a memory; the exceptions are listed with the reason."""
+    small = {"jacobi", "aggressive"}  # the guesses of one round, and a position in the prompt
     learn = {
         m.name for m in model_helpers.text_methods() if m.drafter.state_key() is not None and m.decoder_params is None
     }
@@ -80,7 +81,7 @@ def test_every_drafter_that_learns_can_be_looked_at_and_saved(models: Models) ->
 
 
 @pytest.mark.parametrize("method", [*SAVABLE_METHODS, *DATASTORE_METHODS])
-def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, method: str) -> None:
+def test_state_reports_its_size_hits_and_the_source_of_the_draft(models: Models, method: str) -> None:
     engine, row = run_six_rounds(models, method, **ALL.get(method, {}))
     shown = state_actions.inspect_state(row, engine.token_text)
     assert 0 < shown["entries"] <= shown["bound"]
@@ -94,7 +95,7 @@ def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, 
     assert shown["top"]
     assert shown["saves"] == (method in SAVABLE_METHODS)
     last = rounds[-1]
-    n = int(last.signals.get("matched tokens", 0))  # which a draft model has none of
+    n = int(last.signals.get("matched tokens", 0))  # a draft model has none
     if not n or not any(made[-1]):
         assert shown["made"] is None
         return
@@ -104,20 +105,20 @@ def test_a_state_says_its_size_its_hits_and_what_made_the_draft(models: Models, 
     assert shown["made"]["after"].startswith(engine.token_text(last.nodes.tokens[made[-1].index(True)]))
 
 
-def test_what_a_draft_model_guessed_is_no_hit_of_the_store(models: Models) -> None:
-    """RASD's tree has nodes of both; where all that the store has is pruned, nothing of it was drafted."""
+def test_draft_models_nodes_are_no_hits_of_the_datastore(models: Models) -> None:
+    """RASD's tree has nodes of both; if all nodes of the datastore are pruned, none of them was drafted."""
     engine, row = run_six_rounds(models, "rasd", top=1)
     shown = state_actions.inspect_state(row, engine.token_text)
     assert row.trace is not None
-    assert any(r.path for r in row.trace.rounds), "the draft model's drafts are kept"
-    assert any(r.signals["matched tokens"] for r in row.trace.rounds), "the store has something"
+    assert any(r.path for r in row.trace.rounds), "drafts of the draft model are accepted"
+    assert any(r.signals["matched tokens"] for r in row.trace.rounds), "the datastore has entries"
     assert (shown["hits"], shown["kept"], shown["made"]) == (0, 0, None)
     assert shown["asked"] == len(row.trace.rounds)
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
-def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, method: str) -> None:
-    """Another request with the first one's prompt knows from its first round on what the first one has learnt."""
+def test_loaded_state_drafts_from_the_first_round_and_keeps_the_text(models: Models, method: str) -> None:
+    """A second request with the same prompt drafts from the first one's saved state in its first round."""
     first = run_to_end(models, method)
     assert first.final_drafter_state is not None
     fresh, warm = (
@@ -131,16 +132,16 @@ def test_what_was_saved_drafts_again_and_the_text_is_the_same(models: Models, me
     assert warm.final_drafter_state is not None
     assert fresh.final_drafter_state is not None
     more = warm.final_drafter_state.summary["entries"] - fresh.final_drafter_state.summary["entries"]
-    assert more >= 0 if method == "lookahead-trie" else more > 0  # which shares the branches of one prompt
+    assert more >= 0 if method == "lookahead-trie" else more > 0  # these share the branches of one prompt
     kept = [sum(len(r.path) for r in row.trace.rounds) for row in (fresh, warm) if row.trace]
-    own = ("prompt-lookup", "lookahead", "lookahead-trie", "online", "tlt")  # which have their own text, or rules
+    own = ("prompt-lookup", "lookahead", "lookahead-trie", "online", "tlt")  # these have their own text or rules
     if method not in own:
         assert kept[1] > kept[0]
     assert kept[1] >= kept[0]
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
-def test_a_file_holds_the_whole_state(models: Models, method: str) -> None:
+def test_file_contains_the_whole_state(models: Models, method: str) -> None:
     engine, row = run_six_rounds(models, method)
     saved = state_actions.save(row)
     arrays = from_bytes(saved).arrays
@@ -166,8 +167,8 @@ LENGTHS = {
 
 @pytest.mark.parametrize("turned", [False, True], ids=["into-shorter", "into-longer"])
 @pytest.mark.parametrize("method", LENGTHS)
-def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: str, turned: bool) -> None:
-    """Lengths are parameters: a state that was saved with others drafts, and is saved again."""
+def test_file_can_be_loaded_with_other_length_parameters(models: Models, method: str, turned: bool) -> None:
+    """Lengths are parameters: a state saved with other values still drafts, and can be saved again."""
     its, mine = LENGTHS[method][::-1] if turned else LENGTHS[method]
     first = run_to_end(models, method, params=its)
     assert first.final_drafter_state is not None
@@ -181,7 +182,7 @@ def test_a_file_serves_a_run_that_looks_otherwise_far(models: Models, method: st
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
-def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
+def test_reset_keeps_the_text(models: Models, method: str) -> None:
     engine, row = run_six_rounds(models, method)
     state_actions.load(row, data_of(models, method))
     before = inspectable_state_of(row.state.drafter)
@@ -200,7 +201,7 @@ def test_reset_leaves_the_text_alone(models: Models, method: str) -> None:
     assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, 60)
 
 
-def test_reset_empties_what_is_shared(device: str) -> None:
+def test_reset_empties_shared_state(device: str) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     run_to_end(models, "suffix", params={"warm": True})
     _, row = run_six_rounds(models, "suffix", warm=True)
@@ -213,7 +214,7 @@ def test_reset_empties_what_is_shared(device: str) -> None:
 def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models, device: str) -> None:
     data = data_of(models, "suffix")
     engine, row = run_six_rounds(models, "token-recycling")
-    with pytest.raises(ModelError, match="holds the state of suffix; the run drafts with token-recycling"):
+    with pytest.raises(ModelError, match="contains the state of suffix; the run drafts with token-recycling"):
         state_actions.load(row, data)
     other = model_helpers.make_models("llama", noise=None, device=device)
     other.target_name = "another"
@@ -225,10 +226,10 @@ def test_a_file_of_another_tokenizer_target_or_drafter_is_refused(models: Models
     other.shared.pop("tokenizer hash")
     failed = run_to_end(other, "suffix", drafter_state=data)
     assert "tokenizer of tiny-llama" in str(failed.error)
-    assert engine.running == [row], "the run goes on"
+    assert engine.running == [row], "the run continues"
 
 
-def test_what_keeps_nothing_says_so(models: Models) -> None:
+def test_methods_without_state_report_an_error(models: Models) -> None:
     engine, row = run_six_rounds(models, "draft-model")
     assert state_actions.inspect_state(row, engine.token_text)["kind"] == ""
     for act in (state_actions.save, state_actions.reset, lambda r: state_actions.load(r, data_of(models, "suffix"))):
@@ -240,7 +241,7 @@ def test_what_keeps_nothing_says_so(models: Models) -> None:
             act(reader)
 
 
-def test_a_broken_file_is_refused_whatever_is_wrong_with_it(models: Models) -> None:
+def test_damaged_file_is_refused(models: Models) -> None:
     data = data_of(models, "token-recycling")
     assert from_bytes(data).kind == "token-recycling"
     generator = np.random.default_rng(0)
@@ -250,19 +251,19 @@ def test_a_broken_file_is_refused_whatever_is_wrong_with_it(models: Models) -> N
         wrong.append(data[:at] + bytes([data[at] ^ 1 << int(generator.integers(8))]) + data[at + 1 :])
     for i, bad in enumerate(wrong):
         with pytest.raises((ModelError, CapacityError)) as refused:
-            from_bytes(bad).check("token-recycling", models)  # a letter of a name in the head may have been changed
+            from_bytes(bad).check("token-recycling", models)  # the change may be in a letter of a name in the header
         assert refused.value.remedy, i
     with pytest.raises(CapacityError):
         from_bytes(bytes(MOST_BYTES + 1))
 
 
 def contents(data: bytes) -> dict[str, Any]:
-    """What a file holds; the order in its head is anybody's."""
+    """Return the contents of a file; the order in its header is not defined."""
     return {name: array.tolist() for name, array in from_bytes(data).arrays.items()}
 
 
 def corrupted_arrays(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The same arrays, each once missing, of another shape, or with numbers that cannot be."""
+    """Yield the same arrays, each once missing, with another shape, or with invalid numbers."""
     found = []
     for name, array in arrays.items():
         rest = {other: a for other, a in arrays.items() if other != name}
@@ -275,9 +276,9 @@ def corrupted_arrays(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray
     return found
 
 
-def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
-    """Branches are walked by recursion, and where they are shared one such file would end the giving up of all."""
-    n, most = 2_000, 17  # a branch has 16 tokens behind its first one at most
+def test_trie_with_a_too_long_branch_is_refused(models: Models) -> None:
+    """Branches are walked recursively: in a shared trie, one such file would break pruning for all requests."""
+    n, most = 2_000, 17  # a branch has at most 16 tokens after its first one
     chain = {"tokens": np.arange(n) % 7, "parents": np.arange(n) - 1, "counts": np.ones(n, np.float32)}
     _, row = run_six_rounds(models, "lookahead-trie", warm=True)
     with pytest.raises(ModelError, match="longer than the limit"):
@@ -287,13 +288,13 @@ def test_a_trie_of_one_endless_branch_is_refused(models: Models) -> None:
 
 
 @pytest.mark.parametrize("method", SAVABLE_METHODS)
-def test_numbers_that_cannot_be_are_refused(models: Models, method: str) -> None:
-    """A file with a right head and sum, as anybody can make one."""
+def test_invalid_numbers_are_refused(models: Models, method: str) -> None:
+    """Test a file with a valid header and checksum, as anybody can write one."""
     arrays = read_arrays(data_of(models, method))
     _, row = run_six_rounds(models, method)
     for bad in corrupted_arrays(arrays):
         before = contents(state_actions.save(row))
         with pytest.raises(ModelError, match="The file is broken"):
             state_actions.load(row, to_bytes(method, bad, models))
-        assert contents(state_actions.save(row)) == before, "nothing is changed"
+        assert contents(state_actions.save(row)) == before, "the state is unchanged"
     assert write_arrays(arrays)

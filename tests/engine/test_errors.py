@@ -1,4 +1,4 @@
-"""Bad input is a named error with a remedy, and the engine goes on serving the others. Self-checks speak."""
+"""Bad input raises a named error with a remedy, and the engine continues to serve others. Self-tests print warnings."""
 
 from __future__ import annotations
 
@@ -62,39 +62,39 @@ def engine(models: Models) -> Engine:
         ([-1], "outside", "target's tokenizer"),
     ],
 )
-def test_prompts_that_cannot_be(prompt: Any, says: str, remedy: str, engine: Engine) -> None:
+def test_invalid_prompts(prompt: Any, says: str, remedy: str, engine: Engine) -> None:
     with pytest.raises(PromptError, match=says) as caught:
         engine.submit(Request(prompt, registry.get("autoregressive")))
     assert remedy in caught.value.remedy
     assert engine.is_idle
 
 
-def test_asking_for_no_token_is_an_error(engine: Engine) -> None:
+def test_request_for_zero_tokens_is_an_error(engine: Engine) -> None:
     with pytest.raises(PromptError, match="requests no tokens"):
         engine.submit(Request(PROMPT, registry.get("autoregressive"), max_new_tokens=0))
 
 
-def test_an_unknown_method_names_its_neighbours() -> None:
+def test_unknown_method_has_suggestions() -> None:
     with pytest.raises(UnknownNameError, match="no method 'draft-modell'") as caught:
         registry.get("draft-modell")
     assert "Did you mean 'draft-model'" in caught.value.remedy
     assert "autoregressive" in caught.value.remedy
 
 
-def test_an_unknown_parameter_names_its_neighbours() -> None:
+def test_unknown_parameter_has_suggestions() -> None:
     with pytest.raises(UnknownNameError, match="'dept'") as caught:
         registry.get("draft-model").with_params(dept=3)
     assert "'depth'" in caught.value.remedy
 
 
 @pytest.mark.parametrize(("name", "value"), [("depth", 0), ("depth", 17), ("depth", 2.5), ("policy", "lucky")])
-def test_a_parameter_out_of_range_says_what_is_allowed(name: str, value: Any) -> None:
+def test_parameter_out_of_range_states_the_limits(name: str, value: Any) -> None:
     with pytest.raises(ParameterError, match=name) as caught:
         registry.get("draft-model").with_params(**{name: value})
     assert "1 to 16" in caught.value.remedy or "fixed" in caught.value.remedy
 
 
-def test_a_method_without_what_it_needs_says_why(device: str) -> None:
+def test_method_without_its_requirements_states_the_reason(device: str) -> None:
     engine = Engine(model_helpers.make_models("llama", noise=None, device=device))
     with pytest.raises(MethodUnavailableError, match="No draft model was chosen"):
         engine.submit(Request(PROMPT, registry.get("draft-tree")))
@@ -102,7 +102,7 @@ def test_a_method_without_what_it_needs_says_why(device: str) -> None:
         engine.submit(Request(PROMPT, registry.get("medusa")))
 
 
-def test_a_method_registered_twice_names_both_places() -> None:
+def test_method_registered_twice_names_both_locations() -> None:
     with pytest.raises(ValueError, match=r"'medusa' is registered twice: .+medusa\.py and .+:\d+"):
         registry.register(registry.get("medusa"))
 
@@ -112,14 +112,14 @@ def test_a_method_registered_twice_names_both_places() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A target on disk."""
+    """A target saved to disk."""
     place = tmp_path / "target"
     model_helpers.family("llama").float().save_pretrained(place)
     model_helpers.letter_tokenizer(64).save_pretrained(place)
     return place
 
 
-def test_a_folder_is_loaded_and_generates(folder: Path) -> None:
+def test_folder_is_loaded_and_generates(folder: Path) -> None:
     loaded = load_models(str(folder), drafter=str(folder), device="cpu", dtype="float64")
     assert loaded.drafter is not None
     assert loaded.drafter.dtype == torch.float64
@@ -128,7 +128,7 @@ def test_a_folder_is_loaded_and_generates(folder: Path) -> None:
     assert summary(trace)["acceptance_rate"] == 1.0
 
 
-def test_a_missing_folder_and_a_wrong_name() -> None:
+def test_missing_folder_and_unknown_name() -> None:
     for name in ("/no/such/folder", "./nowhere", "not-bundled", "a/b/c"):
         with pytest.raises(ModelError, match="There is no model") as caught:
             load_models(name, device="cpu")
@@ -165,7 +165,7 @@ def test_an_unknown_device_or_dtype(folder: Path, device: str, dtype: str) -> No
     assert "Use" in caught.value.remedy
 
 
-def test_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_path: Path) -> None:
+def test_error_for_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "drafter"
     shutil.copytree(folder, other)
     model_helpers.letter_tokenizer(63).save_pretrained(other)
@@ -183,7 +183,7 @@ def test_another_tokenizer_names_the_methods_that_still_work(folder: Path, tmp_p
             engine.generate(Request("ab", method, max_new_tokens=4))
 
 
-def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_of_another_width_are_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     shallow = model_helpers.make_models("llama", noise=None)
     info = model_helpers.write_random_medusa(tmp_path / "medusa", dataclasses.replace(shallow, target_name="target"))
@@ -208,11 +208,11 @@ def test_heads_of_another_width_are_not_taken(folder: Path, tmp_path: Path, monk
     assert "cannot be read" in str(row.error)
 
 
-# -- one row fails, the others go on ----------------------------------------------------------------------------------
+# -- one sequence fails, the others continue ---------------------------------------------------------------------------
 
 
 def serve(engine: Engine, bad: Request, device: str) -> tuple[Any, BaseException | None]:
-    """Run a bad request between two good ones; the good ones must not notice. Returns its trace and error."""
+    """Run a bad request between two good ones, which must not be affected; return its trace and error."""
     wanted = model_helpers.hf_greedy(engine.models.target.model, PROMPT, 20)
     good = [Request(PROMPT, registry.get(n), max_new_tokens=20) for n in ("draft-model", "prompt-lookup")]
     rows = [engine.submit(r) for r in (good[0], bad, good[1])]
@@ -238,7 +238,7 @@ class Poison:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["autoregressive", "draft-model", "draft-tree", "prompt-lookup"])
-def test_nan_in_one_row(name: str, temperature: float, engine: Engine, device: str) -> None:
+def test_nan_in_one_sequence(name: str, temperature: float, engine: Engine, device: str) -> None:
     sampling = SamplingParams(temperature, processors=(Poison(),))
     trace, error = serve(engine, Request(PROMPT, registry.get(name), sampling, 30), device)
     assert isinstance(error, NumericalError)
@@ -248,7 +248,7 @@ def test_nan_in_one_row(name: str, temperature: float, engine: Engine, device: s
 
 
 def test_nan_in_the_target_itself(device: str) -> None:
-    """One token's embedding is NaN: whoever reads it fails, the others do not."""
+    """One token's embedding is NaN: only sequences that read it fail."""
     models = model_helpers.make_models("llama", noise=0.15, device=device)
     wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 20)
     poison = next(t for t in range(1, 64) if t not in {*PROMPT, *wanted})
@@ -262,7 +262,7 @@ def test_nan_in_the_target_itself(device: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Broken(EmptyDrafter):
-    """A drafter with a bug in one of its methods, or one that misbehaves."""
+    """A drafter with an error in one of its methods, or with an invalid draft."""
 
     at: str = "propose"
 
@@ -295,7 +295,7 @@ class Broken(EmptyDrafter):
         ("not a token", "index|out of range|token"),
     ],
 )
-def test_a_drafter_with_a_bug(at: str, says: str, engine: Engine, device: str) -> None:
+def test_drafter_with_a_bug_ends_only_its_own_run(at: str, says: str, engine: Engine, device: str) -> None:
     base = registry.get("prompt-lookup")
     method: Method = dataclasses.replace(base, name=f"broken-{at}", drafter=Broken(at), policies=(Fixed(),))
     trace, error = serve(engine, Request(PROMPT, method), device)
@@ -308,25 +308,25 @@ def test_a_drafter_with_a_bug(at: str, says: str, engine: Engine, device: str) -
 
 
 @pytest.mark.parametrize("token", [64, 2**40, -1])
-def test_a_draft_of_no_token_never_comes_to_a_gpu(
+def test_invalid_token_ids_never_reach_a_gpu(
     token: int, engine: Engine, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There the first look-up of it would end the runs of all users: "device-side assert triggered"."""
+    """On a GPU its first lookup would end all users' runs with "device-side assert triggered"."""
 
-    class Strange(Broken):
+    class InvalidIds(Broken):
         def propose_one(self, row: Any, plan: Any) -> DraftTree:
             return DraftTree.chain([1, token], device=row.models.target.device)
 
     monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
     base = registry.get("prompt-lookup")
-    method: Method = dataclasses.replace(base, name="strange", drafter=Strange("none"), policies=(Fixed(),))
+    method: Method = dataclasses.replace(base, name="strange", drafter=InvalidIds("none"), policies=(Fixed(),))
     trace, error = serve(engine, Request(PROMPT, method), device)
     assert isinstance(error, WorkbenchError)
     assert not isinstance(error, NumericalError)
-    assert "Strange drafted or probed a token id that the target does not have. Use numbers" in trace.footer.error
+    assert "InvalidIds drafted or probed a token id that the target does not have. Use numbers" in trace.footer.error
 
 
-def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: str) -> None:
+def test_failing_listener_ends_only_its_own_sequence(engine: Engine, device: str) -> None:
     def listen(record: Any) -> None:
         raise OSError("nobody listens")
 
@@ -343,7 +343,7 @@ def test_a_listener_that_raises_ends_only_its_own_row(engine: Engine, device: st
     ],
     ids=["gpu", "python", "cpu"],
 )
-def test_running_out_of_memory_ends_only_one_row(engine: Engine, device: str, error: Exception) -> None:
+def test_running_out_of_memory_ends_only_one_sequence(engine: Engine, device: str, error: Exception) -> None:
     class Hungry:
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             raise error
@@ -355,8 +355,8 @@ def test_running_out_of_memory_ends_only_one_row(engine: Engine, device: str, er
     assert "shorter prompt" in trace.footer.error
 
 
-def test_a_failure_while_drafting_leaves_the_batch_mates_alone(engine: Engine, device: str) -> None:
-    """Rows of one drafter are drafted together; when one of them fails, the others' trees are drawn again."""
+def test_failure_while_drafting_does_not_affect_other_sequences(engine: Engine, device: str) -> None:
+    """A drafter drafts all its sequences together; if one fails, the trees of the others are sampled again."""
 
     class Late:
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -375,8 +375,8 @@ def test_a_failure_while_drafting_leaves_the_batch_mates_alone(engine: Engine, d
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "early-exit", "oracle"])
-def test_a_failing_batch_mate_changes_no_draw(name: str, engine: Engine) -> None:
-    """Trees that are drawn again are the same: a number follows from its place, and from no count of calls."""
+def test_failure_of_another_sequence_changes_no_random_number(name: str, engine: Engine) -> None:
+    """Trees sampled again are equal: a random number depends on its position, not on the number of calls."""
 
     class Late:
         def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -402,12 +402,12 @@ def test_a_failing_batch_mate_changes_no_draw(name: str, engine: Engine) -> None
     assert [r.nodes.u for r in rows[1].trace.rounds] == [r.nodes.u for r in alone.rounds]
 
 
-def test_generate_raises_what_ended_the_run(engine: Engine) -> None:
+def test_generate_raises_the_error_of_the_run(engine: Engine) -> None:
     with pytest.raises(WorkbenchError, match="NaN"):
         engine.generate(Request(PROMPT, registry.get("autoregressive"), SamplingParams(processors=(Poison(),))))
 
 
-# -- self-checks ------------------------------------------------------------------------------------------------------
+# -- self-tests --------------------------------------------------------------------------------------------------------
 
 
 def warnings_of(models: Models, name: str, prompt: list[int], n: int = 80, **options: Any) -> list[str]:
@@ -419,7 +419,7 @@ def warnings_of(models: Models, name: str, prompt: list[int], n: int = 80, **opt
     return row.trace.footer.warnings
 
 
-def test_a_drafter_that_is_never_right_is_said(device: str) -> None:
+def test_drafter_that_is_never_right_gives_a_warning(device: str) -> None:
     models = model_helpers.make_models("llama", seed=0, noise=None, device=device)
     models.drafter, models.drafter_name = Runner(model_helpers.family("llama", seed=9, device=device)), "random"
     models.drafter_problem = ""
@@ -428,8 +428,8 @@ def test_a_drafter_that_is_never_right_is_said(device: str) -> None:
     assert any("Almost nothing is accepted" in w for w in found), found
 
 
-def test_nothing_to_propose_is_said(device: str) -> None:
-    """Every token is forbidden after its first appearance: nothing ever repeats, nothing can be looked up."""
+def test_drafter_without_proposals_gives_a_warning(device: str) -> None:
+    """Every token is forbidden after its first occurrence, so that nothing repeats and lookups find nothing."""
 
     def fresh(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores.scatter(1, ids, -torch.inf)
@@ -440,7 +440,7 @@ def test_nothing_to_propose_is_said(device: str) -> None:
     assert warnings_of(models, "autoregressive", [1, 2, 3], 70) == []
 
 
-def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) -> None:
+def test_copy_of_the_target_is_accepted_completely_without_a_warning(device: str) -> None:
     models = model_helpers.make_models("llama", noise=0.0, device=device)
     models.drafter_name = models.target_name
     for name in ("draft-model", "draft-tree-sampled"):
@@ -448,14 +448,14 @@ def test_a_copy_of_the_target_is_accepted_fully_and_says_nothing(device: str) ->
     assert warnings_of(models, "draft-model", PROMPT, sampling=SamplingParams(temperature=1.0)) == []
 
 
-def test_a_copy_that_is_rejected_is_said(device: str) -> None:
+def test_rejected_copy_of_the_target_gives_a_warning(device: str) -> None:
     models = model_helpers.make_models("llama", noise=0.3, device=device)
     models.drafter_name = models.target_name
     assert any("copy of the target" in w for w in warnings_of(models, "draft-model", PROMPT))
 
 
-def test_a_configuration_nested_too_deeply_is_refused_by_its_path(tmp_path: Path) -> None:
-    """Python's JSON reader raises RecursionError for it."""
+def test_too_deeply_nested_configuration_is_refused_with_its_path(tmp_path: Path) -> None:
+    """Python's JSON reader raises a RecursionError for it."""
     (tmp_path / "config.json").write_text("[" * 200_000 + "]" * 200_000)
     with pytest.raises(ModelError, match=r"config\.json is nested too deeply"):
         load_models(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Tree logits equal separate full forwards of each path, in float64, for every family the engine claims to serve."""
+"""Tree logits equal separate full forward passes of each path, in float64, for every supported model family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.core.errors import ModelError
 from workbench.engine import Runner
 from workbench.kernels.segment import Segment
 
-hf: Any = transformers  # configurations take more than their stubs know
+hf: Any = transformers  # configurations take more arguments than their stubs declare
 TOLERANCE = 1e-12
 PARENTS = ([-1, -1, 0, 0, 1, 2, 5], [-1, 0, 0])
 PATHS = ([0, 2, 5, 6], [0, 2])
@@ -22,8 +22,8 @@ PATHS = ([0, 2, 5, 6], [0, 2])
 
 @pytest.fixture(autouse=True)
 def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Llama 4's router takes its sigmoid in float32 whatever the dtype, and the vectorised one rounds otherwise than
-    the scalar one at the end of an array: 5e-7 between one token and several, which is not what is tested here.
+    """Llama 4's router takes its sigmoid in float32 whatever the dtype. The vectorised sigmoid rounds differently from
+    the scalar one at the end of an array: a difference of 5e-7 between one token and several, which is not tested.
     """
 
     def route(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,7 +35,7 @@ def _llama4_routes_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TEMPERED = {"attn_temperature_tuning": True, "floor_scale": 3, "attn_scale": 1.0, "num_hidden_layers": 4}
-"""Llama 4 whose fourth layer has no rotary embedding, and scales queries by their position from the third token on."""
+"""Llama 4 whose fourth layer has no rotary embedding, and scales queries by position from the third token on."""
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in model_helpers.FAMILIES},
     "llama4_text, tempered": ("llama4_text", TEMPERED),
@@ -68,8 +68,8 @@ def test_tree_logits_equal_full_forwards_of_each_path(name: str, device: str) ->
 
 
 @pytest.mark.parametrize("name", model_helpers.FAMILIES)
-def test_a_given_embedding_is_read_as_its_token_is(name: str, device: str) -> None:
-    """Wherever a family scales its embeddings or adds positions to them; the token it stands for is not looked at."""
+def test_embedding_input_equals_its_token(name: str, device: str) -> None:
+    """Also in families that scale embeddings or add positions to them; the placeholder token id is not used."""
     model = model_helpers.family(name, device=device)
     runner = Runner(model)
     slot, text = runner.open(), model_helpers.random_prompt(12)
@@ -82,12 +82,12 @@ def test_a_given_embedding_is_read_as_its_token_is(name: str, device: str) -> No
     slot.scratch = 0
     out = runner.forward([Segment(slot, tokens)])
     assert float((out.logits[0, -1] - model_helpers.next_logits_function(model)(text)).abs().max()) < TOLERANCE, (
-        "and it is over then"
+        "and only in that pass"
     )
 
 
 @pytest.mark.parametrize("name", model_helpers.FAMILIES)
-def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: str) -> None:
+def test_first_layers_equal_a_model_of_that_depth(name: str, device: str) -> None:
     model = model_helpers.family(name, device=device)
     runner = Runner(model)
     slot, text = runner.open(), model_helpers.random_prompt(12)
@@ -103,13 +103,13 @@ def test_the_first_layers_alone_equal_a_model_of_that_depth(name: str, device: s
     wanted = model_helpers.next_logits_function(shallow)(text)
     assert float((out.logits[0, -1] - wanted).abs().max()) < TOLERANCE
 
-    runner.rewind(slot, len(text) - 2)  # what the first layers wrote is overwritten by the whole model
+    runner.rewind(slot, len(text) - 2)  # the whole model overwrites the entries of the first layers
     out = runner.forward([Segment(slot, torch.tensor(text[-2:], device=device))])
     assert float((out.logits[0, -1] - model_helpers.next_logits_function(model)(text)).abs().max()) < TOLERANCE
 
 
-def test_a_draft_continues_over_several_forwards(device: str) -> None:
-    """Scratch nodes of earlier forwards are seen by later ones, with their own positions, in sliding layers too."""
+def test_draft_continues_over_several_forward_passes(device: str) -> None:
+    """Later passes attend to scratch nodes of earlier ones at their own positions, also in sliding layers."""
     model = model_helpers.family("gemma3_text", device=device)
     runner, ask = Runner(model), model_helpers.next_logits_function(model)
     text, draft, parents = model_helpers.random_prompt(9), model_helpers.random_prompt(5, seed=5), [-1, -1, 0, 1, 2]
@@ -126,7 +126,7 @@ def test_a_draft_continues_over_several_forwards(device: str) -> None:
             assert float((out.logits[0, node + 1 - a] - wanted).abs().max()) < TOLERANCE
 
 
-def test_closing_a_row_moves_the_last_one_into_its_place(device: str) -> None:
+def test_closing_a_sequence_moves_the_last_one_into_its_slot(device: str) -> None:
     model = model_helpers.family("llama", device=device)
     runner, ask = Runner(model), model_helpers.next_logits_function(model)
     texts = [model_helpers.random_prompt(4 + i, seed=i) for i in range(3)]
@@ -175,7 +175,7 @@ RECURRENT = {
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_models_with_recurrent_state_are_refused_by_the_name_of_their_layers(name: str) -> None:
+def test_models_with_recurrent_state_are_refused_with_the_name_of_their_layers(name: str) -> None:
     model = AutoModelForCausalLM.from_config(RECURRENT[name]())
     with pytest.raises(ModelError, match="keeps a recurrent state") as caught:
         Runner(model)

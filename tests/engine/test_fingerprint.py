@@ -1,4 +1,4 @@
-"""A head is for the weights that it was trained on, whatever they are rounded to, and not for others of their name."""
+"""Fingerprints tie a head to its target's weights: rounding does not change them, retraining does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_fingerprint_survives_rounding_but_not_retraining() -> None:
     embedding = rounded.float().get_input_embeddings().weight  # type: ignore[operator]
     scale = embedding.abs().amax(1, keepdim=True) / 7
     embedding.data.copy_((embedding / scale).round() * scale)
-    assert not fingerprints_differ(fingerprint(rounded.float()), mine), "four bits a weight"
+    assert not fingerprints_differ(fingerprint(rounded.float()), mine), "four bits per weight"
     assert fingerprints_differ(fingerprint(other), mine)
 
 
@@ -46,7 +46,7 @@ def test_fingerprints_within_tolerance_match_and_invalid_ones_do_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["text-target", "vision-target"])
-def test_every_bundled_head_says_for_which_weights_it_is(name: str) -> None:
+def test_every_bundled_head_has_the_fingerprint_of_its_target(name: str) -> None:
     mine = fingerprint(load_model(name, torch.device("cpu"), torch.float32))
     configs = [json.loads((folder / "config.json").read_text()) for folder in bundled().values()]
     heads = [c for c in configs if "workbench_head" in c and c["target"] == name]
@@ -54,7 +54,7 @@ def test_every_bundled_head_says_for_which_weights_it_is(name: str) -> None:
     assert all(not fingerprints_differ(c[WEIGHTS], mine) for c in heads)
 
 
-def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_on(
+def test_head_for_other_weights_is_refused_with_a_remedy_and_other_methods_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("text-target", "text-target-medusa"):
@@ -62,7 +62,7 @@ def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_o
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
     models = load_models("text-target", None, "cpu")
     assert models.missing_reason("medusa") == ""
-    models.target.model.get_input_embeddings().weight.data.normal_()  # trained anew
+    models.target.model.get_input_embeddings().weight.data.normal_()  # retrained
     models.heads = find_heads("text-target", models.target)
     medusa = registry.get("medusa")
     why = models.unsupported_reason(medusa.needs)
@@ -73,13 +73,13 @@ def test_a_head_for_other_weights_is_refused_with_what_to_do_and_the_rest_goes_o
         engine.generate(Request([5, 6, 7], medusa, max_new_tokens=4))
     assert engine.generate(Request([5, 6, 7], registry.get("prompt-lookup"), max_new_tokens=4)).footer.error == ""
     config = tmp_path / "text-target-medusa" / "config.json"
-    said = json.loads(config.read_text())
-    del said[WEIGHTS]
-    config.write_text(json.dumps(said))
-    assert not find_heads("text-target", models.target)["medusa"].problem, "made before heads said so"
+    values = json.loads(config.read_text())
+    del values[WEIGHTS]
+    config.write_text(json.dumps(values))
+    assert not find_heads("text-target", models.target)["medusa"].problem, "heads made before fingerprints existed"
 
 
-def test_added_tokens_leave_it() -> None:
+def test_added_tokens_keep_the_fingerprint() -> None:
     one = model()
     mine, size = fingerprint(one), one.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     one.resize_token_embeddings(size + 7)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Forwards that are recorded and played again: here by the host, with `-m gpu` by a GPU, as it always does."""
+"""Recorded and replayed forward passes: here on the host, with `-m gpu` as CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ METHODS = {
 
 
 OFTEN = ("autoregressive", "draft-model", "draft-tree-sampled", "early-exit", "medusa", "eagle")
-"""Tested in each run: a method of each kind of forward. The others are tested on demand."""
+"""Methods tested in each run, one per kind of forward pass. The others are tested on demand."""
 
 
 class Rerun:
-    """As a graph does: the same work on the same tensors and at the same window, with its results where they were.
+    """Runs the same work again on the same tensors and window, with results in the same memory, as a graph does.
 
-    What a graph cannot notice ends the test: weights or buffers of the cache that are not where they were.
+    The test fails on changes that a graph cannot notice: moved weights or cache buffers.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -52,7 +52,7 @@ class Rerun:
             made, window, places = work(), cache.window, self._places()
 
         def play() -> None:
-            assert self._places() == places, "it would read what was given back"
+            assert self._places() == places, "it would read released memory"
             now, cache.window = cache.window, window
             new = work()
             cache.window = now
@@ -76,7 +76,7 @@ def make_request(n: int, name: str = "autoregressive", **options: Any) -> Reques
 
 
 def records(runner: Runner, by: Recorder) -> ReplayCache:
-    """Let a runner record, as those on a GPU do."""
+    """Let a runner record, as runners on a GPU do."""
     runner._lean, runner.geometry.is_length_rounded = None, True
     runner.replays = made = ReplayCache(by)
     return made
@@ -101,7 +101,7 @@ def models(device: str, heads: Path) -> Models:
 
 
 def counting(runner: Runner) -> tuple[ReplayCache, list[int]]:
-    """Let a runner record, and count what it plays."""
+    """Let a runner record, and count replays."""
     by, played = recorder(runner), list[int]()
 
     class Counting:
@@ -127,12 +127,12 @@ def forward(runner: Runner, slot: Slot, tokens: list[int], keep: bool = False) -
 
 
 @pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(OFTEN, METHODS))
-def test_text_is_hugging_faces_and_most_forwards_are_replayed(name: str, models: Models) -> None:
+def test_text_equals_hugging_faces_and_most_passes_are_replayed(name: str, models: Models) -> None:
     target, played = counting(models.target)
     wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 48)
     method = registry.get(name).with_params(**METHODS[name])
     engine = Engine(models)
-    for _ in range(2):  # the second begins with what the first has recorded
+    for _ in range(2):  # the second run starts with the records of the first
         trace = engine.generate(Request(PROMPT, method, max_new_tokens=48))
         assert trace.token_ids == wanted
         assert not target.why_not
@@ -145,8 +145,8 @@ def test_text_is_hugging_faces_and_most_forwards_are_replayed(name: str, models:
 @pytest.mark.parametrize(
     "name", model_helpers.mark_on_demand_unless(("draft-tree",), ["draft-tree", "lookahead", "early-exit"])
 )
-def test_text_is_hugging_faces_for_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
-    """Positions of its own; a mask for each kind of layer; windows; experts, which some forwards wait for."""
+def test_text_equals_hugging_faces_for_every_kind_of_model(kind: str, name: str, heads: Path, device: str) -> None:
+    """Learned positions; a mask per kind of layer; windows; experts, for which some passes synchronise."""
     models = make_models(heads, device, kind)
     wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 40)
     engine = Engine(models)
@@ -158,8 +158,8 @@ def test_text_is_hugging_faces_for_every_kind_of_model(kind: str, name: str, hea
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, heads: Path, device: str) -> None:
-    """Each forward reads what those before it, played or not, have written, and as far as they have."""
+def test_logits_equal_those_of_one_pass_over_the_text(n: int, heads: Path, device: str) -> None:
+    """Each pass, replayed or not, reads the entries of all passes before it."""
     models = make_models(heads, device, max_position_embeddings=1024)
     target, slot, text = models.target, models.target.open(), model_helpers.random_prompt(630, seed=4)
     whole = target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0]
@@ -171,8 +171,8 @@ def test_logits_of_a_text_are_those_of_reading_it_whole(n: int, heads: Path, dev
     target.close(slot)
 
 
-def test_rows_have_records_of_their_own_and_of_being_together(models: Models) -> None:
-    """Forwards of two rows take turns; then one reads on beside the other, with a row between that is not asked."""
+def test_single_and_batched_sequences_have_separate_records(models: Models) -> None:
+    """Passes of two sequences alternate; then one runs beside the other, with an inactive sequence between them."""
     target, texts = models.target, [model_helpers.random_prompt(48, seed=seed) for seed in (1, 2, 3)]
     whole = [target.model(torch.tensor([text], device=target.device), use_cache=False).logits[0] for text in texts]
     slots = [target.open() for _ in texts]
@@ -198,7 +198,7 @@ def test_rows_have_records_of_their_own_and_of_being_together(models: Models) ->
         target.close(slot)
 
 
-def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
+def test_sampled_text_is_the_same_without_replay(models: Models) -> None:
     sampled = make_request(32, "draft-model", sampling=SamplingParams(temperature=1.0), seed=3)
     played = Engine(models).generate(sampled).token_ids
     assert models.target.replays
@@ -209,7 +209,7 @@ def test_sampled_text_is_what_it_would_be_without(models: Models) -> None:
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "token-recycling"])
-def test_rows_side_by_side_and_one_that_takes_anothers_place(name: str, models: Models) -> None:
+def test_batched_sequences_and_reused_slots(name: str, models: Models) -> None:
     wanted = [model_helpers.hf_greedy(models.target.model, PROMPT[:n], 40) for n in (5, 9)]
     engine = Engine(models)
     rows = [engine.submit(Request(PROMPT[:n], registry.get(name), max_new_tokens=40)) for n in (5, 9)]
@@ -226,11 +226,11 @@ def test_rows_side_by_side_and_one_that_takes_anothers_place(name: str, models: 
     assert models.target.replays
 
 
-def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> None:
+def test_results_of_a_pass_are_not_overwritten_by_the_next(models: Models) -> None:
     target, slot = models.target, models.target.open()
     target.prefill(slot, PROMPT)
     found = []
-    for token in (3, 3, 5, 7):  # as it is, recorded, played, played
+    for token in (3, 3, 5, 7):  # plain, recorded, replayed, replayed
         out = target.forward([Segment(slot, torch.tensor([token], device=target.device))], capture_layers={0})
         found.append((out, out.logits.clone(), out.hidden.clone(), out.layer_states[0].clone()))
         target.rewind(slot, len(PROMPT))
@@ -244,11 +244,11 @@ def test_what_a_forward_gives_is_not_overwritten_by_the_next(models: Models) -> 
     target.close(slot)
 
 
-# -- where it cannot be ------------------------------------------------------------------------------------------------
+# -- unsupported cases -------------------------------------------------------------------------------------------------
 
 
-class Wrong(Rerun):
-    """What it plays is wrong: everywhere, or but where it was recorded."""
+class WrongReplay(Rerun):
+    """Replays wrong results: everywhere, or only at other positions than the recorded one."""
 
     def __init__(self, runner: Runner, elsewhere: bool) -> None:
         super().__init__(runner)
@@ -267,7 +267,7 @@ class Wrong(Rerun):
 
 
 class Raises(Rerun):
-    """It cannot record, at first or ever."""
+    """Recording raises an error, the first times or always."""
 
     def __init__(self, runner: Runner, error: BaseException, times: int = 10**9) -> None:
         super().__init__(runner)
@@ -285,28 +285,30 @@ WAITS = "CUDA error: operation not permitted when stream is capturing"
 
 
 @pytest.mark.parametrize("how", ["wrong", "elsewhere", "waits"])
-def test_where_a_forward_cannot_be_recorded_it_runs_as_it_is(
-    how: str, models: Models, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pass_that_cannot_be_recorded_runs_normally(how: str, models: Models, caplog: pytest.LogCaptureFixture) -> None:
     runner = models.target
-    by = Raises(runner, RuntimeError(f"{WAITS}\nmore of it")) if how == "waits" else Wrong(runner, how == "elsewhere")
+    by = (
+        Raises(runner, RuntimeError(f"{WAITS}\nmore of it"))
+        if how == "waits"
+        else WrongReplay(runner, how == "elsewhere")
+    )
     target = records(runner, by)
     wanted = model_helpers.hf_greedy(runner.model, PROMPT, 24)
-    why = WAITS if how == "waits" else "what is played differs by 1.0e-02"
+    why = WAITS if how == "waits" else "the replay's logits differ by 1.0e-02"
     assert Engine(models).generate(make_request(24)).token_ids == wanted
     assert target.why_not == why
     assert len(target) == 0
     assert by.forgotten
-    assert caplog.messages.count(f"Forwards are launched kernel by kernel: {why}") == 1, "it is tried once"
+    assert caplog.messages.count(f"Forwards are launched kernel by kernel: {why}") == 1, "recording is tried once"
 
 
-def test_where_there_is_no_room_it_is_tried_again_later(models: Models) -> None:
+def test_recording_is_tried_again_after_running_out_of_memory(models: Models) -> None:
     by = Raises(models.target, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB"), times=1)
     target = records(models.target, by)
     slot = models.target.open()
     for n in range(forward_replay.AGAIN):
         forward(models.target, slot, [1] * (1 + n % 3))
-        assert by.asked == (n > 2), "no shape is tried while there is no room"
+        assert by.asked == (n > 2), "no shape is recorded without memory"
     assert not target
     assert not target.why_not
     for n in range(2 * 3 + 3):
@@ -329,21 +331,21 @@ def test_nan_logits_do_not_stop_recording(models: Models) -> None:
     assert len(replays) == 1
     target.prefill(slot, [3])
     (record,) = replays._records.values()
-    assert forward(target, slot, [5]).isnan().all(), "at the first other place"
+    assert forward(target, slot, [5]).isnan().all(), "at the first other position"
     assert (len(replays), replays.why_not, record.checks_left) == (1, "", 1)
     forward(target, slot, [3])
     assert (len(replays), replays.why_not, record.checks_left) == (1, "", 0)
     target.close(slot)
 
 
-def test_what_fails_for_another_reason_is_told(models: Models) -> None:
+def test_other_errors_are_raised(models: Models) -> None:
     records(models.target, Raises(models.target, ZeroDivisionError("of the recorder")))
     with pytest.raises((ZeroDivisionError, WorkbenchError), match="of the recorder"):
         Engine(models).generate(make_request(24))
 
 
 @pytest.mark.parametrize("what", ["weights", "buffers of the cache", "attention", "training"])
-def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models) -> None:
+def test_records_are_dropped_when_the_model_changes(what: str, models: Models) -> None:
     target, replays = models.target, models.target.replays
     assert replays is not None
     engine, plain = Engine(models), make_request(24)
@@ -352,7 +354,7 @@ def test_records_go_when_the_model_is_not_what_it_was(what: str, models: Models)
     assert kept
     if what == "weights":
         head = target.model.get_output_embeddings()
-        head.weight.data = head.weight.data.roll(1, 0)  # elsewhere: every token is called by its neighbour's name
+        head.weight.data = head.weight.data.roll(1, 0)  # elsewhere every token gets its neighbour's embedding
     elif what == "attention":
         target.model.config._attn_implementation = "eager"
     elif what == "training":
@@ -389,20 +391,20 @@ def test_least_recently_replayed_records_are_evicted(models: Models, monkeypatch
     assert kept() == [3, 2]
     for _ in range(3):
         forward(target, slot, [1] * (forward_replay.MOST_TOKENS + 1))
-    assert len(replays) == 2, "long ones are not worth it"
+    assert len(replays) == 2, "long passes are not recorded"
     monkeypatch.setattr(forward_replay, "MOST_BYTES", replays.n_bytes)
     for _ in range(2):
         forward(target, slot, [1] * 4)
     assert kept() == [4] or replays.n_bytes <= forward_replay.MOST_BYTES
     assert kept()[-1] == 4
     ids, made = torch.zeros(1, 1, dtype=torch.long), Output(torch.zeros(1, 1, 2), torch.zeros(1, 1, 2))
-    for kind in range(100):  # as sets of layers that are left out, each once
+    for kind in range(100):  # or as sets of skipped layers, each once
         replays(kind, lambda *_: made, target.cache, ids, ids, ids)
     assert len(replays._seen) == forward_replay.MOST_RECORDS * forward_replay.AGAIN
     target.close(slot)
 
 
-# -- what waits --------------------------------------------------------------------------------------------------------
+# -- synchronising work ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Compiled passes compute what their models do, and for a token the same bits whatever else is in the pass."""
+"""Compiled passes equal their models, and a token's result is independent of other tokens in the pass, bit for bit."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _threads() -> Iterator[None]:
 
 
 WAYS = pytest.mark.parametrize("way", ["vectors", "tiles"], indirect=True)
-"""By what a test's models multiply; those of other tests by vectors."""
+"""Ways in which a test's models multiply; other tests use vectors."""
 
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wide passes are compiled on every machine: where tiles (AMX) are torch's alone, they would be left to these."""
+    """Compile wide passes on every machine; where torch uses tiles (AMX), they would be left to torch."""
     if getattr(request, "param", "vectors") == "vectors":
         monkeypatch.setattr(compilation, "has_tiles", lambda: False)
         monkeypatch.setattr(compilation, "may_use_tiles", lambda: False)
@@ -68,9 +68,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     ("kind", "heads", "groups"),
     [*((kind, 4, 2) for kind in KINDS), ("llama", 4, 4), ("llama", 3, 1), ("mistral", 8, 2), ("llama", 7, 1)],
 )
-def test_layers_taps_and_logits_are_the_models_no_worse_than_the_lean_layers(
-    kind: str, heads: int, groups: int
-) -> None:
+def test_compiled_outputs_are_at_least_as_accurate_as_the_lean_layers(kind: str, heads: int, groups: int) -> None:
     outputs: list[list[torch.Tensor]] = []
     sizes = {"num_attention_heads": heads, "num_key_value_heads": groups, "hidden_size": 32 * heads}
     for way in ("compiled", "lean", "exact"):
@@ -137,7 +135,7 @@ def corrupt_decoder(decoder: Any, part: str) -> None:
 @WAYS
 @pytest.mark.parametrize("part", ["scale", "order", "gate and up", "keys and values", "rope", "bias", "norms",
                                   "last norm", "head"])  # fmt: skip
-def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
+def test_self_test_detects_wrong_parts(
     part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = small("qwen2")
@@ -164,7 +162,7 @@ def test_a_wrong_part_is_seen_when_a_model_is_taken_in(
 
 
 @WAYS
-def test_a_model_with_an_attention_sink_is_taken_in() -> None:
+def test_model_with_an_attention_sink_passes_the_self_test() -> None:
     model = small()
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[3].mul_(3000.0)
@@ -178,15 +176,15 @@ def test_a_model_with_an_attention_sink_is_taken_in() -> None:
 
 @WAYS
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
+def test_a_tokens_result_does_not_depend_on_chunking(kind: str) -> None:
     runner, text = compiled(small(kind)), model_helpers.random_prompt(40, seed=7)
     alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16], [9, 31]):
         assert torch.equal(model_helpers.chunked_logits(runner, text, pieces), alone)
 
 
-def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "has_tiles", lambda: True)  # torch's alone
+def test_with_tiles_bits_of_few_tokens_do_not_depend_on_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "has_tiles", lambda: True)  # torch's own tiles
     runner, text = compiled(small()), model_helpers.random_prompt(40, seed=7)
     alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([fused.MOST_BESIDE_TILES] * 2 + [8], [7, 13, 4, 16], [2, 3, 5, 6, 8, 16]):
@@ -194,13 +192,13 @@ def test_beside_tiles_the_bits_of_few_tokens_do_not_depend_on_how_they_are_cut(m
 
 
 @WAYS
-def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_other_rows() -> None:
+def test_a_tokens_result_does_not_depend_on_other_branches_or_sequences() -> None:
     runner, text = compiled(small()), model_helpers.random_prompt(30, seed=3)
     alone = model_helpers.chunked_logits(runner, text, [1] * 30)
     slot, other = runner.open(), runner.open()
     runner.prefill(slot, text[:20])
     runner.prefill(other, model_helpers.random_prompt(11, seed=4))
-    # the text goes on along nodes 1, 2, 5, 6 of a tree whose other branches differ
+    # the text continues along nodes 1, 2, 5, 6 of a tree whose other branches differ
     tokens, parents = [63, text[21], text[22], 60, 61, text[23], text[24]], [-1, -1, 1, 0, 1, 2, 5]
     both = [
         model_helpers.tree_segment(slot, text[20], tokens, parents),
@@ -211,11 +209,11 @@ def test_what_a_token_gets_does_not_depend_on_the_branches_beside_it_nor_on_othe
     runner.rewind(other, other.length)
     runner.commit(slot, [0, 2, 3, 6, 7])
     after = runner.forward([Segment(slot, torch.tensor(text[25:]))]).logits[0]
-    assert torch.equal(after, alone[25:])  # what moved in the cache is read in the same order
+    assert torch.equal(after, alone[25:])  # moved cache entries are read in the same order
 
 
 @WAYS
-def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody(
+def test_any_number_of_threads_gives_the_same_bits_without_waiting_for_a_busy_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runner, text = compiled(small()), model_helpers.random_prompt(24, seed=5)
@@ -234,7 +232,7 @@ def test_any_number_of_threads_gives_the_same_bits_and_a_busy_pool_delays_nobody
     assert all(task.result() for task in busy)
 
 
-def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_completes_without_available_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     runner, text = compiled(small()), model_helpers.random_prompt(24, seed=5)
     alone = model_helpers.chunked_logits(runner, text, [24])
 
@@ -247,11 +245,11 @@ def test_a_pass_is_over_when_it_returns_though_no_thread_is_to_be_had(monkeypatc
     assert torch.equal(model_helpers.chunked_logits(runner, text, [24]), alone)
 
 
-def test_trees_of_the_most_nodes_are_compiled() -> None:
+def test_trees_of_maximum_size_are_compiled() -> None:
     assert fused.MOST > MOST_NODES
 
 
-def test_a_padding_row_that_sees_nothing_hands_on_no_nan() -> None:
+def test_padding_rows_give_no_nan() -> None:
     model = small()
     runner = compiled(model)
     decoder, slot = runner._lean, runner.open()
@@ -268,7 +266,7 @@ def test_a_padding_row_that_sees_nothing_hands_on_no_nan() -> None:
     assert bool(stream.isfinite().all())
 
 
-def test_changed_weights_and_norms_are_seen_by_the_next_row() -> None:
+def test_next_sequence_uses_changed_weights_and_norms() -> None:
     model = small()
     runner, text = compiled(model), torch.tensor(model_helpers.random_prompt(6))
     before = runner.forward([Segment(runner.open(), text)]).logits
@@ -286,7 +284,7 @@ def test_changed_weights_and_norms_are_seen_by_the_next_row() -> None:
 
 
 @pytest.mark.parametrize("why", ["float32", "a head of 8", "odd width", "Qwen3's norms", "asked not to"])
-def test_what_is_not_compiled_keeps_the_lean_layers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_models_keep_the_lean_layers(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "asked not to":
         monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     model = {
@@ -302,10 +300,10 @@ def test_what_is_not_compiled_keeps_the_lean_layers(why: str, monkeypatch: pytes
     assert bool(runner.forward([Segment(runner.open(), torch.tensor([1, 2, 3]))]).logits.isfinite().all())
 
 
-def test_no_folder_for_machine_code_is_said_and_stops_nothing(
+def test_missing_folder_for_machine_code_is_only_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "workbench.kernels.compiled", None)  # as if its import failed
+    monkeypatch.setitem(sys.modules, "workbench.kernels.compiled", None)  # as if its import had failed
     monkeypatch.delitem(sys.modules, "workbench.kernels.compiled.forward", raising=False)
     monkeypatch.setattr(
         compilation, "_imported", compilation._imported.__wrapped__
@@ -324,7 +322,7 @@ def test_layers_of_several_shapes_are_not_compiled() -> None:
     assert fused.FusedDecoder.from_model(model, 64) is None
 
 
-def test_weights_that_are_replaced_stay_in_memory_until_the_next_row() -> None:
+def test_replaced_weights_stay_in_memory_until_the_next_sequence() -> None:
     model = small()
     runner = compiled(model)
     weight = model.model.layers[0].mlp.up_proj.weight
@@ -337,9 +335,7 @@ def test_weights_that_are_replaced_stay_in_memory_until_the_next_row() -> None:
     assert weight.data_ptr() in {tensor.data_ptr() for tensor in runner._lean.fused._kept}  # type: ignore[union-attr]
 
 
-def test_a_compilation_that_fails_is_said_and_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_compilation_is_only_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def full(self: Any, *given: Any) -> Any:
         raise OSError("No space left on device")
 
@@ -351,7 +347,7 @@ def test_a_compilation_that_fails_is_said_and_stops_nothing(
     assert "No space left on device" in caplog.text
 
 
-def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_use_matrix_products_for_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     whole = fused.FusedDecoder.__call__
 
@@ -378,7 +374,7 @@ def test_prompts_are_left_to_products_made_for_many(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """A target and a drafter of middling quality in bfloat16, and heads for it."""
+    """A target and a drafter of medium quality in bfloat16, and heads for it."""
     found, target = model_helpers.make_models("llama", noise=None, **SIZES), small()
     drafter = model_helpers.noisy_copy(target, 0.15)
     found.target, found.drafter = compiled(target), compiled(drafter)
@@ -393,8 +389,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.mark.unchecked
 @pytest.mark.usefixtures("temporary_disk_cache")
-def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models) -> None:
-    """All methods at once in one batch, and every third one alone."""
+def test_drafted_text_equals_plain_decoding_bit_for_bit_in_bfloat16(models: Models) -> None:
+    """All methods at once in one batch, and every third one also alone."""
     methods, prompt = model_helpers.text_methods(), model_helpers.repeating_prompt(13, period=5)
     wanted = Engine(models).generate(Request(prompt, registry.get("autoregressive"), max_new_tokens=40)).token_ids
     engine = Engine(models, max_sequences=len(methods))
@@ -406,7 +402,7 @@ def test_drafted_text_is_plain_decodings_bit_for_bit_in_bfloat16(models: Models)
     assert alone == dict.fromkeys(alone, wanted)
 
 
-def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_dtype_of_a_published_target_is_bfloat16_where_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.bfloat16
     assert models_module.resolve_dtype("auto", here, "text-target") is torch.float32
@@ -415,8 +411,8 @@ def test_auto_is_bfloat16_for_a_published_target_where_that_is_compiled(monkeypa
     assert models_module.resolve_dtype("auto", here, "smollm2") is torch.float32
 
 
-def test_all_that_is_compiled_is_kept_with_the_sources_it_was_made_of() -> None:
-    """A function's folder is chosen when it is declared: one declared later would be found again after a change."""
+def test_compiled_code_is_cached_with_its_sources() -> None:
+    """A function's cache folder is chosen at its declaration: one declared later would survive a change of sources."""
     name = "workbench.kernels.compiled"
     ask = f"import sys, {name}; print(*(m for m in sys.modules if m.startswith('{name}.')))"
     there = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.split()

@@ -1,4 +1,4 @@
-"""GGUF files as targets: what comes out is what went in; what cannot be one is refused and leaves nothing behind."""
+"""GGUF files as targets: conversion preserves the model; unsuitable files are refused and leave no files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXTS = ["Once upon a time", "    1234 dragons\n\n  7,5", "naïve café 42%", "x
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for copies."""
+    """An empty folder for converted copies."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "models"
 
@@ -56,7 +56,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def altered(file: Path, path: Path, facts: dict[str, Any] | None = None, **kinds: str) -> Path:
-    """A copy of a GGUF file: with other metadata (None: left out), and weights by the end of their name as `kinds`."""
+    """Write a copy of a GGUF file with other metadata (None: left out) and tensor types by name suffix in `kinds`."""
     reader, facts = gguf.GGUFReader(file), dict(facts or {})
     writer = gguf.GGUFWriter(path, str(facts.pop("general.architecture", "llama")))
     family = reader.fields["general.architecture"].contents()
@@ -88,8 +88,8 @@ def altered(file: Path, path: Path, facts: dict[str, Any] | None = None, **kinds
     return path
 
 
-def test_a_model_comes_back_from_gguf_as_it_was_with_its_tokenizer(file: Path) -> None:
-    """Weights to the last bit, so the rotation of heads is undone; texts to the same ids, digits before spaces too."""
+def test_round_trip_through_gguf_keeps_model_and_tokenizer(file: Path) -> None:
+    """Weights are equal bit for bit, so the head permutation is undone; token ids are equal, digits included."""
     back = load_models(str(file), None, "cpu", "float32")
     was = load_models("text-drafter", None, "cpu", "float32")
     mine, theirs = back.target.model.state_dict(), was.target.model.state_dict()
@@ -98,10 +98,10 @@ def test_a_model_comes_back_from_gguf_as_it_was_with_its_tokenizer(file: Path) -
     for text in TEXTS:
         assert back.tokenizer.encode(text) == was.tokenizer.encode(text)
     assert back.eos == was.eos
-    assert weight_bytes(str(file)) > 0, "sizes are told by the file's name"
+    assert weight_bytes(str(file)) > 0, "the file name gives the size"
 
 
-def test_a_tokenizer_that_lies_beside_the_file_is_another_models(file: Path, tmp_path: Path) -> None:
+def test_tokenizer_beside_the_file_is_ignored(file: Path, tmp_path: Path) -> None:
     beside = tmp_path / file.name
     shutil.copy(file, beside)
     other = json.loads((bundled()["text-drafter"] / "tokenizer.json").read_text())
@@ -110,12 +110,12 @@ def test_a_tokenizer_that_lies_beside_the_file_is_another_models(file: Path, tmp
     (tmp_path / "tokenizer.json").write_text(json.dumps(other))
     copy = converted_models.convert(
         altered(beside, tmp_path / "own.gguf", {"general.name": "own"})
-    )  # not the one made above
+    )  # not the copy made above
     own = AutoTokenizer.from_pretrained(bundled()["text-drafter"])
     assert AutoTokenizer.from_pretrained(copy).encode("a b ab") == own.encode("a b ab")
 
 
-def test_a_files_own_bos_comes_first_and_is_not_doubled_in_a_conversation(file: Path, tmp_path: Path) -> None:
+def test_bos_of_a_file_comes_first_and_only_once_in_a_chat(file: Path, tmp_path: Path) -> None:
     facts = {
         "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.add_bos_token": None,
         "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}",
@@ -127,9 +127,7 @@ def test_a_files_own_bos_comes_first_and_is_not_doubled_in_a_conversation(file: 
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q5_0", "F16", "BF16"])
-def test_quantised_weights_are_ggufs_own_numbers_to_half_a_float16s_last_bit(
-    file: Path, tmp_path: Path, kind: str
-) -> None:
+def test_quantised_weights_equal_ggufs_values_up_to_float16_rounding(file: Path, tmp_path: Path, kind: str) -> None:
     quantised = altered(file, tmp_path / "q.gguf", ffn_down=kind, ffn_norm="F32")
     state = load_file(converted_models.convert(quantised) / "model.safetensors")
     wanted = next(t for t in gguf.GGUFReader(quantised).tensors if t.name == "blk.0.ffn_down.weight")
@@ -137,13 +135,13 @@ def test_quantised_weights_are_ggufs_own_numbers_to_half_a_float16s_last_bit(
     ours = state["model.layers.0.mlp.down_proj.weight"]
     assert ours.dtype == (torch.bfloat16 if kind == "BF16" else torch.float16)
     if kind in ("F16", "BF16"):
-        assert torch.equal(ours.float(), theirs), "16 bits stay the 16 bits that they are"
+        assert torch.equal(ours.float(), theirs), "16-bit weights stay unchanged"
     else:
         assert torch.all((ours.float() - theirs).abs() <= theirs.abs() * 2**-11 + 2**-25)
     assert state["model.layers.0.post_attention_layernorm.weight"].dtype == torch.float32
 
 
-def test_a_family_whose_heads_llama_cpp_leaves_alone_is_not_rotated(file: Path, tmp_path: Path) -> None:
+def test_heads_of_a_family_without_permutation_are_not_permuted(file: Path, tmp_path: Path) -> None:
     known = gguf.GGUFReader(file).fields
     config = Qwen2Config(vocab_size=known["llama.vocab_size"].contents(), hidden_size=32, intermediate_size=64,
                          num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
@@ -183,8 +181,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
     "window": ({"llama.attention.sliding_window": 4}, {}, "sliding-window attention"),
     "headless": ({"llama.attention.head_count": 0}, {}, "impossible metadata"),
     "parts": ({"split.count": 3}, {}, "one of 3 parts"),
-    "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "pre-tokenises text in a way \\('klingon'\\)"),
-    "adapter": ({"general.type": "adapter"}, {}, "no model but 'adapter'"),
+    "splitter": ({"tokenizer.ggml.pre": "klingon"}, {}, "has the pre-tokenisation 'klingon'"),
+    "adapter": ({"general.type": "adapter"}, {}, "contains 'adapter', not a model"),
     "silent": ({"llama.block_count": None}, {}, "does not contain its (llama.)?block_count"),
     "lacking": ({}, {"blk.0.ffn_up": "left out"}, "lacks 1 of the model's weights \\(blk.0.ffn_up.weight"),
     "more": ({"llama.block_count": 1}, {}, "does not use"),
@@ -193,7 +191,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_a_target_is_refused_in_words_and_leaves_nothing(
+def test_unsuitable_file_is_refused_with_a_reason_and_leaves_no_files(
     file: Path, tmp_path: Path, cache: Path, what: str
 ) -> None:
     facts, kinds, says = REFUSED[what]
@@ -207,7 +205,7 @@ def test_what_cannot_be_a_target_is_refused_in_words_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("share", [0.999, 0.7, 0.02, 0.0001])
-def test_a_half_downloaded_file_is_named_as_such(file: Path, tmp_path: Path, cache: Path, share: float) -> None:
+def test_truncated_download_is_refused_as_such(file: Path, tmp_path: Path, cache: Path, share: float) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
     for opens in (locate, lambda name: hub.fetch(name, Progress(name), 1 << 40)):
@@ -216,7 +214,7 @@ def test_a_half_downloaded_file_is_named_as_such(file: Path, tmp_path: Path, cac
     assert converted_models.copies() == []
 
 
-def test_a_file_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_other_file_is_refused_before_loading(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("<html>404</html>")
     os.mkfifo(tmp_path / "pipe.gguf")
     for name, says in (("text", "first bytes differ"), ("pipe", "a pipe"), ("none", "No such file")):
@@ -224,7 +222,7 @@ def test_a_file_that_is_none_is_refused_before_anything_is_loaded(tmp_path: Path
             check_model(str(tmp_path / f"{name}.gguf"))
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_leaves_no_files(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -234,7 +232,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(file: Path, cache: Path, monkeyp
     monkeypatch.undo()
     monkeypatch.setenv("WORKBENCH_CACHE", str(cache.parent))
     assert [p.name for p in cache.iterdir() if p.is_dir()] == []
-    assert converted_models.is_intact(converted_models.convert(file)), "with room again it goes on"
+    assert converted_models.is_intact(converted_models.convert(file)), "with free space the conversion succeeds"
 
 
 CONVERT = (
@@ -248,17 +246,17 @@ def run(file: Path, code: str = CONVERT, **more: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.processes
-def test_a_limit_of_the_system_on_files_is_no_crash(file: Path, cache: Path) -> None:
-    """The kernel itself stops the writing, in safetensors' own code, which keeps the words and not the number."""
+def test_file_size_limit_of_the_system_raises_a_named_error(file: Path, cache: Path) -> None:
+    """The kernel stops the write inside safetensors, whose error has a message but no error number."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
 
     process = run(file, preexec_fn=limit)
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "CapacityError" in said, said[-2000:]
+    assert "CapacityError" in stderr, stderr[-2000:]
     assert [p.name for p in cache.iterdir() if p.is_dir()] == []
 
 
@@ -277,12 +275,12 @@ converted.convert(Path(sys.argv[1]))
 
 
 @pytest.mark.processes
-def test_a_kill_in_the_middle_leaves_nothing_that_counts_and_the_next_start_makes_it(file: Path, cache: Path) -> None:
+def test_killed_conversion_leaves_no_valid_copy_and_the_next_one_succeeds(file: Path, cache: Path) -> None:
     process = run(file, KILLED)
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     parts = [p for p in cache.iterdir() if p.is_dir()]
-    assert len(parts) == 1, "what was begun lies there"
+    assert len(parts) == 1, "the partial copy is there"
     assert converted_models.copies() == []
     place = converted_models.convert(file)
     assert [p for p in cache.iterdir() if p.is_dir()] == [place] == converted_models.copies()
@@ -290,16 +288,16 @@ def test_a_kill_in_the_middle_leaves_nothing_that_counts_and_the_next_start_make
     load_model(str(file), torch.device("cpu"), torch.float32)
 
 
-def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads stand for processes: the lock is the system's, on a file that each opens for itself."""
+def test_concurrent_conversions_make_one_copy(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for processes: the lock is the system's, on a file that each opens separately."""
     made, inside = [], threading.Event()
     dequantise = reading.dequantise
 
-    def slow(source: Path, folder: Path, told: Callable[[int, int], None]) -> None:
+    def slow(source: Path, folder: Path, report: Callable[[int, int], None]) -> None:
         made.append(folder)
         inside.set()
-        second.join(0.3)  # the other one has begun and waits
-        dequantise(source, folder, told)
+        second.join(0.3)  # the other thread has started and waits
+        dequantise(source, folder, report)
 
     monkeypatch.setattr(reading, "dequantise", slow)
     second = threading.Thread(target=lambda: (inside.wait(120), places.append(converted_models.convert(file))))
@@ -311,15 +309,15 @@ def test_two_that_want_the_same_copy_make_it_once(file: Path, monkeypatch: pytes
     assert places[0] == places[1]
 
 
-def test_whoever_waits_for_a_copy_that_another_process_makes_is_told_and_may_leave(file: Path) -> None:
-    told: list[int] = []
+def test_waiting_for_another_processs_copy_reports_progress_and_can_be_cancelled(file: Path) -> None:
+    reports: list[int] = []
 
     class Left(Exception):
         pass
 
-    def tell(done: int, total: int) -> None:
-        told.append(done)
-        if len(told) == 2:
+    def report(done: int, total: int) -> None:
+        reports.append(done)
+        if len(reports) == 2:
             raise Left
 
     place = converted_models.copy_folder(file.stem, converted_models.sum_of(file))
@@ -328,17 +326,17 @@ def test_whoever_waits_for_a_copy_that_another_process_makes_is_told_and_may_lea
 
     def wait() -> None:
         with contextlib.suppress(Left):
-            converted_models.convert(file, tell)
+            converted_models.convert(file, report)
         ended.set()
 
     with FileLock(place.with_name(f".{place.name}.lock")):
         threading.Thread(target=wait, daemon=True).start()
-        assert ended.wait(20), "it waits for the lock and hears nothing"
-    assert told == [0, 0]
+        assert ended.wait(20), "it waits for the lock without progress reports"
+    assert reports == [0, 0]
     assert converted_models.copies() == []
 
 
-def test_a_damaged_copy_is_made_anew(file: Path) -> None:
+def test_damaged_copy_is_made_again(file: Path) -> None:
     place = converted_models.convert(file)
     data = bytearray((place / "model.safetensors").read_bytes())
     data[-1] ^= 1
@@ -348,12 +346,12 @@ def test_a_damaged_copy_is_made_anew(file: Path) -> None:
     assert converted_models.is_intact(place)
 
 
-def test_a_copy_as_it_was_made_before_goes_when_it_is_made_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a quarter of a gigabyte lies about for ever, and is listed as a model of its own."""
+def test_copy_of_an_older_format_is_removed_by_a_new_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a quarter of a gigabyte remains forever, and is listed as a separate model."""
     other = copy_of_this_format(file, monkeypatch, converted_models.FORMAT + 2)
     old = copy_of_this_format(file, monkeypatch, converted_models.FORMAT)
     new = copy_of_this_format(file, monkeypatch, converted_models.FORMAT + 1)
-    assert converted_models.copies() == sorted([new, other])  # and what a later version made stays
+    assert converted_models.copies() == sorted([new, other])  # the copy of a later version stays
     assert not old.exists()
 
 
@@ -363,7 +361,7 @@ def copy_of_this_format(file: Path, monkeypatch: pytest.MonkeyPatch, number: int
         return converted_models.convert(file)
 
 
-def test_progress_is_told_in_bytes_of_the_file_and_ends_full(file: Path) -> None:
+def test_progress_counts_bytes_of_the_file_and_ends_complete(file: Path) -> None:
     progress = Progress("m")
     seen: list[dict[str, Any]] = []
     reach = progress.reach
@@ -385,13 +383,15 @@ def test_large_models_are_written_in_shards_that_load(file: Path, monkeypatch: p
     assert all(torch.equal(back[name], was[name]) for name in was)
 
 
-def test_without_the_package_the_way_to_it_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_the_gguf_package_names_the_installation_command(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(WorkbenchError, match="pip install gguf"):
         converted_models.convert(file)
 
 
-def test_two_files_of_one_name_have_two_copies(file: Path, tmp_path: Path) -> None:
+def test_two_files_of_the_same_name_have_two_copies(file: Path, tmp_path: Path) -> None:
     other = altered(file, tmp_path / file.name, ffn_down="F16")
     assert converted_models.convert(file) != converted_models.convert(other)
     assert set(converted_models.copies()) == {converted_models.copy_of(file), converted_models.copy_of(other)}

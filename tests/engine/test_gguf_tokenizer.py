@@ -1,7 +1,7 @@
-"""Tokenizers of GGUF files: the file's metadata decides. Right values by hand, from small vocabularies.
+"""Tokenizers of GGUF files: the file's metadata decides. Expected values by hand, from small vocabularies.
 
-They agree with llama.cpp's own vectors too (its `models/ggml-vocab-*.gguf.inp` and `.out`; see `SPLITTINGS`), which are
-too large to lie here.
+They also agree with llama.cpp's own vectors (its `models/ggml-vocab-*.gguf.inp` and `.out`; see `SPLITTINGS`), which
+are too large for this repository.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from workbench.models.gguf_tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, UNUS
 FILE = Path("model.gguf")
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 WORDS = ["he", "hel", "lo", "hello", "Ġw", "or", "Ġwor", "ld", "zq"]
-"""No merge makes "hello" and "zq"."""
+"""No merges build "hello" and "zq"."""
 MERGES = ["h e", "he l", "l o", "Ġ w", "o r", "Ġw or", "l d"]
 TOKENS = [*BYTES, *WORDS, "<|begin|>", "<|end|>", "<tool>", "[PAD]"]
 KINDS = [NORMAL] * (len(TOKENS) - 4) + [CONTROL, CONTROL, USER_DEFINED, UNUSED]
 
 
 def reader(**facts: Any) -> Any:
-    """A `GGUFReader` as far as the tokenizer reads one."""
+    """Return the parts of a `GGUFReader` that the tokenizer reads."""
     given = {f"tokenizer.{name.replace('__', '.')}": value for name, value in facts.items() if value is not None}
     fields = {name: SimpleNamespace(contents=lambda value=value: value) for name, value in given.items()}
     return SimpleNamespace(fields=fields)
@@ -51,7 +51,7 @@ def byte_level(pre: str | None, **facts: Any) -> Any:
         ("gpt-2", True, True, False), ("qwen2", None, False, False), ("chameleon", None, True, False),
     ],
 )  # fmt: skip
-def test_the_name_of_the_splitting_decides_bos_and_whole_words_where_the_file_is_silent(
+def test_pre_tokeniser_name_decides_bos_and_whole_words_by_default(
     pre: str, add_bos: bool | None, has_bos: bool, whole: bool
 ) -> None:
     tokenizer = byte_level(pre, add_bos_token=add_bos)
@@ -63,10 +63,10 @@ def test_the_name_of_the_splitting_decides_bos_and_whole_words_where_the_file_is
     for text, pieces in cut.items():
         assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text)) == [*first, *pieces]
         assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
-    assert len(tokenizer) == len(TOKENS), "no token that the file does not have"
+    assert len(tokenizer) == len(TOKENS), "only tokens of the file"
 
 
-def test_kinds_of_tokens_decide_what_is_found_whole() -> None:
+def test_token_types_decide_which_tokens_are_matched_whole() -> None:
     tokenizer = byte_level("gpt-2", add_eos_token=True)
     assert tokenizer.all_special_tokens == ["<|begin|>", "<|end|>"]
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("<tool>hello<|end|>")) == [
@@ -91,8 +91,8 @@ def sentencepiece(**facts: Any) -> Any:
 
 
 @pytest.mark.parametrize("prefix", [True, None, False])
-def test_a_sentencepiece_vocabulary_begins_with_a_space_unless_the_file_says_no(prefix: bool | None) -> None:
-    """The best score is merged first ("ab" before "▁a"); with a prefix, also after a special token."""
+def test_sentencepiece_adds_a_space_prefix_unless_the_file_disables_it(prefix: bool | None) -> None:
+    """The best score is merged first ("ab" before "▁a"); a space prefix also follows a special token."""
     tokenizer = sentencepiece(add_space_prefix=prefix)
     first = ["▁ab"] if prefix is not False else ["ab"]
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode("ab ab")) == ["<s>", *first, "▁ab"]
@@ -103,7 +103,7 @@ def test_a_sentencepiece_vocabulary_begins_with_a_space_unless_the_file_says_no(
     assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<s>", "</s>", "<unk>")
 
 
-def test_a_sentencepiece_file_may_leave_bos_out() -> None:
+def test_sentencepiece_file_may_disable_bos() -> None:
     assert sentencepiece(add_bos_token=False).encode("ab") == [PIECES.index("▁ab")]
 
 
@@ -122,19 +122,19 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-def test_text_is_cut_as_the_name_says(name: str) -> None:
+def test_text_is_pre_tokenised_by_name(name: str) -> None:
     text = "Don't sayĀB 12345, x\n\n   y"
     assert cuts(name, text) == CUTS[name]
 
 
 def cuts(name: str, text: str) -> list[str]:
-    """The pieces before they are spelled in the byte alphabet."""
+    """Return the pieces before they are spelled in the byte alphabet."""
     plain = dataclasses.replace(SPLITTINGS[name], has_bytes=False)
     return [piece for piece, _ in plain.pre_tokenizer().pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("name", SPLITTINGS)
-def test_every_name_cuts_and_loses_nothing(name: str) -> None:
+def test_every_pre_tokeniser_keeps_all_text(name: str) -> None:
     text = " Ärger's 12 345,6\r\n\tdéjà—vu 你好。世界 ภาษา \u1160 ½²  \n\n<sentinel:7>" + " " * 9 + "x"
     pieces = cuts(name, text)
     assert "".join(pieces) == text
@@ -144,8 +144,8 @@ def test_every_name_cuts_and_loses_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"pre": "klingon"}, "pre-tokenises text in a way \\('klingon'\\)"),
-        ({"pre": None}, "does not say how it pre-tokenises text"),
+        ({"pre": "klingon"}, "has the pre-tokenisation 'klingon'"),
+        ({"pre": None}, "lacks the tokenizer's pre-tokenisation"),
         ({"model": "bert"}, "of the kind 'bert'"),
         ({"merges": None}, "has no merges"),
         ({"pre": "llama-bpe", "bos_token_id": None}, "adds a token BOS"),
@@ -154,13 +154,13 @@ def test_every_name_cuts_and_loses_nothing(name: str) -> None:
         ({"merges": ["Q Q"]}, "cannot be read"),
     ],
 )  # fmt: skip
-def test_a_tokenizer_that_is_not_understood_is_refused_in_words(facts: dict[str, Any], says: str) -> None:
+def test_unknown_tokenizer_is_refused_with_a_reason(facts: dict[str, Any], says: str) -> None:
     with pytest.raises(ModelError, match=says):
         byte_level(**({"pre": "gpt-2"} | facts))
 
 
-def test_it_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
-    """A class of Transformers that is chosen by the model's family would add its own tokens and post-processor."""
+def test_tokenizer_is_the_same_after_saving(tmp_path: Path) -> None:
+    """The Transformers class chosen by the model's family would add its own tokens and post-processor."""
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     for made in (byte_level("llama-bpe"), sentencepiece(add_space_prefix=False)):
         made.save_pretrained(tmp_path)
@@ -171,7 +171,7 @@ def test_it_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
             assert back.decode(back.encode(text)) == made.decode(made.encode(text))
 
 
-def test_an_export_names_the_splitting_that_reads_it_back_or_none() -> None:
+def test_export_names_the_pre_tokeniser_that_reads_it_back_or_none() -> None:
     for name in ("gpt-2", "smollm", "llama-bpe", "tekken", "qwen2", "deepseek-coder"):
         raw = Tokenizer(models.BPE(ignore_merges=SPLITTINGS[name].ignores_merges))
         raw.pre_tokenizer = SPLITTINGS[name].pre_tokenizer()

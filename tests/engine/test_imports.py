@@ -1,4 +1,4 @@
-"""The engine runs inside other people's serving images: it imports without the libraries of the faces."""
+"""The engine can be imported inside serving images, without the libraries of the user interfaces."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_core_engine_methods_and_trace_import_without_the_faces() -> None:
+def test_core_engine_methods_and_trace_import_without_ui_libraries() -> None:
     run(CODE)
 
 

@@ -1,4 +1,4 @@
-"""Drafters that learn go on watching while another one drafts, and find what was learnt when they come back."""
+"""Drafters with memory continue to learn while another one drafts, and use it after a switch back."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def models(device: str) -> Models:
 
 
 def steps(engine: Engine, row: Sequence, method: str, n: int, **params: Any) -> None:
-    """Rounds with a method."""
+    """Run rounds with a method."""
     row.change(method=registry.get(method), params=params)
     for _ in range(n):
         engine.step()
 
 
 def run(models: Models, first: str) -> tuple[Engine, Sequence]:
-    """A row that drafted with one method for two rounds."""
+    """Return a sequence after two rounds with this method."""
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get(first), max_new_tokens=N, stop_at_eos=False))
     while row.trace is None or len(row.trace.rounds) < 2:
@@ -41,7 +41,7 @@ def run(models: Models, first: str) -> tuple[Engine, Sequence]:
 
 
 def table_of(row: Sequence, size: int) -> np.ndarray:
-    """The table of successors that the trace's rounds give, whoever drafted in them."""
+    """Return the table of successors that the trace's rounds give, for any drafter."""
     assert row.trace is not None
     table = np.full((size, RANKS), -1, dtype=np.int32)
     at = len(PROMPT)
@@ -60,7 +60,7 @@ def test_inactive_recycling_table_is_updated_and_reused(models: Models) -> None:
     assert row.state.drafter is not table
     steps(engine, row, "autoregressive", 2)
     steps(engine, row, "token-recycling", 1, nodes=5)
-    assert row.state.drafter is table, "a tree of another size is read from the same table"
+    assert row.state.drafter is table, "a tree of another size uses the same table"
     assert (table.table == table_of(row, models.target.vocab_size)).all()
     steps(engine, row, "token-recycling", 1, nodes=9)
     assert row.state.drafter is table

@@ -1,4 +1,4 @@
-"""Weights kept as bytes come back as near as a byte can tell, and what is no matrix comes back as it was."""
+"""Int8 checkpoints: matrices are restored within the rounding error, other tensors exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weights() -> dict[str, torch.Tensor]:
     }
 
 
-def test_a_matrix_comes_back_within_half_a_step_of_its_group() -> None:
+def test_matrix_is_restored_within_half_a_step_of_its_group() -> None:
     given = weights()
     stored = quantise_weights(given)
     found = dequantise_weights(stored)
@@ -36,19 +36,19 @@ def test_a_matrix_comes_back_within_half_a_step_of_its_group() -> None:
         true = given[name].float().unflatten(1, (-1, group))
         away = (found[name].unflatten(1, (-1, group)) - true).abs().amax(2)
         largest = true.abs().amax(2)
-        assert (away <= largest / 254 * 1.02).all(), "a step is 1/127 of the group's largest"
+        assert (away <= largest / 254 * 1.02).all(), "a step is 1/127 of the group's largest value"
         assert (away > 0).any()
     assert torch.equal(found["nothing"], torch.zeros(64, 64))
 
 
-def test_what_is_no_matrix_of_some_size_stays_as_it_is() -> None:
+def test_small_and_non_matrix_tensors_are_stored_unchanged() -> None:
     given, stored = weights(), quantise_weights(weights())
     for name in ("odd", "small", "norm.weight", "d2t"):
         assert torch.equal(stored[name], given[name])
         assert name + "_scale" not in stored
 
 
-def test_a_file_of_either_kind_is_read_and_counted(tmp_path: Path) -> None:
+def test_both_file_formats_are_read_and_counted(tmp_path: Path) -> None:
     given = weights()
     for kind, held in (("plain", given), ("bytes", quantise_weights(given))):
         save_file(held, tmp_path / kind)
@@ -59,7 +59,7 @@ def test_a_file_of_either_kind_is_read_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [torch.ones(64, 3), torch.ones(63, 2), torch.ones(64, 0), torch.ones(64)])
-def test_scales_that_do_not_fit_are_refused(scale: torch.Tensor) -> None:
+def test_scales_of_wrong_shape_are_refused(scale: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         dequantise_weights({"w": torch.ones(64, 128, dtype=torch.int8), "w_scale": scale.half()})
     with pytest.raises(ValueError, match="do not fit"):

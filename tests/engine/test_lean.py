@@ -1,4 +1,4 @@
-"""Lean decoders compute what the models they stand for compute. In float64 every other test runs on them, too."""
+"""Lean decoders compute the same as their models. In float64 all other tests run on them, too."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ def test_ragged_trees_subsets_and_taps_equal_the_models_own_forward(
         assert float((mine - own).abs().max()) <= tolerance * max(1.0, float(own.abs().max()))
 
 
-def test_a_model_whose_arithmetic_differs_keeps_its_own_forward(
+def test_model_with_other_arithmetic_keeps_its_own_forward(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lean, "KINDS", ("GraniteModel",))  # Llama's parts, multipliers between
+    monkeypatch.setattr(lean, "KINDS", ("GraniteModel",))  # Llama's parts, with multipliers between them
     model = model_helpers.family("granite")
     assert make_lean_decoder(model, 64) is not None
     model.model.embedding_multiplier = 3.0
     with caplog.at_level(logging.WARNING):
         assert make_lean_decoder(model, 64) is None
-    assert "keeps its own forward" in caplog.text
+    assert "uses its own forward" in caplog.text
     assert make_lean_decoder(model_helpers.family("llama"), 64) is None  # not among KINDS now
 
 
 def attention_sink_model(kind: str) -> PreTrainedModel:
-    """A model whose first layer makes one direction huge, as the attention sinks of trained models are."""
+    """Return a model whose first layer makes one direction huge, like the attention sinks of trained models."""
     model = model_helpers.family(kind)
     with torch.no_grad():
         model.model.layers[0].mlp.down_proj.weight[3].mul_(3000.0)
@@ -114,12 +114,10 @@ def last_mlp(decoder: LeanDecoder) -> torch.nn.Module:
 @pytest.mark.parametrize("kind", ["scale", "order", "gate and up", "norms of heads", "rope", "norms", "one weight",
                                   "embeddings", "head"])  # fmt: skip
 @pytest.mark.parametrize("make", [attention_sink_model, lambda kind: model_helpers.family(kind).to(torch.bfloat16)])
-def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
-    kind: str, make: Callable[[str], PreTrainedModel]
-) -> None:
+def test_self_test_detects_wrong_parts_in_bfloat16(kind: str, make: Callable[[str], PreTrainedModel]) -> None:
     model = make("qwen3")
     with torch.no_grad():
-        for layer in model.model.layers:  # norms of ones would hide one that is missing
+        for layer in model.model.layers:  # with weights of one, a missing norm would go unnoticed
             for name, weight in layer.named_parameters():
                 if "norm" in name:
                     weight.mul_(torch.linspace(0.5, 1.5, weight.shape[0]) + 0.1 * ("post" in name))
@@ -129,7 +127,7 @@ def test_a_wrong_part_is_seen_through_the_rounding_of_bfloat16(
     assert describe_difference(decoder, model) != ""
 
 
-def test_changed_weights_are_seen_by_the_next_row() -> None:
+def test_next_sequence_uses_changed_weights() -> None:
     model = model_helpers.family("llama")
     runner, text = Runner(model), model_helpers.random_prompt(6)
     before = runner.forward([Segment(runner.open(), torch.tensor(text))]).logits
@@ -140,12 +138,12 @@ def test_changed_weights_are_seen_by_the_next_row() -> None:
     torch.testing.assert_close(after[0, -1], model_helpers.next_logits_function(model)(text))
 
 
-def test_a_changed_head_is_seen_by_the_next_row() -> None:
+def test_next_sequence_uses_a_changed_lm_head() -> None:
     model = model_helpers.family("llama").double()
     runner, prompt = Runner(model), model_helpers.random_prompt(5, seed=6)
     before = model_helpers.hf_greedy(model, prompt, 4)
     head = model.get_output_embeddings().get_parameter("weight")
-    head.data = head.data.flip(0)  # other storage, as after loading other weights
+    head.data = head.data.flip(0)  # in other storage, as after loading other weights
     after = model_helpers.hf_greedy(model, prompt, 4)
     assert before != after
     slot = runner.open()
@@ -153,7 +151,7 @@ def test_a_changed_head_is_seen_by_the_next_row() -> None:
     assert int(out.logits[0, -1].argmax()) == after[0]
 
 
-def test_the_check_leaves_no_copies_behind() -> None:
+def test_self_test_leaves_no_copies() -> None:
     model = pack(model_helpers.family("llama").to(torch.bfloat16))
     runner = Runner(model)
     assert runner._lean is not None
@@ -165,7 +163,9 @@ def test_the_check_leaves_no_copies_behind() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize(("rows", "heads", "groups"), [(1, 6, 6), (1, 6, 2), (3, 6, 2), (3, 4, 1), (2, 5, 5)])
 @pytest.mark.parametrize("n", [1, 2, FEW - 1, FEW])
-def test_regrouped_queries_read_what_they_did(n: int, rows: int, heads: int, groups: int, dtype: torch.dtype) -> None:
+def test_regrouped_queries_give_the_same_attention(
+    n: int, rows: int, heads: int, groups: int, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(n)
     keys, values = torch.randn(2, rows, groups, 40, 16, generator=generator).to(dtype)[:, :, :, :33]
     both = torch.randn(rows, n, heads + groups, 16, generator=generator).to(dtype).transpose(1, 2)

@@ -1,6 +1,6 @@
-"""Greedy text is Hugging Face's own, token for token, in float64: in all families, in batches, over random switches.
+"""Greedy text equals Hugging Face's, token for token, in float64: in all families, in batches, after random switches.
 
-What is asked of each method by itself is in tests/methods/test_contract.py.
+Properties of each single method are tested in tests/methods/test_contract.py.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ every_method = pytest.mark.parametrize("method", model_helpers.text_methods(), i
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """A target, a drafter of middling quality, and heads."""
+    """A target, a drafter of medium quality, and heads."""
     return model_helpers.make_models("llama", noise=0.15, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def copy_models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """A target whose drafter is a copy of it: every path is accepted to its end."""
+    """A target whose drafter is a copy of it, so that every path is accepted completely."""
     return model_helpers.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa"))
 
 
 @pytest.fixture(scope="module")
 def greedy_text(llama: Models) -> list[int]:
-    """Hugging Face's continuation of PROMPT."""
+    """Return Hugging Face's continuation of PROMPT."""
     return model_helpers.hf_greedy(llama.target.model, PROMPT, 48)
 
 
 def run(models: Models, method: Method | ConfiguredMethod, n: int = 24, prompt: Any = PROMPT, **options: Any) -> Any:
-    """Generate alone, on a fresh engine."""
+    """Generate with a new engine, without other sequences."""
     return Engine(models).generate(Request(prompt, method, max_new_tokens=n, **options))
 
 
@@ -59,8 +59,8 @@ MORE_FAMILIES = ("llama", "mistral", "qwen3_moe", "gpt_oss")
 
 
 @pytest.mark.parametrize("family", model_helpers.mark_on_demand_unless(FAMILIES, [*FAMILIES, *MORE_FAMILIES]))
-def test_every_method_writes_what_hugging_face_writes(family: str, device: str, tmp_path: Path) -> None:
-    """All at once behind a prompt, and alone behind a single token; that is dealt out: each on two families."""
+def test_every_method_emits_hugging_faces_text(family: str, device: str, tmp_path: Path) -> None:
+    """All methods in one batch after a prompt, and each alone after a single token, on two families per method."""
     models = model_helpers.make_models(family, seed=2, noise=0.15, device=device, heads=tmp_path)
     methods, single = model_helpers.text_methods(), model_helpers.random_prompt(1, seed=5)
     wanted = model_helpers.hf_greedy(models.target.model, PROMPT, 24)
@@ -76,7 +76,7 @@ def test_every_method_writes_what_hugging_face_writes(family: str, device: str, 
 
 
 def test_drafts_are_accepted_at_all(llama: Models, copy_models: Models) -> None:
-    """The other tests prove nothing if every draft is rejected, or none."""
+    """The other tests prove nothing if all drafts are rejected, or all accepted."""
     rate = summary(run(llama, registry.get("draft-model"), 48))["acceptance_rate"]
     assert 0.2 < rate < 0.95
     assert summary(run(copy_models, registry.get("draft-model")))["acceptance_rate"] == 1.0
@@ -84,7 +84,7 @@ def test_drafts_are_accepted_at_all(llama: Models, copy_models: Models) -> None:
     assert summary(run(llama, all_layers))["acceptance_rate"] == 1.0
 
 
-@pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are not there")
+@pytest.mark.skipif("text-target" not in bundled(), reason="the bundled models are missing")
 @pytest.mark.parametrize(
     "method",
     model_helpers.mark_on_demand_unless(
@@ -103,7 +103,7 @@ def test_bundled_models(method: Method, bundled_models: Models, bundled_text: tu
 
 @pytest.fixture(scope="module")
 def bundled_models(device: str) -> Models:
-    """What ships with the workbench, in float64."""
+    """The bundled models in float64."""
     return load_models(device=device, dtype="float64")
 
 
@@ -115,11 +115,11 @@ def bundled_text(bundled_models: Models) -> tuple[list[int], list[int]]:
     return prompt, model_helpers.hf_greedy(bundled_models.target.model, prompt, 48, eos=eos and eos[0])
 
 
-# -- many rows --------------------------------------------------------------------------------------------------------
+# -- many sequences ----------------------------------------------------------------------------------------------------
 
 
 def requests(seed: int) -> list[Request]:
-    """One request a method, greedy and sampled in turn, with prompts and lengths of their own."""
+    """Return one request per method, greedy and sampled in turn, with different prompts and lengths."""
     rng = random.Random(seed)
     found = []
     for i, method in enumerate(2 * model_helpers.text_methods()):
@@ -131,18 +131,18 @@ def requests(seed: int) -> list[Request]:
 
 
 def random_setting(method: Method, rng: random.Random) -> ConfiguredMethod:
-    """Any allowed parameters, trees at most 24 nodes large (for time)."""
+    """Return random allowed parameters, with trees of at most 24 nodes (to save time)."""
     values: dict[str, Any] = {}
     for name, spec in method.params.items():
         if spec.kind == "choice":
             values[name] = rng.choice(values_of(spec))
         elif spec.kind == "bool" and name != "warm":
             values[name] = rng.random() < 0.5
-        elif name not in ("forgetting", "warm"):  # a warm table is shared: runs are then not meant to be alike
+        elif name not in ("forgetting", "warm"):  # a warm table is shared, so that runs are not meant to be equal
             low, high = values_of(spec)
             high = min(high, 24) if name == "nodes" else high
             values[name] = rng.randint(low, high) if spec.kind == "int" else rng.uniform(low, high)
-    # By the clock, sampled runs draft and so draw differently; the other kind needs a head that these worlds lack.
+    # Policies that use the clock draft, and therefore sample, differently; other ones need a head that is missing here.
     unfit = {policy.name for policy in method.policies if policy.timed or policy.head}
     if values.get("policy") in unfit:
         values["policy"] = method.params["policy"].default
@@ -152,7 +152,7 @@ def random_setting(method: Method, rng: random.Random) -> ConfiguredMethod:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.on_demand)])
-def test_rows_that_join_and_leave_write_what_they_write_alone(seed: int, llama: Models) -> None:
+def test_sequences_that_join_and_leave_equal_separate_runs(seed: int, llama: Models) -> None:
     wanted = [Engine(llama).generate(request).token_ids for request in requests(seed)]
     engine, rng = Engine(llama, max_sequences=6), random.Random(seed)
     todo, rows = requests(seed), []
@@ -216,7 +216,7 @@ def test_the_trace_records_a_switch_at_the_round_it_takes_effect(llama: Models, 
     assert not any(r.changes for r in row.trace.rounds if r.index != 3)
 
 
-def test_a_change_that_cannot_be_is_said_and_the_run_goes_on(device: str) -> None:
+def test_impossible_change_is_noted_and_the_run_continues(device: str) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=20))
@@ -281,11 +281,11 @@ def test_pause_step_resume_and_cancel(llama: Models, greedy_text: list[int]) -> 
 
 
 def finish(engine: Engine, row: Sequence) -> None:
-    """Run until a row has ended."""
+    """Run until a sequence has ended."""
     while row.status not in ENDED:
         engine.step()
 
 
-def test_every_approximate_method_says_so() -> None:
+def test_every_approximate_method_is_declared() -> None:
     assert {m.name for m in registry.methods() if m.promise is Promise.APPROXIMATE} == {"medusa-typical"}
     assert {m.name for m in registry.methods() if m.promise is Promise.SIMULATION} == {"oracle"}

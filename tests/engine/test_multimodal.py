@@ -1,4 +1,4 @@
-"""Vision-language targets: prefill with pixels, then the same tree verification as for text, float64-exact."""
+"""Vision-language targets: prefill with pixels, then the same tree verification as for text, exact in float64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.engine import Engine, Models, Request, Runner
 from workbench.methods import registry
 from workbench.models.image_prefill import prefill_images
 
-hf: Any = transformers  # configurations take more than their stubs know
+hf: Any = transformers  # configurations take more arguments than their stubs declare
 IMAGE, START, END = 60, 61, 62
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -39,7 +39,7 @@ World = tuple[Any, dict[str, Tensor]]
 
 
 def llava(device: str) -> World:
-    """LLaVA with a picture of 4 patches, and what its processor would return for a prompt."""
+    """LLaVA with an image of 4 patches, and its processor's output for a prompt."""
     config = hf.LlavaConfig(
         vision_config=hf.CLIPVisionConfig(**TOWER, patch_size=4), text_config=hf.LlamaConfig(**TEXT),
         image_token_index=IMAGE, vision_feature_layer=-1, vision_feature_select_strategy="default", image_seq_length=4,
@@ -48,7 +48,7 @@ def llava(device: str) -> World:
 
 
 def llava_next(device: str) -> World:
-    """LLaVA-NeXT with a picture of two tiles beside its small whole: 4 tokens, and 4 rows of 2 with a line's end."""
+    """LLaVA-NeXT with an image of two tiles and its thumbnail: 4 tokens, and 4 rows of 2 with a line end."""
     config = hf.LlavaNextConfig(
         vision_config=hf.CLIPVisionConfig(**TOWER, patch_size=4), text_config=hf.LlamaConfig(**TEXT),
         image_token_index=IMAGE, vision_feature_layer=-1, vision_feature_select_strategy="default",
@@ -59,14 +59,14 @@ def llava_next(device: str) -> World:
 
 
 def qwen(device: str) -> World:
-    """Qwen2.5-VL (positions in three dimensions) with two pictures of different sizes."""
+    """Qwen2.5-VL (positions in three dimensions) with two images of different sizes."""
     tower = QWEN_TOWER | {"window_size": 16, "fullatt_block_indexes": [1]}
     config = hf.Qwen2_5_VLConfig(text_config=TEXT | QWEN_ROPE, vision_config=tower, **QWEN_TOKENS, **NO_TOKENS)
     return _qwen_world(config, device)
 
 
 def qwen3(device: str) -> World:
-    """Qwen3-VL, whose first layers get the tower's inner states as well."""
+    """Qwen3-VL, whose first layers also get the tower's inner states."""
     tower = QWEN_TOWER | {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
     config = hf.Qwen3VLConfig(text_config=TEXT | QWEN_ROPE | {"head_dim": 8}, vision_config=tower, **QWEN_TOKENS)
     return _qwen_world(config, device)
@@ -80,12 +80,12 @@ def _qwen_world(config: Any, device: str) -> World:
 
 
 def idefics3(device: str) -> World:
-    """Idefics3 with a picture in two tiles, each with its marker."""
+    """Idefics3 with an image in two tiles, each with its marker."""
     return _idefics(hf.Idefics3Config, device)
 
 
 def smolvlm(device: str) -> World:
-    """SmolVLM, built alike."""
+    """SmolVLM, with the same structure."""
     return _idefics(hf.SmolVLMConfig, device)
 
 
@@ -98,7 +98,7 @@ def _idefics(kind: Any, device: str) -> World:
 
 
 def gemma3(device: str) -> World:
-    """Gemma 3: sliding windows, and vision tokens that look both ways."""
+    """Gemma 3: sliding windows, and bidirectional attention among vision tokens."""
     layers = ["sliding_attention", "full_attention", "sliding_attention"]
     config = hf.Gemma3Config(
         text_config=hf.Gemma3TextConfig(**TEXT, head_dim=8, sliding_window=6, layer_types=layers),
@@ -110,7 +110,7 @@ def gemma3(device: str) -> World:
 
 
 def paligemma(device: str) -> World:
-    """PaliGemma: the whole prompt looks both ways, and positions are counted from 1."""
+    """PaliGemma: bidirectional attention in the whole prompt, and positions from 1."""
     tower = TOWER | {"patch_size": 4, "projection_dim": 32, "vision_use_head": False}
     config = hf.PaliGemmaConfig(
         text_config=hf.GemmaConfig(**TEXT, head_dim=8), vision_config=tower, image_token_index=IMAGE,
@@ -134,7 +134,7 @@ def _noise(*shape: int) -> Tensor:
 
 
 def _world(config: Any, parts: list[Any], device: str, **more: Tensor | None) -> World:
-    """A random model, and the tensors of a prompt. Numbers in `parts` are lengths of text; None marks vision tokens."""
+    """Return a random model and a prompt's tensors. `parts`: lengths of text; None stands for vision tokens."""
     model = model_helpers.random_model(config, device=device, auto=AutoModelForImageTextToText)
     ids: list[int] = []
     for i, part in enumerate(parts):
@@ -145,8 +145,8 @@ def _world(config: Any, parts: list[Any], device: str, **more: Tensor | None) ->
 
 
 def ask_with_pixels(model: Any, inputs: dict[str, Tensor]) -> Any:
-    """ids → logits after the last one, by a forward of everything, pixels and all, without a cache."""
-    text = int(model.config.model_type == "paligemma")  # the mark of text behind the prompt
+    """Return a function ids → logits after the last one, by a whole forward pass with pixels, without a cache."""
+    text = int(model.config.model_type == "paligemma")  # marks text after the prompt
 
     def ask(ids: list[int]) -> Tensor:
         whole = torch.tensor([ids], device=model.device)
@@ -174,11 +174,11 @@ SEEN = {
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device: str) -> None:
+def test_trees_after_images_equal_full_forwards_of_each_path(name: str, device: str) -> None:
     model, inputs = WORLDS[name](device)
     ask = ask_with_pixels(model, inputs)
     runner = Runner(model)
-    other, slot = runner.open(), runner.open()  # a row of plain text beside the one with pictures
+    other, slot = runner.open(), runner.open()  # a text-only sequence beside the one with images
     words = model_helpers.random_prompt(5, 60, seed=9)
     runner.prefill(other, words[:-1])
     prefill_images(runner, slot, inputs)
@@ -196,19 +196,21 @@ def test_trees_behind_pixels_equal_full_forwards_of_each_path(name: str, device:
         out = runner.forward([alone, model_helpers.tree_segment(slot, text[-1], draft, parents, device)])
         error = model_helpers.tree_error(out.logits[1], text, draft, parents, ask)
         assert error < 1e-12, f"turn {turn}: {error}"
-        if name != "paligemma":  # which reads no text alone
+        if name != "paligemma":  # this family reads no text without an image
             plain = model_helpers.next_logits_function(model)
             assert float((out.logits[0, 1] - plain([*words, draft[0]])).abs().max()) < 1e-12
         runner.commit(slot, [0, *(node + 1 for node in path)])
         text += [draft[i] for i in path] + model_helpers.random_prompt(1, 60, seed=40 + turn)
         runner.commit(other, [0, 1])
         words += [draft[0], *model_helpers.random_prompt(1, 60, seed=50 + turn)]
-    alone_again = model_helpers.tree_segment(slot, text[-1], [3, 5, 7], [-1, 0, 0], device)  # one row, the usual case
+    alone_again = model_helpers.tree_segment(
+        slot, text[-1], [3, 5, 7], [-1, 0, 0], device
+    )  # one sequence, the usual case
     assert model_helpers.tree_error(runner.forward([alone_again]).logits[0], text, [3, 5, 7], [-1, 0, 0], ask) < 1e-12
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tmp_path: Path) -> None:
+def test_generation_with_images_equals_hugging_face(name: str, device: str, tmp_path: Path) -> None:
     model, inputs = WORLDS[name](device)
     with torch.inference_mode():
         config = hf.GenerationConfig(max_new_tokens=20, do_sample=False, pad_token_id=0)
@@ -231,7 +233,7 @@ def test_generation_with_pictures_equals_hugging_face(name: str, device: str, tm
         assert engine.generate(text).token_ids == model_helpers.hf_greedy(model, model_helpers.repeating_prompt(9), 8)
 
 
-def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str, monkeypatch: Any) -> None:
+def test_family_that_cannot_continue_after_images_is_refused_by_name(device: str, monkeypatch: Any) -> None:
     tower = {
         "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_global_layers": 1,
         "attention_heads": 2, "image_size": 8, "patch_size": 4, "vision_output_dim": 32,
@@ -243,7 +245,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
     runner = Runner(model)
     with pytest.raises(ModelError, match=r"Mllama.*cross-attention"):
         prefill_images(runner, runner.open(), {"input_ids": torch.tensor([[IMAGE, 1, 2]])})
-    # A model that counts positions its own way is found out, whatever it is called.
+    # A model with its own way of counting positions is detected, whatever its name.
     model, inputs = paligemma(device)
     runner = Runner(model)
     forward = model.model.language_model.forward
@@ -255,7 +257,7 @@ def test_a_family_that_cannot_go_on_from_pictures_is_refused_by_name(device: str
         prefill_images(runner, runner.open(), inputs)
 
 
-def test_a_prompt_with_pictures_that_does_not_fit_is_an_error(device: str) -> None:
+def test_prompt_with_images_that_does_not_fit_is_an_error(device: str) -> None:
     model, inputs = llava(device)
     engine = Engine(Models(Runner(model, context=10), model_helpers.letter_tokenizer(64), "llava"))
     with pytest.raises(PromptError, match="11 tokens"):

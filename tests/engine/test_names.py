@@ -1,4 +1,4 @@
-"""Models by their names: whose drafter is whose, and that one folder that cannot be read hurts no other."""
+"""Models by name: which drafter belongs to which target; an unreadable folder does not affect others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs th
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bundled text models, in a folder that more can be put into."""
+    """The bundled text models, in a folder to which more can be added."""
     for name in ("text-target", "text-drafter", "text-target-medusa"):
         (tmp_path / name).symlink_to(bundled()[name])
     monkeypatch.setenv("WORKBENCH_MODELS", str(tmp_path))
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("text", ["[]", "{bad", '{"workbench_head": ["a"]}', "\xff"])
-def test_a_configuration_that_is_none_hurts_no_other_model(text: str, folder: Path) -> None:
+def test_unreadable_configuration_does_not_affect_other_models(text: str, folder: Path) -> None:
     (folder / "broken").mkdir()
     (folder / "broken" / "config.json").write_bytes(text.encode("latin-1"))
     assert [name for name, _, _ in known_targets()] == ["text-drafter", "text-target"]
@@ -34,7 +34,7 @@ def test_a_configuration_that_is_none_hurts_no_other_model(text: str, folder: Pa
     assert list(load_models("text-target", None, "cpu").heads) == ["medusa"]
 
 
-def test_a_draft_model_says_for_which_target_it_was_trained(folder: Path) -> None:
+def test_draft_model_names_the_target_it_was_trained_for(folder: Path) -> None:
     assert bundled_drafter("smollm2") is None
     (folder / "mine").mkdir()
     (folder / "mine" / "config.json").write_text(json.dumps({"model_type": "llama", "target": "smollm2"}))

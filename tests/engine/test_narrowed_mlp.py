@@ -1,4 +1,4 @@
-"""Feed-forwards with some of their columns: what such a pass gives, by families, and how columns are judged."""
+"""MLPs with a subset of their columns: outputs of such passes per family, and the scores of columns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from workbench.models.narrowed_mlp import activity, feed_forward_of, narrow_mlps
 from workbench.models.runner import Runner
 
 KINDS = {"llama": "down_proj", "gpt2": "c_proj", "phi3": "down_proj", "gpt_neox": "dense_4h_to_h"}
-"""A lean decoder; turned weights with biases; gate and up in one; biases. What leads out of their feed-forwards."""
+"""A lean decoder; transposed weights with biases; gate and up in one; biases. Names of the MLPs' output projections."""
 TEXT = model_helpers.random_prompt(12)
 
 
 def outs(model: Any, name: str) -> list[Any]:
-    """Of each layer, the product that leads out of its feed-forward."""
+    """Return the output projection of each layer's MLP."""
     return [getattr(layer.mlp, name) for layer in decoder_layers(model)[1]]
 
 
@@ -35,7 +35,7 @@ def forward(runner: Runner, shared_copy: Any = None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_narrowed_pass_is_the_models_with_the_other_columns_silent(kind: str, device: str) -> None:
+def test_narrowed_pass_equals_the_model_with_other_columns_zeroed(kind: str, device: str) -> None:
     runner = Runner(model_helpers.family(kind, device=device))
     products = outs(runner.model, KINDS[kind])
     made = feed_forward_of(decoder_layers(runner.model)[1][0].get_submodule("mlp"), runner.hidden_size)
@@ -55,20 +55,20 @@ def test_a_narrowed_pass_is_the_models_with_the_other_columns_silent(kind: str, 
         hook.remove()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     assert float((whole - found).abs().max()) > 1e-3
-    torch.testing.assert_close(forward(runner), whole, rtol=0, atol=0)  # the model itself is as it was
+    torch.testing.assert_close(forward(runner), whole, rtol=0, atol=0)  # the model itself is unchanged
     every = {i: torch.arange(made.width, device=device) for i in range(runner.n_layers)}
     torch.testing.assert_close(forward(runner, narrow_mlps(runner, every)), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_columns_activity_is_what_it_adds(kind: str, device: str) -> None:
-    """The mean length, over tokens, of the vector that a column alone adds to the stream."""
+def test_activity_of_a_column_is_the_norm_of_its_output(kind: str, device: str) -> None:
+    """It is the mean length, over tokens, of the vector that the column adds to the residual stream."""
     runner = Runner(model_helpers.family(kind, device=device))
     slot, taken = runner.open(), dict[int, torch.Tensor]()
     runner.prefill(slot, TEXT)
     before = [stack.clone() for stack in runner.cache._stacks]
     found = activity(runner, slot, 4, TEXT[4:])
-    assert all(torch.equal(a, b) for a, b in zip(before, runner.cache._stacks, strict=True)), "nothing of it stays"
+    assert all(torch.equal(a, b) for a, b in zip(before, runner.cache._stacks, strict=True)), "no entries remain"
     products = outs(runner.model, KINDS[kind])
     hooks = [p.register_forward_pre_hook(lambda m, a, i=i: taken.__setitem__(i, a[0])) for i, p in enumerate(products)]
     with torch.inference_mode():
@@ -82,7 +82,7 @@ def test_a_columns_activity_is_what_it_adds(kind: str, device: str) -> None:
         torch.testing.assert_close(found[i].double(), adds.norm(dim=1).mean(0), rtol=1e-5, atol=1e-9)
 
 
-def test_a_mixture_of_experts_is_left_whole() -> None:
+def test_mixture_of_experts_is_not_narrowed() -> None:
     runner = Runner(model_helpers.family("gpt_oss"))
     slot = runner.open()
     runner.prefill(slot, TEXT)
@@ -95,8 +95,8 @@ def test_a_mixture_of_experts_is_left_whole() -> None:
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
-def test_a_compiled_pass_is_narrowed_too() -> None:
-    """No worse than the lean layers, where all feed-forwards are alike; else it is left to these."""
+def test_compiled_pass_is_narrowed_too() -> None:
+    """As accurate as the lean layers if all MLPs have the same size; otherwise the lean layers are used."""
     model, same = (
         model_helpers.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16) for _ in range(2)
     )

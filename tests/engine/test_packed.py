@@ -1,4 +1,4 @@
-"""Packed layers give the same products as plain ones, follow their weights, and copy cleanly."""
+"""Packed layers give the same products as plain ones, follow weight changes, and can be copied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_packed_products_equal_plain_ones(dtype: torch.dtype, rows: int, width: 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, WIDENED - 1, WIDENED, 40])
-def test_where_bfloat16_is_emulated_products_are_right_for_any_number_of_rows(
+def test_with_emulated_bfloat16_products_are_right_for_any_number_of_rows(
     rows: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "has_bfloat16", lambda: False)
@@ -46,7 +46,7 @@ def test_where_bfloat16_is_emulated_products_are_right_for_any_number_of_rows(
     assert torch.allclose(matrix(x, add).float(), wanted + add, atol=5e-2)
 
 
-def test_a_changed_weight_and_a_copy_are_packed_anew() -> None:
+def test_changed_weight_and_copy_are_packed_again() -> None:
     layer = pack(nn.Linear(288, 768, bias=False).requires_grad_(False))
     x = torch.ones(1, 4, 288)
     before = layer(x)
@@ -58,7 +58,7 @@ def test_a_changed_weight_and_a_copy_are_packed_anew() -> None:
     torch.testing.assert_close(layer(x), 3 * before)
 
 
-def test_float64_models_are_left_alone() -> None:
+def test_float64_models_are_not_packed() -> None:
     assert type(pack(nn.Linear(8, 8, dtype=torch.float64))) is nn.Linear
 
 
@@ -74,6 +74,6 @@ def test_costs_are_measured_once_and_interpolated(tmp_path, monkeypatch: pytest.
     models.shared.clear()
     deeper = dataclasses.replace(models, target=model_helpers.make_models("llama", num_hidden_layers=5).target)
     assert deeper.target_name == models.target_name
-    assert costs_of(deeper) != costs, "another model of the same name, as two folders' last part is"
+    assert costs_of(deeper) != costs, "another model with the same name, like two folders with the same last part"
     line = Costs({1: 1.0, 4: 4.0, 8: 6.0}, 0.5)
     assert [line.verify_s(n) for n in (1, 2, 4, 6, 8, 16)] == [1.0, 2.0, 4.0, 5.0, 6.0, 12.0]

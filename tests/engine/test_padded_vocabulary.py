@@ -1,4 +1,4 @@
-"""A draft model whose embedding is padded to another number of rows than the target's: one tokenizer, other ids."""
+"""A draft model whose embedding has another number of rows than the target's, with the same tokenizer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.methods import registry
 
 METHODS = ("draft-model", "draft-tree", "draft-tree-sampled", "online", "rasd", "omnidraft")
 PROMPT = [5, 63, 13, 9, 5, 62, 13, 21, 5, 63, 13]
-"""It holds ids that the smaller draft model has no embedding for."""
+"""It contains ids without an embedding in the smaller draft model."""
 
 
 def resized(model: Any, rows: int) -> Any:
@@ -39,7 +39,7 @@ def padded(rows: int) -> Models:
 
 @pytest.mark.parametrize("rows", [61, 72])
 @pytest.mark.parametrize("method", METHODS)
-def test_text_is_the_targets_whatever_ids_the_draft_model_lacks(method: str, rows: int) -> None:
+def test_text_is_the_targets_if_the_draft_model_lacks_ids(method: str, rows: int) -> None:
     models = dataclasses.replace(padded(rows), shared=padded(rows).shared | {})
     greedy = Request(PROMPT, registry.get(method), max_new_tokens=20)
     sampled = dataclasses.replace(greedy, sampling=SamplingParams(temperature=1.5), seed=3)
@@ -48,7 +48,7 @@ def test_text_is_the_targets_whatever_ids_the_draft_model_lacks(method: str, row
     assert len(texts[1]) == 20
 
 
-def test_unknown_ids_are_read_as_one_token_and_known_ones_as_they_are() -> None:
+def test_unknown_ids_are_replaced_by_one_token_and_known_ones_kept() -> None:
     models = padded(61)
     models.set_unknown_token()
     assert models.drafter is not None
@@ -62,7 +62,7 @@ def test_unknown_ids_are_read_as_one_token_and_known_ones_as_they_are() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "rows"), [("draft-model", 5), ("draft-tree-sampled", 8)])
 def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None:
-    """The first two tokens of 200 runs; a right sampler fails with probability 1e-4, and the seeds are fixed."""
+    """Test the first two tokens of 200 runs with fixed seeds; a correct sampler fails with probability 1e-4."""
     models = model_helpers.make_small_models(6, noise=None)
     models.drafter, models.drafter_name = Runner(resized(models.target.model, rows)), "padded"
     prompt, sampling = [3, 1, 5, 1, 5, 3], SamplingParams(temperature=1.0)
@@ -81,7 +81,7 @@ def test_sampling_keeps_the_targets_distribution(method: str, rows: int) -> None
     assert chi_square(count_firsts(texts, 2), exact).fits()
 
 
-def test_generate_takes_a_padded_assistant_and_refuses_one_of_another_tokenizer() -> None:
+def test_generate_accepts_a_padded_assistant_and_refuses_one_with_another_tokenizer() -> None:
     model = model_helpers.family("llama")
     ids = torch.tensor([PROMPT])
     options: dict[str, Any] = {

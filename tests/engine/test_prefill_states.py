@@ -1,4 +1,4 @@
-"""What drafters take of the target's reading of a prompt: it is read once, and gives what a second time would."""
+"""Hidden states of a prompt's prefill: drafters get them without a second pass, and they equal those of one."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_prompt_is_prefilled_once(models: Models, method: str, lean: bool, monke
     assert row.error is None
     of_prompt = read[: -(-(len(PROMPT) - 1) // 5)]
     assert sum(of_prompt) == len(PROMPT) - 1
-    assert all(n < len(PROMPT) - 1 for n in read[len(of_prompt) :]), "nothing like the prompt is read behind it"
+    assert all(n < len(PROMPT) - 1 for n in read[len(of_prompt) :]), "nothing as long as the prompt is read after it"
     assert row.slot is not None
-    assert row.slot.prefill_states == PrefillHiddenStates(), "what was taken is not kept twice"
+    assert row.slot.prefill_states == PrefillHiddenStates(), "states in use are not stored twice"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_prefill_states_equal_those_of_a_second_prefill(
 
 
 def test_missing_layers_are_captured_by_another_forward(models: Models) -> None:
-    """A drafter that asks for other layers than those that were kept reads them itself."""
+    """A drafter that needs other layers than the captured ones runs its own pass."""
     engine, row = submit(models, "kangaroo")
     asked = []
 

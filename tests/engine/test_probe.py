@@ -1,4 +1,4 @@
-"""What is asked of a model before it decodes: those that would write other text are refused, by name and with why."""
+"""Self-test of a model before decoding: models that would give other text are refused with name and reason."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _facts_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
+def test_supported_model_passes_in_every_dtype(name: str, dtype: torch.dtype) -> None:
     assert model_self_test.run_self_test(Runner(tiny(name, dtype))) == SelfTestResult()
 
 
 @pytest.mark.parametrize("scale", [1.0, 12.0])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scale: float) -> None:
-    """With the usual initial weights attention is nearly flat, and alibi's error smaller than bfloat16's rounding."""
+def test_alibi_supports_only_chains_in_every_dtype(dtype: torch.dtype, scale: float) -> None:
+    """With the usual initial weights, attention is nearly flat, and ALiBi's error below bfloat16's rounding error."""
     found = model_self_test.run_self_test(Runner(tiny("mpt", dtype, scale)))
     assert found.why_not == ""
     assert "second branch" in found.why_no_trees
@@ -58,26 +58,26 @@ def test_alibi_takes_chains_and_no_trees_in_every_dtype(dtype: torch.dtype, scal
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["roformer", "trocr", "bart"])
-def test_a_decoder_that_counts_positions_by_itself_is_refused(name: str, dtype: torch.dtype) -> None:
+def test_decoder_with_its_own_positions_is_refused(name: str, dtype: torch.dtype) -> None:
     runner = Runner(tiny(name, dtype))
     with pytest.raises(ModelError, match=rf"^Mine \({name}\) is not supported: .*other logits"):
         admission.admit(runner, "Mine")
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "xglm", "deepseek_v32", "glm_moe_dsa", "cpmant"])
-def test_a_model_that_would_fail_in_a_run_is_refused_before_it(name: str) -> None:
+def test_model_that_would_fail_in_a_run_is_refused_before(name: str) -> None:
     runner = Runner(tiny(name, **ALIBI.get(name, {})))
     with pytest.raises(ModelError, match=rf"^Mine \({name}\) is not supported: ") as caught:
         admission.admit(runner, "Mine")
     assert "another family" in caught.value.remedy
 
 
-def test_a_model_that_reads_both_ways_is_refused_for_that() -> None:
+def test_bidirectional_model_is_refused_for_that_reason() -> None:
     with pytest.raises(ModelError, match="depend on later tokens"):
         admission.admit(Runner(tiny("bert", is_decoder=False)), "Mine")
 
 
-def test_the_probe_leaves_the_runner_as_it_was() -> None:
+def test_self_test_leaves_the_runner_unchanged() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         model = tiny("llama", dtype)
         before = {name: (w.dtype, w.data_ptr(), w._version) for name, w in model.named_parameters()}
@@ -96,7 +96,7 @@ def test_the_probe_leaves_the_runner_as_it_was() -> None:
         assert runner.why_no_trees == ""
 
 
-# -- what it means for runs -------------------------------------------------------------------------------------------
+# -- consequences for runs ---------------------------------------------------------------------------------------------
 
 
 def saved(folder: Path, name: str, **values: Any) -> Path:
@@ -105,7 +105,7 @@ def saved(folder: Path, name: str, **values: Any) -> Path:
     return folder
 
 
-def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_path: Path) -> None:
+def test_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_path: Path) -> None:
     folder = str(saved(tmp_path / "mpt", "mpt"))
     models = load_models(folder, folder, device="cpu", dtype="float64")
     prompt = model_helpers.repeating_prompt(9)
@@ -119,8 +119,8 @@ def test_an_alibi_target_decodes_with_chains_and_refuses_methods_with_trees(tmp_
     assert choose(lambda name: models.unsupported_reason(registry.get(name).needs)) == ("draft-model", "")
 
 
-def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:
-    """A policy that branches, or a method of one's own that does not say so."""
+def test_unexpected_tree_ends_its_run_with_the_reason() -> None:
+    """It may come from a policy that branches, or from a custom method that does not declare its trees."""
     models = model_helpers.make_models("llama")
     models.target.why_no_trees = "Mine supports chains, not trees: so it is."
     row = Engine(models).submit(Request(model_helpers.random_prompt(5), registry.get("draft-model")))
@@ -131,7 +131,7 @@ def test_a_tree_that_gets_through_ends_its_run_with_the_reason() -> None:
     assert row.status
 
 
-def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
+def test_encoder_decoders_are_refused_as_such(tmp_path: Path) -> None:
     t5 = hf.T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
     hf.T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     hf.BartForConditionalGeneration(tiny_config("bart")).save_pretrained(tmp_path / "bart")
@@ -140,7 +140,7 @@ def test_encoder_decoders_are_refused_by_what_they_are(tmp_path: Path) -> None:
             load_models(str(tmp_path / kind), None, device="cpu")
 
 
-def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_result_is_cached_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, asked = saved(tmp_path / "gpt2", "gpt2"), []
     monkeypatch.setattr(admission, "run_self_test", lambda runner: asked.append(runner) or SelfTestResult())
     load_models(str(folder), None, device="cpu")
@@ -155,7 +155,7 @@ def test_what_was_found_is_remembered_by_the_files(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("lacks", ["home", "folder"])
 def test_unwritable_disk_cache_raises_no_error(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user of a container without an entry among the users, and one whose home is read-only."""
+    """Two users: one in a container without a passwd entry, one whose home is read-only."""
 
     def unknown(uid: int) -> None:
         raise KeyError(uid)
@@ -171,10 +171,12 @@ def test_unwritable_disk_cache_raises_no_error(lacks: str, monkeypatch: pytest.M
     assert default_folder().is_absolute()
     assert cache_folder().is_absolute()
     if lacks == "home":
-        assert cache_folder().parent.stat().st_mode & 0o777 == 0o700, "a folder that nobody else has made or may enter"
+        assert cache_folder().parent.stat().st_mode & 0o777 == 0o700, (
+            "a folder that only this user can have created and can enter"
+        )
 
 
-def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
+def test_without_files_the_result_is_cached_with_the_model_until_its_weights_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, asked = tiny("llama"), []
@@ -188,7 +190,7 @@ def test_without_files_it_is_remembered_with_the_model_until_its_weights_change(
     assert len(asked) == 2
 
 
-# -- lengths at which layers begin to behave otherwise ----------------------------------------------------------------
+# -- thresholds beyond the tested length -------------------------------------------------------------------------------
 
 TEMPERED: dict[str, Any] = {"num_hidden_layers": 4, "attn_temperature_tuning": True, "attn_scale": 1.0}
 """Llama 4 whose fourth layer has no rotary embedding, and scales its queries."""
@@ -198,11 +200,11 @@ FAR: dict[str, Callable[[], Any]] = {
     "llama4_text": lambda: model_helpers.family("llama4_text", floor_scale=8192, attention_chunk_size=8192, **TEMPERED),
     "ministral3": lambda: tiny("ministral3"),
 }
-"""Families whose windows, chunks and temperatures begin after far more tokens than the probe reads."""
+"""Families whose windows, chunks and temperatures begin after more tokens than the self-test reads."""
 
 
 @pytest.mark.parametrize("name", FAR)
-def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None:
+def test_supported_model_passes_with_its_thresholds_scaled_down(name: str) -> None:
     model = FAR[name]()
     before = model.config.to_dict()
     runner = Runner(model)
@@ -211,11 +213,11 @@ def test_a_sound_model_passes_with_its_thresholds_scaled_down(name: str) -> None
     assert model.config.to_dict() == before
     assert runner.geometry.masks.spans == spans
     with model_self_test.scaled_down(runner):
-        assert model.config.to_dict() != before, "nothing was scaled down: the test would notice no fault"
+        assert model.config.to_dict() != before, "nothing was scaled down, so that the test would detect no error"
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
-def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_window_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = AttentionSpans({"full_attention": AttentionSpan()})
     monkeypatch.setattr(model_self_test, "attention_spans", lambda model, reach: whole)
     with pytest.raises(ModelError, match="other logits than in its whole text"):
@@ -223,7 +225,7 @@ def test_a_window_that_the_engine_misses_is_noticed(name: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("package", ["core", "kernels", "models"])
-def test_a_change_in_the_code_that_checks_run_makes_cached_results_invalid(
+def test_change_of_the_tested_code_invalidates_cached_results(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in admission.CHECKED:
@@ -235,7 +237,7 @@ def test_a_change_in_the_code_that_checks_run_makes_cached_results_invalid(
     assert admission._code.__wrapped__() != before
 
 
-def test_the_code_that_checks_run_is_where_it_is_looked_for() -> None:
+def test_fingerprint_covers_the_code_that_self_tests_import() -> None:
     assert all((admission.SOURCES / name / "__init__.py").is_file() for name in admission.CHECKED)
     imported = {
         line.split()[1].split(".")[1]
@@ -243,21 +245,21 @@ def test_the_code_that_checks_run_is_where_it_is_looked_for() -> None:
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.startswith("from workbench.")
     }
-    assert imported - {"trace"} == set(admission.CHECKED), "traces record passes; a forward reads none"
+    assert imported - {"trace"} == set(admission.CHECKED), "traces record passes; no forward pass reads them"
 
 
-def test_a_temperature_that_counts_by_the_caches_length_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temperature_by_cache_length_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_temperature, "ATTENTION", "none")
     with pytest.raises(ModelError, match="other logits than in its whole text"):
         admission.admit(Runner(FAR["llama4_text"]()), "Mine")
 
 
-def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
+def test_llama_4_is_unchanged_for_direct_calls() -> None:
     model = model_helpers.family("llama4_text", floor_scale=3, **TEMPERED)
     ids = torch.tensor([model_helpers.random_prompt(12)])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     wanted = model.generate(ids, **options)
-    runners = [Runner(model), Runner(model)]  # as where a model drafts for itself: queries are scaled once
+    runners = [Runner(model), Runner(model)]  # as in `generate` of the model itself: queries are scaled once
     assert model.generate(ids, **options).tolist() == wanted.tolist()
     models = Models(runners[0], model_helpers.letter_tokenizer(64), "mine")
     requests = [Request(ids[0, -n:].tolist(), registry.get("prompt-lookup"), max_new_tokens=12) for n in (12, 2)]
@@ -265,13 +267,13 @@ def test_llama_4_is_left_as_it_was_for_calls_of_its_own() -> None:
     assert all(layer.self_attn.attn_temperature_tuning for layer in model.model.layers)
 
 
-def test_doge_ends_before_its_layers_leave_keys_out() -> None:
+def test_doge_ends_before_its_layers_drop_keys() -> None:
     models = Models(Runner(tiny("doge", keep_window_size=SCRATCH + 20)), model_helpers.letter_tokenizer(64), "doge")
     assert models.target.context == 20
     trace = Engine(models).generate(Request(model_helpers.random_prompt(9), registry.get("jacobi"), max_new_tokens=40))
     assert trace.token_ids == model_helpers.hf_greedy(models.target.model, model_helpers.random_prompt(9), 11)
-    assert f"with more than {SCRATCH + 20:,} keys in its cache" in trace.footer.warnings[0]
-    with pytest.raises(ModelError, match="keys in its cache"):
+    assert f"with more than {SCRATCH + 20:,} cached keys" in trace.footer.warnings[0]
+    with pytest.raises(ModelError, match="cached keys, drafted ones included"):
         Runner(tiny("doge", keep_window_size=32))
 
 
@@ -287,27 +289,27 @@ LONGROPE = {
 }  # fmt: skip
 
 
-def test_longrope_ends_where_its_factors_change_and_says_so() -> None:
+def test_longrope_context_ends_where_its_factors_change_with_a_note() -> None:
     model = tiny("phi3", **LONGROPE)
     models = Models(Runner(model), model_helpers.letter_tokenizer(64), "phi")
     assert models.target.context == 32
     engine, prompt = Engine(models), model_helpers.repeating_prompt(20)
     trace = engine.generate(Request(prompt, registry.get("prompt-lookup"), max_new_tokens=40))
     assert trace.token_ids == model_helpers.hf_greedy(model, prompt, 12)
-    assert "cut from 40 to 12: behind 32 tokens this model turns its keys by other factors" in trace.footer.warnings[0]
+    assert "cut from 40 to 12: after 32 tokens this model rotates its keys by other factors" in trace.footer.warnings[0]
     with pytest.raises(PromptError, match="longrope"):
         engine.submit(Request(model_helpers.random_prompt(33), registry.get("prompt-lookup")))
     ids = torch.tensor([prompt])
     out = model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=32, do_sample=False)
     assert out[0].tolist() == prompt + trace.token_ids
-    with pytest.raises(ModelError, match="cannot generate up to 33 tokens here: behind 32 tokens"):
+    with pytest.raises(ModelError, match="cannot generate up to 33 tokens here: after 32 tokens"):
         model.generate(ids, custom_generate=speculative("prompt-lookup"), max_length=33, do_sample=False)
 
 
 # -- generate's positions ---------------------------------------------------------------------------------------------
 
 
-def test_positions_of_ones_own_are_refused_by_generate() -> None:
+def test_custom_positions_are_refused_by_generate() -> None:
     model = tiny("gpt2")
     ids = torch.tensor([model_helpers.random_prompt(6), [0, 0, *model_helpers.random_prompt(4)]])
     mask = torch.ones_like(ids)

@@ -1,4 +1,4 @@
-"""Probe tokens: computed in the pass that verifies a draft, told to whoever asked, never accepted, gone afterwards."""
+"""Probe positions: computed in the verification pass, returned to the part that requested them, never committed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED
 PROBE_TOKENS = [5, 9, 2]
 N = 24
 ProbeRecord = tuple[list[int], list[int], list[int], ProbeOutput]
-"""(committed, drafted tokens, their parents, what came back)."""
+"""(committed tokens, drafted tokens, their parents, result)."""
 
 
 @dataclass(frozen=True)
 class ProbingVerifier(Lossless):
-    """The exact rule; asks what the target would say three tokens behind the last draft, and keeps the answers."""
+    """The exact rule; it requests the target's predictions at three tokens after the last draft, and records them."""
 
     records: Any = None
     tokens: tuple[int, ...] = tuple(PROBE_TOKENS)
@@ -51,7 +51,7 @@ class ProbingVerifier(Lossless):
 
 @dataclass(frozen=True)
 class ProbingDrafter(DraftModel):
-    """A draft model that asks what the target would say behind the last committed token and one more."""
+    """A draft model that requests the target's prediction after the last committed token and one more."""
 
     records: Any = None
 
@@ -80,7 +80,7 @@ def make_request(method: Any, seed: int = 0, temperature: float = 1.0, **more: A
 
 
 def plain(models: Models, text: list[int]) -> Tensor:
-    """The target's own logits behind each token of a text, without any cache."""
+    """Return the target's own logits after each token of a text, without a cache."""
     with torch.inference_mode():
         return models.target.model(torch.tensor([text], device=models.target.device), use_cache=False).logits[0]
 
@@ -91,7 +91,7 @@ def path_to(node: int, parents: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "autoregressive", "early-exit"])
 def test_probe_logits_equal_a_plain_forward(name: str, models: Models) -> None:
-    """Behind a chain, a branch of a tree, or no draft; a draft that was half read is read from its first layer on."""
+    """Probes follow a chain, a branch of a tree, or no draft; a partly processed draft is read from its first layer."""
     prefill_states: list[ProbeRecord] = []
     trace = Engine(models).generate(make_request(probing_method(name, prefill_states), max_new_tokens=10))
     assert len(prefill_states) == len(trace.rounds)
@@ -103,8 +103,8 @@ def test_probe_logits_equal_a_plain_forward(name: str, models: Models) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "prompt-lookup", "autoregressive", "early-exit"])
-def test_probes_change_nothing_of_the_text(name: str, temperature: float, models: Models) -> None:
-    """No draft reads a probe, and no probe stays in the cache: the rounds behind go on from the same text."""
+def test_probes_do_not_change_the_text(name: str, temperature: float, models: Models) -> None:
+    """No draft token attends to a probe, and no probe stays in the cache, so that later rounds are unchanged."""
     request = make_request(registry.get(name), temperature=temperature)
     without = Engine(models).generate(request)
     probed = Engine(models).generate(dataclasses.replace(request, method=probing_method(name)))
@@ -124,8 +124,8 @@ def test_probes_change_nothing_of_the_text(name: str, temperature: float, models
     assert export.read_parquet(export.to_parquet(probed)) == probed
 
 
-def test_rows_of_a_batch_probe_or_do_not(models: Models) -> None:
-    """Their blocks differ in length; each writes what it writes alone."""
+def test_batch_of_sequences_with_and_without_probes(models: Models) -> None:
+    """Their segments differ in length; the text equals that of separate runs."""
     methods = [
         probing_method(),
         registry.get("draft-model"),
@@ -136,8 +136,8 @@ def test_rows_of_a_batch_probe_or_do_not(models: Models) -> None:
     assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
-def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: str) -> None:
-    """It reads the draft from the first layer on; rounds without probes may still begin behind the exit."""
+def test_probes_do_not_prevent_verification_from_exit_states(device: str) -> None:
+    """Rounds with probes read the draft from the first layer; rounds without probes may still start after the exit."""
     models = model_helpers.make_models("llama", noise=None, device=device)
     for method in (probing_method("early-exit"), registry.get("early-exit")):
         Engine(models).generate(make_request(method, temperature=0.0))
@@ -145,7 +145,7 @@ def test_a_probing_round_does_not_spoil_the_states_that_drafting_leaves(device: 
     assert all(models.target._enters.values())
 
 
-def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
+def test_drafter_and_verifier_may_both_use_probes(models: Models) -> None:
     prefill_states: list[ProbeRecord] = []
     asking: list[ProbeRecord] = []
     method = probing_method(prefill_states=prefill_states, drafter=ProbingDrafter(records=asking))
@@ -160,8 +160,8 @@ def test_drafter_and_verifier_probe_beside_each_other(models: Models) -> None:
 
 
 @pytest.mark.parametrize("tokens", [(1,) * 200, (1,) * 40], ids=["scratch", "context"])
-def test_without_room_the_run_goes_on_and_says_so(tokens: tuple[int, ...]) -> None:
-    """200 are more than the cache's scratch; 40 reach beyond the last position of a model of 64."""
+def test_run_without_room_for_probes_continues_with_a_warning(tokens: tuple[int, ...]) -> None:
+    """200 tokens exceed the cache's scratch space; 40 exceed the last position of a model of 64."""
     models = model_helpers.make_models("llama", noise=0.15, context=64)
     method = probing_method(verifier=ProbingVerifier(None, tokens))
     trace = Engine(models).generate(make_request(method))
@@ -170,7 +170,7 @@ def test_without_room_the_run_goes_on_and_says_so(tokens: tuple[int, ...]) -> No
     assert not trace.rounds[-1].probes
 
 
-def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> None:
+def test_probe_mask_of_wrong_shape_ends_its_sequence_with_a_reason(models: Models) -> None:
     class Wrong(ProbingVerifier):
         def probes(self, row: Sequence, tree: DraftTree) -> Probes | None:
             return Probes.chain(DraftTree.empty(), torch.tensor(PROBE_TOKENS), source="wrong")
@@ -188,7 +188,7 @@ def test_a_mask_of_another_draft_ends_its_row_with_a_reason(models: Models) -> N
 
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="passes are compiled on Linux on x86-64")
-def test_compiled_passes_probe_and_the_draft_keeps_its_bits() -> None:
+def test_probes_in_compiled_passes_keep_the_draft_bit_for_bit() -> None:
     model = model_helpers.family("llama", hidden_size=128, intermediate_size=96).to(torch.bfloat16)
     models = model_helpers.make_models("llama", noise=0.3)
     models = dataclasses.replace(models, target=Runner(model))

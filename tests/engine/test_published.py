@@ -1,4 +1,4 @@
-"""Published models: found here first, then on the Hub, then in a package; refused with the line that helps."""
+"""Published models: search on this machine, on the Hub, then in a package; errors name the installation command."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IndexedModel:
-    """A published model, `tiny`, with no package installed, an empty Hub cache and no Hub."""
+    """A published model `tiny`, with no package installed, an empty Hub cache and no Hub."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -52,7 +52,7 @@ def tiny(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Indexed
 
 @pytest.fixture
 def installed(tiny: IndexedModel, file: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Its package, as the system's list of packages tells of it."""
+    """Its package, as the system's package metadata describes it."""
     files = [SimpleNamespace(name=file.name)]
     package = SimpleNamespace(version="1.0", files=files, locate_file=lambda f: file.with_name(f.name))
     theirs = metadata.distribution
@@ -63,12 +63,12 @@ def installed(tiny: IndexedModel, file: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def into_hub_cache(model: IndexedModel, root: Path, **config: Any) -> Path:
-    """An earlier download of the model from the Hub."""
+    """Create an earlier download of the model from the Hub."""
     repo = root / f"models--{model.hub_id.replace('/', '--')}"
     folder = repo / "snapshots" / ("a" * 40)
     shutil.copytree(bundled()["text-drafter"], folder)
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | config))
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | config))
     (repo / "refs").mkdir()
     (repo / "refs" / "main").write_text("a" * 40)
     return folder
@@ -78,10 +78,10 @@ def no_hub() -> Path:
     raise ModelError("The Hub cannot be reached.")
 
 
-def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
+def test_order_is_earlier_download_then_copy_then_package_then_hub(
     tiny: IndexedModel, installed: SimpleNamespace, tmp_path: Path
 ) -> None:
-    """Going upwards: what is found first hides the rest, and where it is on this machine nobody is asked."""
+    """Tested in reverse: each source found earlier hides the others, and a local source makes no request to the Hub."""
     asked: list[str] = []
 
     def hub() -> Path:
@@ -89,14 +89,14 @@ def test_the_order_is_earlier_download_then_copy_then_package_then_hub(
         return bundled()["text-drafter"]
 
     copy = obtain(tiny, hub)
-    assert copy in converted_models.copies(), "of what is installed nothing is downloaded"
+    assert copy in converted_models.copies(), "an installed model is not downloaded"
     assert obtain(tiny, hub) == copy == folder_of("tiny")
     download = into_hub_cache(tiny, tmp_path / "hub")
     assert obtain(tiny, hub) == download == folder_of("tiny")
     assert asked == []
 
 
-def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
+def test_without_a_valid_package_the_hub_is_used(
     tiny: IndexedModel, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = lambda: bundled()["text-drafter"]  # noqa: E731
@@ -109,7 +109,7 @@ def test_without_the_package_or_with_a_damaged_one_the_hub_has_it(
 
 
 @pytest.mark.parametrize("lost", ["tokenizer_config.json", "generation_config.json", "model.safetensors", "template"])
-def test_a_download_without_one_of_its_files_does_not_count(tiny: IndexedModel, tmp_path: Path, lost: str) -> None:
+def test_incomplete_download_is_not_used(tiny: IndexedModel, tmp_path: Path, lost: str) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     assert model_index.hub_copy(tiny) == folder
     for path in folder.glob(lost):
@@ -120,41 +120,41 @@ def test_a_download_without_one_of_its_files_does_not_count(tiny: IndexedModel, 
     assert model_index.hub_copy(tiny) is None
 
 
-def test_a_cache_that_may_not_be_looked_into_is_as_good_as_empty(
+def test_unreadable_cache_is_treated_as_empty(
     tiny: IndexedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path, **_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "stat", refused)  # what a home of somebody else's answers; root is never refused
+    monkeypatch.setattr(Path, "stat", refused)  # as for another user's home; root is never refused
     assert model_index.packaged_copy(tiny) is None
     assert converted_models.copies() == []
 
 
-def test_a_name_is_a_target_like_another(tiny: IndexedModel, installed: SimpleNamespace) -> None:
+def test_published_name_is_a_valid_target(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     check_model("tiny")
-    assert folder_of("tiny") is None, "a check makes nothing"
+    assert folder_of("tiny") is None, "a check makes no copy"
     with pytest.raises(ModelError, match="not allowed here"):
-        Names("text-target", None, allow=()).resolve_pair("tiny", None)  # strangers have nothing fetched or made
+        Names("text-target", None, allow=()).resolve_pair("tiny", None)  # no download or conversion for other users
     models = load_models("tiny", None, "cpu", "float32")
     assert models.target_name == "tiny"
     assert folder_of("tiny") == Path(locate("tiny"))
     assert Names("text-target", None, allow=()).resolve_pair("tiny", None) == ("tiny", None), (
-        "what is here, strangers may use"
+        "other users may use local models"
     )
 
 
-def test_the_copy_serves_when_the_package_is_gone(
+def test_copy_is_used_after_the_package_is_removed(
     tiny: IndexedModel, installed: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = obtain(tiny, no_hub)
-    monkeypatch.undo()  # the package, and with it the folder of copies
+    monkeypatch.undo()  # removes the package and the folder of copies
     monkeypatch.setenv("WORKBENCH_CACHE", str(copy.parents[1]))
     assert model_index.packaged_file(tiny) is None
     assert obtain(tiny, no_hub) == copy
 
 
-def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: IndexedModel) -> None:
+def test_error_for_a_missing_model_names_the_installation_command(tiny: IndexedModel) -> None:
     for asks in (locate, check_model):
         with pytest.raises(ModelError, match="tiny is not on this machine") as caught:
             asks("tiny")
@@ -162,16 +162,14 @@ def test_where_it_is_nowhere_the_line_that_helps_is_said(tiny: IndexedModel) -> 
     assert converted_models.copies() == []
 
 
-def test_a_package_of_another_version_is_not_taken(tiny: IndexedModel, installed: SimpleNamespace) -> None:
+def test_package_of_another_version_is_not_used(tiny: IndexedModel, installed: SimpleNamespace) -> None:
     installed.version = "2.0"
     for asks in (locate, check_model):
-        with pytest.raises(
-            ModelError, match=r"2\.0 is installed; tiny is made of 1\.0.*--no-deps no-such-package==1\.0"
-        ):
+        with pytest.raises(ModelError, match=r"2\.0 is installed; tiny needs 1\.0.*--no-deps no-such-package==1\.0"):
             asks("tiny")
 
 
-def test_a_package_whose_file_is_cut_or_missing_is_named(
+def test_package_with_a_truncated_or_missing_file_is_named(
     tiny: IndexedModel, installed: SimpleNamespace, file: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / file.name
@@ -186,7 +184,7 @@ def test_a_package_whose_file_is_cut_or_missing_is_named(
 
 
 @pytest.mark.parametrize("other", [{"vocab_size": 7}, {"hidden_size": 8}])
-def test_a_hub_model_that_is_another_is_left_aside(
+def test_hub_model_with_another_configuration_is_not_used(
     tiny: IndexedModel, installed: SimpleNamespace, tmp_path: Path, other: dict[str, int]
 ) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub", **other)
@@ -194,7 +192,7 @@ def test_a_hub_model_that_is_another_is_left_aside(
     assert obtain(tiny, lambda: folder) in converted_models.copies()
 
 
-def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: IndexedModel, tmp_path: Path) -> None:
+def test_hub_model_with_another_vocabulary_is_refused_with_the_reason(tiny: IndexedModel, tmp_path: Path) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     words = json.loads((folder / "tokenizer.json").read_text())
     first, second = list(words["model"]["vocab"])[-2:]
@@ -206,7 +204,7 @@ def test_a_hub_model_with_other_words_is_left_aside_and_said(tiny: IndexedModel,
         obtain(tiny, lambda: folder)
 
 
-def test_a_download_that_broke_off_does_not_count(tiny: IndexedModel, tmp_path: Path) -> None:
+def test_interrupted_download_is_not_used(tiny: IndexedModel, tmp_path: Path) -> None:
     folder = into_hub_cache(tiny, tmp_path / "hub")
     for file in folder.glob("*.safetensors"):
         file.unlink()
@@ -222,8 +220,8 @@ def has_package() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_package(), reason=SMOLLM2.install)
-def test_smollm2_is_what_is_published_and_methods_write_its_own_text() -> None:
-    """Converted from the package; greedy in float64, token for token what transformers' `generate` writes."""
+def test_smollm2_equals_the_published_model_and_methods_emit_its_text() -> None:
+    """Converted from the package; greedy text in float64 equals transformers' `generate`, token for token."""
     file = model_index.packaged_file(SMOLLM2)
     assert file is not None
     assert sum_of(file) == SMOLLM2.sha256

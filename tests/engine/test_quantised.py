@@ -1,4 +1,4 @@
-"""int8: the rounded weights are the model, passes read their bytes, and what cannot be had is refused by name."""
+"""int8: the rounded weights are the model, passes read them as bytes, and unsupported cases are refused by name."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 192}
 CPU = torch.device("cpu")
 
 
-def in_bytes(kind: str = "llama", **overrides: Any) -> Any:
+def int8_model(kind: str = "llama", **overrides: Any) -> Any:
     model = model_helpers.family(kind, **SIZES | overrides).to(torch.bfloat16)
     quantise(model)
     return model
 
 
 def exactly(model: Any, text: list[int]) -> torch.Tensor:
-    """What the weights as they are give in float32."""
+    """Return the logits of the weights as they are, in float32."""
     wide = model_helpers.family(type(model.config).model_type, **SIZES).float()
     wide.load_state_dict(model.state_dict())
     return wide(torch.tensor([text])).logits[0]
 
 
-def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
+def test_weights_are_rounded_within_half_a_step_of_their_group() -> None:
     assert GROUP == instructions.GROUP
     weight = torch.randn(5, 3 * GROUP, generator=torch.Generator().manual_seed(0))
     weight[:, :GROUP] *= 100
@@ -57,8 +57,8 @@ def test_a_weight_is_rounded_to_half_a_step_of_its_own_group() -> None:
     assert not bool(dequantise_weight(numbers, scale)[4].any())
 
 
-def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
-    model, plain = in_bytes(), model_helpers.family("llama", **SIZES).to(torch.bfloat16)
+def test_rounded_weights_replace_the_models_and_are_stable() -> None:
+    model, plain = int8_model(), model_helpers.family("llama", **SIZES).to(torch.bfloat16)
     for mine, was in (
         (m, p) for m, p in zip(model.modules(), plain.modules(), strict=True) if int8_weight_of(m) is not None
     ):
@@ -70,9 +70,9 @@ def test_the_rounded_weights_are_the_models_and_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2"])
-def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
+def test_int8_pass_equals_the_rounded_model(kind: str) -> None:
     plain = model_helpers.family(kind, **SIZES).to(torch.bfloat16)
-    model = in_bytes(kind)
+    model = int8_model(kind)
     runner, text = Runner(model), model_helpers.random_prompt(13, seed=1)
     assert runner.weight_dtype == torch.int8
     assert runner.dtype == torch.bfloat16
@@ -82,18 +82,18 @@ def test_a_pass_over_bytes_is_the_rounded_models(kind: str) -> None:
     assert float((mine - exact).norm()) < 0.03 * float(exact.norm())
 
 
-def test_what_a_token_gets_does_not_depend_on_how_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilation, "has_tiles", lambda: False)  # which take wide passes, where there are any
-    runner, text = Runner(in_bytes()), model_helpers.random_prompt(40, seed=7)
+def test_a_tokens_result_does_not_depend_on_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "has_tiles", lambda: False)  # these use wide passes where available
+    runner, text = Runner(int8_model()), model_helpers.random_prompt(40, seed=7)
     alone = model_helpers.chunked_logits(runner, text, [1] * 40)
     for pieces in ([40], [7, 13, 20], [2, 3, 5, 6, 8, 16]):
         assert torch.equal(model_helpers.chunked_logits(runner, text, pieces), alone)
 
 
-def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafted_text_equals_plain_decoding_and_the_trace_names_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "has_tiles", lambda: False)
     models: Models = model_helpers.make_models("llama", noise=None, **SIZES)
-    target = in_bytes()
+    target = int8_model()
     drafter = model_helpers.noisy_copy(target, 0.15)
     models.target, models.drafter = Runner(target), Runner(drafter)
     models.drafter_name, models.drafter_problem = "noisy", ""
@@ -105,8 +105,8 @@ def test_drafted_text_is_plain_decodings_and_says_what_it_is_of(monkeypatch: pyt
     assert all(tokens == found["autoregressive"] for tokens in found.values())
 
 
-def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> None:
-    model = in_bytes()
+def test_changed_weights_are_rounded_again_for_the_next_sequence() -> None:
+    model = int8_model()
     runner, text = Runner(model), model_helpers.random_prompt(6)
     before, linear = model_helpers.chunked_logits(runner, text, [6]), model.model.layers[1].mlp.up_proj
     with torch.no_grad():
@@ -122,11 +122,11 @@ def test_weights_that_somebody_changed_are_rounded_anew_for_the_next_row() -> No
     assert float((after.float() - exact).norm()) < 0.03 * float(exact.norm())
 
 
-def test_bytes_that_nothing_reads_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_without_compiled_passes_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*heads of"):
-        Runner(in_bytes(head_dim=16))
+        Runner(int8_model(head_dim=16))
     with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*multiples of 64"):
-        in_bytes(intermediate_size=96)
+        int8_model(intermediate_size=96)
     with pytest.raises(ModelError, match=r"text-target cannot be run in int8.*Use bfloat16"):
         load_models("text-target", None, "cpu", "int8")
     for device in ("cuda", "cuda:1", "mps"):
@@ -145,7 +145,7 @@ def test_bytes_that_nothing_reads_are_refused_by_name(monkeypatch: pytest.Monkey
         devices.check_dtype("int8", "auto")
 
 
-def test_a_model_in_bytes_is_loaded_by_its_dtypes_name(tmp_path: Any) -> None:
+def test_int8_model_is_loaded_by_dtype_name(tmp_path: Any) -> None:
     model_helpers.family("llama", **SIZES).save_pretrained(tmp_path)
     model = load_model(str(tmp_path), CPU, resolve_dtype("int8", CPU))
     assert weight_dtype(model) == torch.int8
@@ -153,5 +153,5 @@ def test_a_model_in_bytes_is_loaded_by_its_dtypes_name(tmp_path: Any) -> None:
     assert resolve_drafter_dtype("auto", CPU, torch.int8) == torch.float32
     runner = Runner(model)
     n_weights = sum(p.numel() for p in model.parameters())
-    assert weight_bytes(runner) == 5 * n_weights  # its bytes, the same in bfloat16, and that rearranged
+    assert weight_bytes(runner) == 5 * n_weights  # its bytes, the same in bfloat16, and a rearranged copy
     assert position_bytes(runner.config, torch.int8) == position_bytes(runner.config, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Draft models with a part of the vocabulary: what they say, that nothing of the target's law is lost, bad lists."""
+"""Draft models with a reduced vocabulary: their logits, unchanged target distributions, and invalid lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAFTING = [method.name for method in model_helpers.text_methods() if "drafter" 
 
 
 def trimmed(model: Any, kept: list[int]) -> Any:
-    """A copy that can say these tokens only."""
+    """Return a copy that keeps only these tokens."""
     shared_copy = copy.deepcopy(model)
     setattr(shared_copy.config, KEY, kept)
     trim(shared_copy, "the drafter")
@@ -36,7 +36,7 @@ def trimmed(model: Any, kept: list[int]) -> Any:
 
 
 def make_models(kept: list[int], **options: Any) -> Models:
-    """A world whose draft model can say these tokens only."""
+    """Return models whose draft model keeps only these tokens."""
     models = (
         model_helpers.make_small_models(**options) if "vocabulary" in options else model_helpers.make_models(**options)
     )
@@ -56,7 +56,7 @@ def test_kept_tokens_keep_their_logits_and_others_are_masked(dtype: torch.dtype)
     assert (after > -torch.inf)[0, 0].nonzero().flatten().tolist() == kept
     torch.testing.assert_close(after[..., kept], before[..., kept])
     runner = Runner(part)
-    assert runner._lean is not None, "it has the quick forward, too"
+    assert runner._lean is not None, "it has the fast forward pass, too"
     slot = runner.open()
     runner.prefill(slot, ids[0, :-1].tolist())
     out = runner.forward([Segment(slot, ids[0, -1:])])
@@ -64,7 +64,7 @@ def test_kept_tokens_keep_their_logits_and_others_are_masked(dtype: torch.dtype)
     torch.testing.assert_close(out.logits[0, -1], after[0, -1], atol=near, rtol=near)
 
 
-def test_changed_weights_are_seen() -> None:
+def test_changed_weights_are_used() -> None:
     part = trimmed(model_helpers.family("llama"), [1, 2, 3])
     ids = torch.tensor([[1, 2]])
     with torch.inference_mode():
@@ -80,15 +80,15 @@ def test_greedy_text_is_hugging_faces_own(name: str, device: str) -> None:
     prompt = model_helpers.repeating_prompt(13, period=5)
     models = make_models(list(range(0, model_helpers.VOCABULARY, 3)), name="llama", noise=0.1, device=device)
     wanted = model_helpers.hf_greedy(models.target.model, prompt, 32)
-    assert any(token % 3 for token in wanted), "the target says what the drafter cannot"
+    assert any(token % 3 for token in wanted), "the target emits tokens that the drafter cannot"
     trace = Engine(models).generate(Request(prompt, registry.get(name), max_new_tokens=32))
     assert trace.token_ids == wanted
-    assert summary(trace)["acceptance_rate"] > 0, "and some of what it can"
+    assert summary(trace)["acceptance_rate"] > 0, "and some that it can"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling"), [("draft-model", PLAIN), ("draft-tree-sampled", FILTERED)])
-def test_sampled_text_keeps_the_tokens_that_the_drafter_cannot_say(name: str, sampling: Any, device: str) -> None:
+def test_sampled_text_keeps_tokens_outside_the_drafters_vocabulary(name: str, sampling: Any, device: str) -> None:
     models = make_models([0, 2, 3], vocabulary=6, device=device)
     fit = fit_of(models, setting(name), sampling, 2, 400)
     assert fit.fits(ALPHA), fit
@@ -105,7 +105,7 @@ class Only(LogitsProcessor):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", [*DRAFTING, "kangaroo"])
-def test_a_processor_that_leaves_the_drafter_nothing_is_obeyed(
+def test_processor_that_allows_no_drafter_token_is_respected(
     name: str, temperature: float, device: str, tmp_path: Path
 ) -> None:
     models = model_helpers.make_models(noise=0.1, device=device, heads=tmp_path / "heads")
@@ -115,11 +115,11 @@ def test_a_processor_that_leaves_the_drafter_nothing_is_obeyed(
     sampling = SamplingParams(temperature, processors=(Only(),))
     trace = Engine(models).generate(Request([1, 2, 3], registry.get(name), sampling, 10, stop_at_eos=False))
     assert all(40 <= token < 60 for token in trace.token_ids), trace.token_ids
-    assert not any(value != value for r in trace.rounds for value in (*r.nodes.q, *r.nodes.p)), "no figure is NaN"
+    assert not any(value != value for r in trace.rounds for value in (*r.nodes.q, *r.nodes.p)), "no value is NaN"
 
 
 @pytest.mark.parametrize("name", ["medusa", "eagle-vlm", "flash", "eagle-2", "kangaroo"])
-def test_heads_draft_from_what_they_keep(name: str, device: str, tmp_path: Path) -> None:
+def test_heads_draft_from_their_reduced_vocabulary(name: str, device: str, tmp_path: Path) -> None:
     prompt, kept = model_helpers.repeating_prompt(13, period=5), list(range(0, model_helpers.VOCABULARY, 3))
     models = model_helpers.make_models(device=device, heads=tmp_path / "heads")
     head = next(models.heads[need] for need in registry.get(name).needs if need in models.heads)
@@ -134,9 +134,9 @@ def test_heads_draft_from_what_they_keep(name: str, device: str, tmp_path: Path)
     whole, every, part = drafted(), drafted(**{KEY: list(range(model_helpers.VOCABULARY))}), drafted(**{KEY: kept})
     assert whole.token_ids == every.token_ids == part.token_ids == wanted
     assert [r.nodes.tokens for r in every.rounds] == [r.nodes.tokens for r in whole.rounds]
-    said = {token for r in part.rounds for token in r.nodes.tokens}
-    assert said
-    assert said <= set(kept)
+    drafted_tokens = {token for r in part.rounds for token in r.nodes.tokens}
+    assert drafted_tokens
+    assert drafted_tokens <= set(kept)
     for broken in ([5, 5], [model_helpers.VOCABULARY]):
         with pytest.raises(WorkbenchError, match="not an increasing list"):
             drafted(**{KEY: broken})
@@ -155,7 +155,7 @@ class TestOnDisk:
         (folder / "config.json").write_text(json.dumps({**config, KEY: kept}))
         return str(folder)
 
-    def test_it_drafts_for_its_target_and_is_refused_as_one(self, folder: Path) -> None:
+    def test_it_drafts_for_its_target_and_is_refused_as_a_target(self, folder: Path) -> None:
         name = self.give(folder, list(range(600)))
         models = load_models("text-target", name, "cpu", "float64", strict=True)
         assert models.drafter is not None
@@ -167,13 +167,13 @@ class TestOnDisk:
             for m in ("autoregressive", "draft-model")
         )
         assert plain.token_ids == drafted.token_ids
-        said = [token for r in drafted.rounds for token in r.nodes.tokens]
-        assert said
-        assert max(said) < 600
+        drafted_tokens = [token for r in drafted.rounds for token in r.nodes.tokens]
+        assert drafted_tokens
+        assert max(drafted_tokens) < 600
         with pytest.raises(ModelError, match=r"600 of its 4,096 tokens.*as the draft model"):
             load_models(name, None, "cpu", "float64")
 
     @pytest.mark.parametrize("kept", [[], [3, 1], [1, 1], [-1, 2], [1, 4096], ["a"], "all", [0.5], 7], ids=str)
-    def test_a_broken_list_is_refused_with_what_to_do(self, folder: Path, kept: Any) -> None:
+    def test_invalid_list_is_refused_with_a_remedy(self, folder: Path, kept: Any) -> None:
         with pytest.raises(ModelError, match="draft_vocabulary"):
             load_model(self.give(folder, kept), torch.device("cpu"), torch.float32)

@@ -1,4 +1,4 @@
-"""Penalties, bias, least lengths, stop tokens and log-probabilities, under speculation: as a plain loop has them."""
+"""Penalties, bias, minimum lengths, stop tokens and log-probabilities with speculation equal those of a plain loop."""
 
 from __future__ import annotations
 
@@ -33,60 +33,67 @@ def models() -> Models:
     return model_helpers.make_small_models(SIZE)
 
 
-def penalised_logits(logits: torch.Tensor, new: list[int], wish: RequestOptions, ends: tuple[int, ...]) -> torch.Tensor:
-    """OpenAI's formula, token by token: mu[j] − c[j]·frequency − (c[j] > 0)·presence + bias[j]."""
+def penalised_logits(
+    logits: torch.Tensor, new: list[int], logit_options: RequestOptions, ends: tuple[int, ...]
+) -> torch.Tensor:
+    """Apply OpenAI's formula token by token: mu[j] − c[j]·frequency − (c[j] > 0)·presence + bias[j]."""
     out = logits.clone()
     for token, count in Counter(new).items():
-        out[token] -= count * wish.frequency_penalty + wish.presence_penalty
-    for token, bias in wish.logit_bias:
+        out[token] -= count * logit_options.frequency_penalty + logit_options.presence_penalty
+    for token, bias in logit_options.logit_bias:
         out[token] += bias
-    if len(new) < wish.min_tokens:
+    if len(new) < logit_options.min_tokens:
         out[list(ends)] = -math.inf
     return out
 
 
-def plain(models: Models, wish: RequestOptions, n: int) -> list[int]:
-    """Greedy decoding without a cache, a draft or an engine."""
+def plain(models: Models, logit_options: RequestOptions, n: int) -> list[int]:
+    """Decode greedily without a cache, drafts or an engine."""
     ask, new = model_helpers.next_logits_function(models.target.model), []
-    ends = (*wish.stop_tokens, *models.eos)
-    while len(new) < n and not (new and new[-1] in wish.stop_tokens):
-        new.append(int(penalised_logits(ask([*PROMPT, *new]), new, wish, ends).argmax()))
+    ends = (*logit_options.stop_tokens, *models.eos)
+    while len(new) < n and not (new and new[-1] in logit_options.stop_tokens):
+        new.append(int(penalised_logits(ask([*PROMPT, *new]), new, logit_options, ends).argmax()))
     return new
 
 
-def run(models: Models, method: str, wish: RequestOptions, n: int = 14, **more: Any) -> tuple[Trace, Request]:
-    request = Request(PROMPT, registry.get(method), max_new_tokens=n, options=wish, stop_at_eos=False, **more)
+def run(models: Models, method: str, logit_options: RequestOptions, n: int = 14, **more: Any) -> tuple[Trace, Request]:
+    request = Request(PROMPT, registry.get(method), max_new_tokens=n, options=logit_options, stop_at_eos=False, **more)
     return Engine(models).generate(request), request
 
 
-@pytest.mark.parametrize("wish", OPTIONS, ids=str)
-def test_greedy_text_is_the_plain_loops_under_every_method(models: Models, wish: RequestOptions) -> None:
-    wanted = plain(models, wish, 14)
-    assert wanted != plain(models, RequestOptions(stop_tokens=wish.stop_tokens), 14), "the wish changes nothing here"
+@pytest.mark.parametrize("logit_options", OPTIONS, ids=str)
+def test_greedy_text_equals_the_plain_loops_with_every_method(models: Models, logit_options: RequestOptions) -> None:
+    wanted = plain(models, logit_options, 14)
+    assert wanted != plain(models, RequestOptions(stop_tokens=logit_options.stop_tokens), 14), (
+        "the options have no effect here"
+    )
     for method in METHODS:
-        trace, _ = run(models, method, wish)
+        trace, _ = run(models, method, logit_options)
         assert trace.token_ids == wanted, method
 
 
-def test_speculation_goes_on_under_penalties(models: Models) -> None:
-    """Every node has its own counts; a tree that shared the root's would accept another text, or nothing."""
+def test_speculation_continues_with_penalties(models: Models) -> None:
+    """Every node has its own token counts; with the root's counts, other tokens or none would be accepted."""
     trace, _ = run(models, "draft-tree", OPTIONS[1])
     assert max(len(r.path) for r in trace.rounds) > 1
     assert len({r.nodes.parents[-1] for r in trace.rounds if r.nodes.parents}) > 1
 
 
 @pytest.mark.parametrize("method", ["draft-model", "draft-tree", "draft-tree-sampled", "prompt-lookup"])
-@pytest.mark.parametrize("wish", OPTIONS[2:], ids=str)
-def test_node_probabilities_equal_those_of_a_plain_loop(models: Models, method: str, wish: RequestOptions) -> None:
-    """What the rules of acceptance read, and what is drawn from after a rejection: each from its own history. That the
-    rules keep the law they are given is tested, to the last digit, in tests/core/test_rejection.py."""
+@pytest.mark.parametrize("logit_options", OPTIONS[2:], ids=str)
+def test_node_probabilities_equal_those_of_a_plain_loop(
+    models: Models, method: str, logit_options: RequestOptions
+) -> None:
+    """Acceptance rules and residual distributions use each node's own history. That rules preserve the given
+    distribution is tested in tests/core/test_rejection.py.
+    """
     ask, n_nodes = model_helpers.next_logits_function(models.target.model), 0
     before: list[int] = []
-    ends = (*wish.stop_tokens, *models.eos)
-    trace, _ = run(models, method, wish, 10, sampling=SamplingParams(temperature=1.0), seed=3)
+    ends = (*logit_options.stop_tokens, *models.eos)
+    trace, _ = run(models, method, logit_options, 10, sampling=SamplingParams(temperature=1.0), seed=3)
 
     def p_of(new: list[int], token: int) -> float:
-        return float(penalised_logits(ask([*PROMPT, *new]), new, wish, ends).softmax(0)[token])
+        return float(penalised_logits(ask([*PROMPT, *new]), new, logit_options, ends).softmax(0)[token])
 
     for r in trace.rounds:
         for i, (token, p) in enumerate(zip(r.nodes.tokens, r.nodes.p, strict=True)):
@@ -99,7 +106,7 @@ def test_node_probabilities_equal_those_of_a_plain_loop(models: Models, method: 
     assert n_nodes > 2
 
 
-def test_a_change_of_sampling_in_mid_run_keeps_the_penalties(models: Models) -> None:
+def test_change_of_sampling_during_a_run_keeps_the_penalties(models: Models) -> None:
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("draft-model"), max_new_tokens=14, options=OPTIONS[2]))
     while not row.n_new:
@@ -121,7 +128,7 @@ def test_a_stop_token_ends_the_text_before_it(models: Models, method: str) -> No
     assert trace.text == "".join(models.tokenizer.decode([token]) for token in free.token_ids[:at])
 
 
-def test_stop_strings_do_not_count_before_the_least_length(models: Models) -> None:
+def test_stop_strings_do_not_count_before_the_minimum_length(models: Models) -> None:
     free, _ = run(models, "draft-model", RequestOptions())
     stop = free.text[1]
     trace, _ = run(models, "draft-model", RequestOptions(min_tokens=5), stop=(stop,))
@@ -132,9 +139,9 @@ def test_stop_strings_do_not_count_before_the_least_length(models: Models) -> No
 
 @pytest.mark.parametrize("method", METHODS)
 def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> None:
-    """Before penalties and temperature, for prompt and text, by whole forwards without a cache."""
-    wish = RequestOptions(logprobs=3, prompt_logprobs=2, frequency_penalty=0.4)
-    trace, request = run(models, method, wish, sampling=SamplingParams(temperature=0.7, top_k=3), seed=5)
+    """Before penalties and temperature, for prompt and text, compared with whole forward passes without a cache."""
+    logit_options = RequestOptions(logprobs=3, prompt_logprobs=2, frequency_penalty=0.4)
+    trace, request = run(models, method, logit_options, sampling=SamplingParams(temperature=0.7, top_k=3), seed=5)
     ask = model_helpers.next_logits_function(models.target.model)
     everything = [*PROMPT, *trace.token_ids]
     scores = [*request.prompt_logprobs, *request.logprobs]
@@ -150,10 +157,10 @@ def test_log_probabilities_are_the_targets_own(models: Models, method: str) -> N
         assert one.data.decode() == models.tokenizer.decode([one.token])
 
 
-def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompt_scored_in_chunks_has_the_same_scores(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     def scores() -> list[Any]:
-        wish = RequestOptions(prompt_logprobs=1)
-        request = Request(PROMPT * 3, registry.get("autoregressive"), max_new_tokens=2, options=wish)
+        logit_options = RequestOptions(prompt_logprobs=1)
+        request = Request(PROMPT * 3, registry.get("autoregressive"), max_new_tokens=2, options=logit_options)
         Engine(models).generate(request)
         return request.prompt_logprobs
 
@@ -164,26 +171,26 @@ def test_a_long_prompt_is_scored_in_pieces_as_at_once(models: Models, monkeypatc
     assert [one.logprob for one in parts] == pytest.approx([one.logprob for one in whole], abs=1e-9)
 
 
-def test_a_prompt_is_cut_to_its_last_tokens(models: Models) -> None:
+def test_prompt_is_truncated_to_its_last_tokens(models: Models) -> None:
     trace, _ = run(models, "draft-model", RequestOptions(truncate_prompt=4))
     assert trace.header.prompt_tokens == PROMPT[-4:]
 
 
-def test_the_text_of_a_prompt_that_is_cut_is_that_of_its_tokens(models: Models) -> None:
+def test_text_of_a_truncated_prompt_is_that_of_its_tokens(models: Models) -> None:
     header = run(models, "draft-model", RequestOptions(truncate_prompt=4))[0].header
     assert header.prompt == models.tokenizer.decode(PROMPT[-4:])
 
 
-def test_a_request_that_is_run_again_has_the_scores_of_one_run(models: Models) -> None:
-    wish = RequestOptions(logprobs=0, prompt_logprobs=0)
-    trace, request = run(models, "draft-model", wish)
+def test_request_that_runs_again_has_the_scores_of_one_run(models: Models) -> None:
+    logit_options = RequestOptions(logprobs=0, prompt_logprobs=0)
+    trace, request = run(models, "draft-model", logit_options)
     first = [*request.logprobs], [*request.prompt_logprobs]
     assert len(first[0]) == len(trace.token_ids)
     Engine(models).generate(request)
     assert (request.logprobs, request.prompt_logprobs) == first
 
 
-def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
+def test_minimum_length_forbids_eos_only_where_it_ends_the_text(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, _ = run(models, "autoregressive", RequestOptions())
@@ -201,11 +208,11 @@ def test_a_least_length_bars_the_models_end_only_where_it_ends_the_text(
         assert (ids == free.token_ids) is not stops
 
 
-def test_token_ids_that_the_target_does_not_have_are_refused(models: Models) -> None:
-    wishes = {
+def test_invalid_token_ids_are_refused(models: Models) -> None:
+    invalid_options = {
         "stop_token_ids": RequestOptions(stop_tokens=(SIZE,)),
         "logit_bias": RequestOptions(logit_bias=((-1, 1.0),)),
     }
-    for name, wish in wishes.items():
+    for name, logit_options in invalid_options.items():
         with pytest.raises(ParameterError, match=name):
-            run(models, "autoregressive", wish)
+            run(models, "autoregressive", logit_options)

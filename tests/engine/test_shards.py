@@ -1,4 +1,4 @@
-"""Weights in pieces: joined once, and what comes of it is the model that was taken apart."""
+"""Sharded weights: joined once on disk, with the same result as the original model."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from workbench.models.shards import SHARD_PATTERN, join_shards, split_into_shard
 
 @pytest.fixture
 def sharded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bundled draft model in pieces of 100 kB, and a cache of its own."""
+    """The bundled draft model in shards of 100 kB, and an own cache."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     folder = shutil.copytree(Path("assets/models/text-drafter"), tmp_path / "mine")
     split_into_shards(folder, 100_000)
     return folder
 
 
-def test_a_model_in_pieces_loads_as_it_was(sharded_model: Path) -> None:
+def test_sharded_model_equals_the_original(sharded_model: Path) -> None:
     files = [*sharded_model.glob("*.safetensors")]
     assert files == [*sharded_model.glob(SHARD_PATTERN)] != []
     assert all(file.stat().st_size < 110_000 for file in files)
@@ -36,7 +36,7 @@ def test_a_model_in_pieces_loads_as_it_was(sharded_model: Path) -> None:
     assert load_tokenizer(str(sharded_model)).get_vocab() == load_tokenizer("text-drafter").get_vocab()
 
 
-def test_it_is_joined_once_and_anew_where_the_copy_is_damaged(sharded_model: Path) -> None:
+def test_shards_are_joined_once_and_again_if_the_copy_is_damaged(sharded_model: Path) -> None:
     place = Path(locate(str(sharded_model)))
     file = place / "model.safetensors"
     first = file.stat()
@@ -47,7 +47,7 @@ def test_it_is_joined_once_and_anew_where_the_copy_is_damaged(sharded_model: Pat
     assert file.stat().st_size == first.st_size
 
 
-def test_a_piece_that_is_not_there_is_named(sharded_model: Path) -> None:
+def test_missing_shard_is_named(sharded_model: Path) -> None:
     cut = next(
         file
         for file in sorted(sharded_model.glob(SHARD_PATTERN))

@@ -1,4 +1,4 @@
-"""Draft models whose embedding and LM head are their target's, each through a matrix."""
+"""Draft models that use their target's embedding and LM head, each through a projection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def target_embedding(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    """The bundled target's rows, as if it were a published one."""
+    """Use the bundled target's rows as those of a published one."""
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
     return tensors_of(bundled()["text-target"])["model.embed_tokens.weight"].float()
 
@@ -54,14 +54,14 @@ def drafter_in_training(target_embedding: torch.Tensor) -> DrafterInTraining:
 
 @pytest.fixture
 def folder(tmp_path: Path, drafter_in_training: DrafterInTraining) -> Path:
-    """The learner as it is kept."""
-    told = {
+    """The drafter in training, saved to disk."""
+    shared_config = {
         "target": "text-target",
         VOCABULARY: vocabulary_hash_of(bundled()["text-target"]),
         ROWS: drafter_in_training.enter.in_features,
     }
-    said = drafter_in_training.config.to_dict() | told | {"architectures": ["LlamaForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(said))
+    config = drafter_in_training.config.to_dict() | shared_config | {"architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(
         {name: weight.contiguous() for name, weight in drafter_in_training.weights().items()},
         tmp_path / "model.safetensors",
@@ -73,10 +73,10 @@ def test_loaded_model_has_the_logits_of_training(folder: Path, drafter_in_traini
     ids = torch.tensor([[5, 7, 7, 1, 90]])
     model = load_model(str(folder), CPU, torch.float32)
     with torch.inference_mode():
-        said = model(input_ids=ids, use_cache=False).logits
-        wanted = drafter_in_training.states(ids) @ drafter_in_training.lm_head_rows(torch.arange(said.shape[-1])).T
-    torch.testing.assert_close(said, wanted, atol=2e-4, rtol=2e-4)
-    assert said.std() > 0.1, "and that is something"
+        logits = model(input_ids=ids, use_cache=False).logits
+        wanted = drafter_in_training.states(ids) @ drafter_in_training.lm_head_rows(torch.arange(logits.shape[-1])).T
+    torch.testing.assert_close(logits, wanted, atol=2e-4, rtol=2e-4)
+    assert logits.std() > 0.1, "the logits are not zero"
 
 
 def test_full_embedding_converts_back_to_a_projection(
@@ -90,33 +90,33 @@ def test_full_embedding_converts_back_to_a_projection(
     for name in (ENTER, LEAVE):
         torch.testing.assert_close(found[name], weights[name], atol=2e-3, rtol=2e-2)
     own = whole | {"lm_head.weight": torch.randn_like(whole["lm_head.weight"])}
-    with pytest.raises(ValueError, match="its rows are its own"):
+    with pytest.raises(ValueError, match="its rows cannot be computed from the target's"):
         factor_rows(own, target_embedding, target_embedding)
 
 
-def test_what_does_not_fit_its_target_is_refused(folder: Path) -> None:
+def test_drafter_that_does_not_fit_its_target_is_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     file = folder / "model.safetensors"
     save_file(weights | {ENTER: weights[ENTER][:, :-4].contiguous()}, file)
     with pytest.raises(ModelError, match="of another shape than 32 × 288"):
         load_model(str(folder), CPU, torch.float32)
-    said = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     narrow = {name: weights[name][:, :-4].contiguous() for name in (ENTER, LEAVE)}
     save_file(weights | narrow, file)
-    (folder / "config.json").write_text(json.dumps(said | {ROWS: 284}))
-    with pytest.raises(ModelError, match="rows of 284 of text-target, which has") as caught:
+    (folder / "config.json").write_text(json.dumps(config | {ROWS: 284}))
+    with pytest.raises(ModelError, match="rows of width 284 of text-target, which has") as caught:
         load_model(str(folder), CPU, torch.float32)
     assert "workbench train chat-drafter" in caught.value.remedy
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(config))
     save_file({name: weight for name, weight in weights.items() if "layers.1" not in name}, file)
-    with pytest.raises(ModelError, match=r"some weights are missing, model\.layers\.1"):
+    with pytest.raises(ModelError, match=r"weights such as model\.layers\.1"):
         load_model(str(folder), CPU, torch.float32)
     save_file({name: weight for name, weight in weights.items() if name != LEAVE}, file)
     with pytest.raises(ModelError, match="nor matrices for its target's"):
         load_model(str(folder), CPU, torch.float32)
 
 
-def test_its_need_of_memory_counts_the_rows(folder: Path) -> None:
+def test_memory_estimate_includes_the_targets_rows(folder: Path) -> None:
     model = load_model(str(folder), CPU, torch.float64)
     need = Need.of(str(folder), torch.float64, CPU)
     assert need.weights >= sum(p.numel() for p in model.parameters()) * 8
@@ -125,13 +125,13 @@ def test_its_need_of_memory_counts_the_rows(folder: Path) -> None:
 @pytest.mark.skipif(not may_compile(), reason="passes are compiled on Linux on x86-64")
 def test_related_drafter_is_bfloat16_where_its_forward_is_compiled(folder: Path) -> None:
     half, single = torch.bfloat16, torch.float32
-    said = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     fits = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "draft_vocabulary": list(range(24))}
     for change, wanted in (
         ({}, half), ({"hidden_size": 48}, single), ({"head_dim": 48}, single), ({"head_dim": 160}, single),
         ({"draft_vocabulary": list(range(23))}, single), ({"target": "nobody"}, single),
     ):  # fmt: skip
-        (folder / "config.json").write_text(json.dumps(said | fits | change))
+        (folder / "config.json").write_text(json.dumps(config | fits | change))
         assert resolve_drafter_dtype("auto", CPU, half, str(folder)) == wanted, change
         assert resolve_drafter_dtype("auto", CPU, torch.int8, str(folder)) == wanted, change
         assert resolve_drafter_dtype("auto", CPU, single, str(folder)) == single
@@ -149,15 +149,15 @@ def test_reduced_vocabulary_drafter_is_compiled_and_masks_other_tokens() -> None
     assert runner.lean.fused is not None
     assert runner.lean.fused.n_tokens == 24
     with torch.inference_mode():
-        said = runner.forward([Segment(runner.open(), torch.tensor([3, 5]))]).logits[0]
+        logits = runner.forward([Segment(runner.open(), torch.tensor([3, 5]))]).logits[0]
         wanted = model(input_ids=torch.tensor([[3, 5]]), use_cache=False).logits[0]
     rest = torch.ones(64, dtype=torch.bool).index_fill_(0, torch.tensor(kept), False)
-    assert bool((said[:, rest] == -torch.inf).all())
-    torch.testing.assert_close(said[:, ~rest].float(), wanted[:, ~rest].float(), atol=0.05, rtol=0.05)
+    assert bool((logits[:, rest] == -torch.inf).all())
+    torch.testing.assert_close(logits[:, ~rest].float(), wanted[:, ~rest].float(), atol=0.05, rtol=0.05)
 
 
-def test_a_model_that_names_no_published_target_borrows_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a stranger's file could name what is read on this machine."""
+def test_model_without_a_published_target_uses_no_other_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a third-party file could name a model to be read on this machine."""
     assert shares_embeddings(LlamaConfig.from_pretrained(folder))
     monkeypatch.delitem(MODEL_INDEX, "text-target")
     with pytest.raises(ModelError, match="does not name the target"):

@@ -1,4 +1,4 @@
-"""What is written without torch's threads is what torch would write."""
+"""Single-threaded replacements of torch functions give the same results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_tensor_is_filled(dtype: torch.dtype) -> None:
+def test_fill_equals_torch(dtype: torch.dtype) -> None:
     for value in (-torch.inf, 0.0, 1.5):
         tensor = torch.zeros(3, 5, dtype=dtype)
         assert fill_single_threaded(tensor, value) is tensor
@@ -19,22 +19,22 @@ def test_a_tensor_is_filled(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_entries_are_moved_as_they_were_before(dtype: torch.dtype) -> None:
-    """A path goes to the places in front of it, some of which it comes from."""
+def test_moved_entries_keep_their_values(dtype: torch.dtype) -> None:
+    """A path moves to positions before it, which may overlap with its own."""
     whole = torch.randn(2, 2, 3, 2, 9, 4).to(dtype)
     wanted = whole.clone()
     part = whole[:, :, 1]
     wanted[:, :, 1, :, 3:6] = whole[:, :, 1].index_select(3, torch.tensor([3, 5, 8]))
     move_single_threaded(part, [3, 5, 8], 3)
-    assert torch.equal(whole, wanted), "and the other rows are as they were"
+    assert torch.equal(whole, wanted), "the other sequences are unchanged"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_zeros_that_nobody_touched_are_zeros_of_their_type(dtype: torch.dtype) -> None:
+def test_lazily_allocated_zeros_are_zeros_of_their_dtype(dtype: torch.dtype) -> None:
     made = allocate_lazy_zeros((2, 3, 5), torch.empty(0, dtype=dtype))
     assert torch.equal(made, torch.zeros(2, 3, 5, dtype=dtype))
     assert made.dtype is dtype
     assert made.is_contiguous()
-    assert made.data_ptr() % 64 == 0, "as torch's own"
+    assert made.data_ptr() % 64 == 0, "equal to torch's"
     made[1] = 2.0
     assert float(made.sum()) == 30.0

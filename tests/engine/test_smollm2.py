@@ -1,7 +1,7 @@
-"""SmolLM2, the real model: every method writes its own greedy text, and samples its own law.
+"""SmolLM2, a real model: every method emits its greedy text, and samples from its distribution.
 
-Only where it is on this machine or in its package; `test_published.py` compares the same copy with transformers' own
-`generate`.
+These tests run only if the model or its package is on this machine; `test_published.py` compares the same copy with
+transformers' own `generate`.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ def can_be_had() -> bool:
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.proof,
-    pytest.mark.timeout(900),  # more than a minute of arithmetic: a starved machine takes long, and nothing waits
+    pytest.mark.timeout(900),  # over a minute of arithmetic: on an overloaded machine it takes long, but nothing hangs
     pytest.mark.skipif(not can_be_had(), reason=SMOLLM2.install),
 ]
 N_NEW = 12
 HARDLY_DRAFT = {"autoregressive", "aggressive"}
-"""Here: text at this heat does not follow its input, which `aggressive` drafts; its law: test_exact_sampling."""
+"""At this temperature the text does not follow its input, as `aggressive` needs; test_exact_sampling.py tests it."""
 FEW = 32
-"""So few may all be wrong, or all right: a method has two prompts, and keeps drafts of its own in the law below."""
+"""With so few drafts, all may be wrong or all right: a method has two prompts, and more drafts in the test below."""
 ALPHA = 1e-4
 SAMPLED = SamplingParams(temperature=2.0, top_k=64)
 REPEATING = "red, green, blue, red, green, blue, red, green, blue, red,"
 N_CELLS = 16
 ROWS = 4
-"""Rows that run at once: logits of eight in float64, with what judging makes of them, take a gigabyte more."""
+"""Sequences at a time: logits of eight in float64 and their verification take one gigabyte more."""
 CONTEXT = 192
 
 
 @pytest.fixture
 def smollm2() -> Models:
-    """Two gigabytes of weights and copies, for one test: they are gone when others are loaded."""
+    """Two gigabytes of weights and copies for one test, released before other models are loaded."""
     return load_models("smollm2", "auto", "cpu", "float64", context=CONTEXT)
 
 
 def methods_on(models: Models) -> list[ConfiguredMethod]:
-    """Every method that runs on it: without training, and with the draft models and heads that are there."""
+    """Return every method that runs on it with the available draft models and heads, without training."""
     found = [
         m
         for m in registry.catalogue_methods()
@@ -97,9 +97,9 @@ def requests_for(
 
 
 def run_all(models: Models, requests: abc.Sequence[Request], then: ConfiguredMethod | None = None) -> list[Sequence]:
-    """On one engine, `ROWS` at a time; with `then` every second row goes on with that method after two rounds.
+    """Run requests on one engine, `ROWS` at a time; with `then`, every second one switches to it after two rounds.
 
-    Rows of one method share an engine with no others: a forward costs every row as much as the longest draft.
+    Sequences of different methods do not share an engine: a forward pass costs each as much as the longest draft.
     """
     engine = Engine(models, max_sequences=ROWS, record=False)
     rows = [engine.submit(request) for request in requests]
@@ -115,17 +115,17 @@ def run_all(models: Models, requests: abc.Sequence[Request], then: ConfiguredMet
 
 
 def is_plain(models: Models, row: Sequence) -> bool:
-    """Whether plain decoding would have written every token.
+    """Return whether plain decoding would have emitted the same tokens.
 
-    By one plain forward of transformers' model over prompt and answer: where every token is the likeliest one behind
-    the tokens before it, the answer is what decoding one token at a time writes, and nothing else is.
+    This uses one plain forward pass of transformers' model over prompt and answer: if every token is the most likely
+    one after the tokens before it, the answer equals that of decoding one token at a time.
     """
     ended = row.committed[-1] in models.eos or row.n_new == N_NEW
     return ended and logits_of(models, row).argmax(1).tolist() == row.committed[-row.n_new :]
 
 
 def logits_of(models: Models, row: Sequence) -> torch.Tensor:
-    """Logits [n, V] that plain decoding chooses each of the row's n new tokens from."""
+    """Return the logits [n, V] from which plain decoding would choose each of the sequence's n new tokens."""
     model: Any = models.target.model
     with torch.inference_mode():
         out = model(torch.tensor([row.committed]), use_cache=False, logits_to_keep=row.n_new + 1)
@@ -133,7 +133,7 @@ def logits_of(models: Models, row: Sequence) -> torch.Tensor:
 
 
 def rounds_of(rows: abc.Sequence[Sequence]) -> dict[str, list[Round]]:
-    """Rounds by the method that was in force."""
+    """Return the rounds by method."""
     found: dict[str, list[Round]] = {}
     for row in rows:
         assert row.trace is not None
@@ -143,8 +143,8 @@ def rounds_of(rows: abc.Sequence[Sequence]) -> dict[str, list[Round]]:
 
 
 @pytest.mark.parametrize("every_method", [False, pytest.param(True, marks=pytest.mark.on_demand)])
-def test_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models, every_method: bool) -> None:
-    """In float64; half of the answers change their method on the way.
+def test_prompts_of_every_kind_get_the_text_of_plain_decoding(smollm2: Models, every_method: bool) -> None:
+    """In float64; half of the answers change their method during the run.
 
     Every third prompt with a method of each kind; on demand all forty prompts with every method.
     """
@@ -162,22 +162,22 @@ def test_prompts_of_every_kind_get_plain_decodings_text(smollm2: Models, every_m
     assert not wrong
     by_method = rounds_of(list(rows.values()))
     assert set(by_method) == {m.name for m in methods}
-    judged = {
+    accepted_of_drafted = {
         name: (count_accepted(own), count_drafted(own)) for name, own in by_method.items() if name != "autoregressive"
     }
-    told = [0 < right < tried or tried < FEW for right, tried in judged.values()]
-    assert all(told), f"one that proves nothing: {judged}"
+    has_evidence = [0 < right < tried or tried < FEW for right, tried in accepted_of_drafted.values()]
+    assert all(has_evidence), f"a method without enough drafts: {accepted_of_drafted}"
 
 
 @pytest.fixture(scope="module")
 def smollm2_single() -> Models:
-    """In float32: twice as fast, and a law is as well tested."""
-    gc.collect()  # a runner's hooks hold the one before in a cycle
+    """In float32: twice as fast, and as good for testing distributions."""
+    gc.collect()  # a runner's hooks keep the previous model alive in a reference cycle
     return load_models("smollm2", "auto", "cpu", "float32", context=CONTEXT)
 
 
-def test_what_the_presets_ask_for_is_answered_rightly_and_a_copy_is_drafted(smollm2_single: Models) -> None:
-    """In the app's own chat format; greedy, so that any method tells what the model says."""
+def test_presets_are_answered_correctly_and_copied_text_is_drafted(smollm2_single: Models) -> None:
+    """In the app's own chat format; greedy, so that the text is the same with every method."""
     asked = {p["name"]: message_in(p["prompt"]) or "" for p in presets([SMOLLM2.name])}
     wanted = ["word for word", "lines to JSON"]
     messages = [[{"role": "user", "content": asked[name]}] for name in wanted]
@@ -190,12 +190,12 @@ def test_what_the_presets_ask_for_is_answered_rightly_and_a_copy_is_drafted(smol
     assert listed is not None
     assert copied.text.strip() == asked["word for word"].partition("\n\n")[2]
     assert len(copied.token_ids) > 4 * len(copied.rounds)
-    said, _ = json.JSONDecoder().raw_decode(listed.text.strip("`\n "))  # a fence and a sentence follow
-    assert said == {"Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"}}
+    answer, _ = json.JSONDecoder().raw_decode(listed.text.strip("`\n "))  # a code fence and a sentence follow
+    assert answer == {"Mia": {"age": 34, "city": "Paris"}, "Tom": {"age": 29, "city": "Oslo"}}
 
 
-def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single: Models) -> None:
-    """Else the tests of all methods that run would leave them out and say nothing."""
+def test_bundled_drafters_were_trained_for_these_weights(smollm2_single: Models) -> None:
+    """Otherwise the tests of all runnable methods would silently leave them out."""
     family = {"draft-model", "draft-tree", "eagle-2", "medusa", "kangaroo"}
     assert {name: smollm2_single.unsupported_reason(registry.get(name).needs) for name in family} == dict.fromkeys(
         family, ""
@@ -206,9 +206,9 @@ def test_the_family_that_is_bundled_was_trained_for_these_weights(smollm2_single
 
 
 def fit_of(models: Models, method: ConfiguredMethod, n_rows: int = ROWS, n: int = 32) -> Fit:
-    """Every token of sampled runs against the top-64 law that its own text gives it.
+    """Return the goodness of fit of every token of sampled runs to the top-64 distribution after its own text.
 
-    Few long runs: each costs a pass over its prompt by the engine, and one by the model alone.
+    There are few long runs: each costs a pass over its prompt by the engine, and one by the model.
     """
     rng, cells = np.random.default_rng(0), Counter[int]()
     ids = models.tokenizer.encode(REPEATING)
@@ -217,13 +217,13 @@ def fit_of(models: Models, method: ConfiguredMethod, n_rows: int = ROWS, n: int 
         distributions = to_probs(logits_of(models, row).double(), SAMPLED)
         at = cdf_positions(distributions, torch.tensor(row.committed[-n:]), torch.from_numpy(rng.random(n)))
         cells.update((at * N_CELLS).long().clamp(max=N_CELLS - 1).tolist())
-    assert count_accepted(rounds_of(rows)[method.name]), f"{method.name} proves nothing"
+    assert count_accepted(rounds_of(rows)[method.name]), f"{method.name} has no accepted drafts"
     return chi_square(cells, dict.fromkeys(range(N_CELLS), 1 / N_CELLS))
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.on_demand)])
-def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models, step: int) -> None:
-    """Exact methods of every third kind, on demand of every kind. It fails wrongly with probability `ALPHA` (Holm).
+def test_sampled_text_follows_its_own_top_64_distribution(smollm2_single: Models, step: int) -> None:
+    """Exact methods of every third kind, on demand of every kind; false alarms have probability `ALPHA` (Holm).
 
     On small vocabularies `test_round_distributions.py` and `test_exact_sampling.py` test each method.
     """
@@ -238,14 +238,14 @@ def test_sampled_text_follows_its_own_top_64_law(smollm2_single: Models, step: i
 
 @dataclasses.dataclass(frozen=True)
 class Lenient(Lossless):
-    """Accepts every draft that the law allows."""
+    """Accepts every draft token with p > 0."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
         ruling = super().rule(v)
         return dataclasses.replace(ruling, accept=(v.p[v.tree.parents + 1, v.tree.tokens] > 0).to(ruling.accept))
 
 
-def test_a_rule_that_is_too_kind_shows_on_the_real_model(smollm2_single: Models) -> None:
+def test_too_lenient_rule_is_detected_on_the_real_model(smollm2_single: Models) -> None:
     lookup = registry.get("prompt-lookup")
     lookup = lookup.with_params(**lookup.testing.real)
     fit = fit_of(smollm2_single, dataclasses.replace(lookup, verifier=Lenient()))

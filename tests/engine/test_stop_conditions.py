@@ -1,4 +1,4 @@
-"""What ends a text, and where it is cut."""
+"""Stop strings: where a text is cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(models: model_helpers.Models, method: str = "draft-model", **options: ob
     return Engine(models).generate(request)
 
 
-def test_of_stop_strings_that_one_token_completes_the_earliest_in_the_text_cuts() -> None:
+def test_earliest_of_several_stop_strings_completed_by_one_token_counts() -> None:
     models = model_helpers.make_small_models(26)
     text = run(models, "autoregressive").text
     at = next(i for i in range(3, len(text)) if text[i] not in text[:i])

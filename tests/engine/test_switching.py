@@ -1,6 +1,6 @@
-"""Random schedules that switch among all exact drafters without training in mid-run: the greedy text never changes.
+"""Random schedules that switch among all exact drafters without training during a run keep the greedy text.
 
-Many rows share a batch, so that a schedule costs hundredths of a second; the reference is Hugging Face's own text.
+Many sequences share a batch, so that a schedule takes hundredths of a second; the reference is Hugging Face's text.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from workbench.methods import registry
 
 pytestmark = pytest.mark.unchecked
 N, ROWS, PROMPTS, OFTEN = 20, 50, 10, 0.5
-"""Tokens of a text, rows at once, prompts, and how likely a row is to switch before a round."""
+"""Tokens per text, sequences at a time, prompts, and the probability of a switch before a round."""
 NAMES = (
     "prompt-lookup", "suffix", "aggressive", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "rest",
     "rasd", "jacobi", "lookahead", "early-exit", "swift", "del", "unified-skip", "online", "autoregressive",
 )  # fmt: skip
-"""The drafters of issue 18 that need no training; plain decoding among them."""
+"""The drafters of issue 18 that need no training, including plain decoding."""
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """Float64; the draft model is for rasd."""
+    """Models in float64; the draft model is for RASD."""
     return model_helpers.make_models("llama", noise=0.2, device=device)
 
 
 def prompts() -> list[list[int]]:
-    """Texts that repeat and texts that do not, of several lengths."""
+    """Return texts with and without repetition, of several lengths."""
     return [
         model_helpers.repeating_prompt(9 + 3 * i, seed=i, period=3 + i)
         if i % 2
@@ -46,11 +46,13 @@ def prompts() -> list[list[int]]:
 
 
 def random_setting(random: Random) -> tuple[Method, dict[str, Any]]:
-    """A method, and some of its parameters: shared memory among them."""
+    """Return a random method and some random parameters, including shared memory."""
     method = registry.get(random.choice(NAMES))
     values: dict[str, Any] = {}
     for name, spec in method.params.items():
-        if random.random() > 0.3 or spec.when or name in ("verifier", "exit_layer"):  # of three layers few are left
+        if (
+            random.random() > 0.3 or spec.when or name in ("verifier", "exit_layer")
+        ):  # with three layers, few would be left
             continue
         if spec.choices:
             values[name] = random.choice(spec.choices)
@@ -62,7 +64,7 @@ def random_setting(random: Random) -> tuple[Method, dict[str, Any]]:
 
 
 class Schedule:
-    """One row: its random numbers, and what it was told so far."""
+    """A sequence with its random numbers and its changes so far."""
 
     def __init__(self, seed: int, begin: list[list[int]]) -> None:
         self.random, self.seed = Random(seed), seed
@@ -73,7 +75,7 @@ class Schedule:
         self.row: Sequence | None = None
 
     def maybe_switch(self) -> None:
-        """Perhaps another method from the next round on."""
+        """Switch to another method for the next round, with some probability."""
         assert self.row is not None
         if self.row.is_open and self.random.random() < OFTEN:
             method, values = random_setting(self.random)
@@ -83,7 +85,7 @@ class Schedule:
 
 
 def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
-    """Which schedules did not write Hugging Face's text, and why; also those that broke or refused a change."""
+    """Return the seeds of schedules with a wrong text, an error or a refused change, and the reasons."""
     begin = prompts()
     wanted = [model_helpers.hf_greedy(models.target.model, prompt, N) for prompt in begin]
     found: dict[int, str] = {}
@@ -100,13 +102,13 @@ def failing_schedules(models: Models, seeds: range) -> dict[int, str]:
             row = schedule.row
             assert row is not None
             assert row.trace is not None
-            said = [note for note in row.trace.footer.warnings if "cannot be" in note]
-            if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or said:
-                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {said} {schedule.changes}"
+            refusals = [note for note in row.trace.footer.warnings if "cannot be" in note]
+            if row.status != FINISHED or row.trace.token_ids != wanted[schedule.prompt] or refusals:
+                found[schedule.seed] = f"{row.status} {row.trace.footer.error} {refusals} {schedule.changes}"
     return found
 
 
-def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
+def test_schedules_contain_every_exact_drafter_without_training() -> None:
     trained = {"draft-model", "medusa", "eagle", "kangaroo"}
     assert not trained & set(NAMES)
     for name in NAMES:
@@ -119,7 +121,7 @@ def test_the_schedules_are_of_every_exact_drafter_without_training() -> None:
 
 def test_a_hundred_random_schedules_write_the_same_text(models: Models, caplog: pytest.LogCaptureFixture) -> None:
     assert failing_schedules(models, range(100)) == {}
-    assert not caplog.records, "each that watches goes on watching"
+    assert not caplog.records, "no inactive drafter failed"
 
 
 @pytest.mark.slow
@@ -129,8 +131,8 @@ def test_a_thousand_random_schedules_write_the_same_text(models: Models, caplog:
     assert not caplog.records
 
 
-def test_a_schedule_that_changes_the_text_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that ends a round is another than the target's wherever more than four were drafted."""
+def test_schedule_that_changes_the_text_is_detected(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a round's last token is wrong whenever more than four tokens were drafted."""
     from workbench.decoders.draft_verify.round_state import RoundState
 
     whole = RoundState.walk

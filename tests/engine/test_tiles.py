@@ -1,4 +1,4 @@
-"""Products by tiles: as exact as two halves of bfloat16 allow, and torch's own tiles are none the worse for them."""
+"""Matrix products with tiles (AMX): accuracy of two bfloat16 halves, without any effect on torch's own tiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _tiles() -> None:
 
 
 def by_tiles(x: np.ndarray, weight: torch.Tensor, out: np.ndarray, is_dealt: bool = False, add: bool = False) -> None:
-    """out = x Wᵀ, or that added to it, in one pass."""
+    """Compute out = x Wᵀ, or add it to out, in one pass."""
     from workbench.kernels.compiled import amx_tiles, layer_steps
     from workbench.kernels.compiled.llvm import TILES
 
@@ -45,21 +45,21 @@ def random_operands(rows: int, seed: int = 0) -> tuple[np.ndarray, torch.Tensor]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 15, 16, 17, 31, 33, 40, 64, 127])
-def test_a_product_loses_no_more_than_two_halves_do(rows: int) -> None:
+def test_product_is_as_accurate_as_two_bfloat16_halves(rows: int) -> None:
     x, weight = random_operands(rows)
     exact, size = x.astype(np.float64) @ weight.double().numpy().T, np.abs(x) @ weight.float().abs().numpy().T
     for is_dealt in (False, True):
         out = np.full((rows + 1, OUTPUTS + 3), 7.0, np.float32)
         by_tiles(x, weight, out, is_dealt)
-        assert (np.abs(out[:rows, :OUTPUTS] - exact) <= 2**-17 * size).all()  # one half alone: 2⁻⁹
+        assert (np.abs(out[:rows, :OUTPUTS] - exact) <= 2**-17 * size).all()  # with one half only: 2⁻⁹
         assert (out[rows] == 7).all()
-        assert (out[:, OUTPUTS:] == 7).all()  # nothing beside it is touched
+        assert (out[:, OUTPUTS:] == 7).all()  # memory beside it is unchanged
         before = out.copy()
         by_tiles(x, weight, out, is_dealt, add=True)
         assert np.array_equal(out[:rows, :OUTPUTS], 2 * before[:rows, :OUTPUTS])
 
 
-def test_a_rows_product_is_the_same_whatever_stands_beside_it() -> None:
+def test_product_of_a_row_does_not_depend_on_other_rows() -> None:
     x, weight = random_operands(127)
     alone = np.empty((127, OUTPUTS), np.float32)
     for row in range(127):
@@ -70,7 +70,7 @@ def test_a_rows_product_is_the_same_whatever_stands_beside_it() -> None:
         assert np.array_equal(out, alone[:rows])
 
 
-def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
+def test_inf_and_nan_stay_in_their_row() -> None:
     x, weight = random_operands(3)
     out, spoiled = np.empty((3, OUTPUTS), np.float32), np.empty((3, OUTPUTS), np.float32)
     by_tiles(x, weight, out)
@@ -80,8 +80,8 @@ def test_infinite_and_missing_numbers_stay_in_their_row() -> None:
     assert np.array_equal(spoiled[[0, 2]], out[[0, 2]])
 
 
-def test_a_threads_tiles_have_their_shapes_back() -> None:
-    """Whoever else multiplies by tiles in this thread may count on them."""
+def test_tile_configuration_of_a_thread_is_restored() -> None:
+    """Other code in this thread that uses tiles may rely on it."""
     from workbench.kernels.compiled import amx_tiles
 
     @numba.njit

@@ -1,4 +1,4 @@
-"""Text of every kind of tokenizer, as it grows: together it is what the tokenizer decodes."""
+"""Incremental detokenisation with every kind of tokenizer: the spans concatenate to the decoded text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
     "eine große Straße führt über den Fluß, und Zoë läuft",
     "人工 语言 模型 很 小 的 模型",
 ]
-"""Invented, so that tokenizers have pieces to learn; what they have not seen becomes bytes or unknown."""
+"""Invented texts from which tokenizers learn pieces; unseen characters become bytes or unknown tokens."""
 
 
 def wrapped(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
@@ -36,7 +36,7 @@ def wrapped(tokenizer: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
 
 
 def byte_fallback() -> PreTrainedTokenizerFast:
-    """As Llama 2: SentencePiece BPE, where a character without a piece becomes its bytes."""
+    """Return a tokenizer like Llama 2's: SentencePiece BPE, in which a character without a piece becomes its bytes."""
     letters = sorted({c for text in TEXTS for c in text if c.isascii() and c != " "})
     words = ["▁t", "he", "▁the", "▁f", "▁fo", "▁a", "an", "▁an"]
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", *letters, *words, HALF, "▁▁"]
@@ -63,7 +63,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """As GPT-2 and Llama 3: BPE over bytes, with a special token that has no role of its own."""
+    """Return a tokenizer like those of GPT-2 and Llama 3: BPE over bytes, with a special token without a role."""
     tokenizer = Tokenizer(kinds.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -78,14 +78,14 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def latin_1() -> PreTrainedTokenizerFast:
-    """Byte-level, with added words whose letters are in the alphabet that bytes are written with."""
+    """Return a byte-level tokenizer with added words whose letters belong to the byte alphabet."""
     made = byte_level()
     made.add_tokens(["straße", "ÿes", "éé"])
     return made
 
 
 def word_piece() -> PreTrainedTokenizerFast:
-    """As BERT."""
+    """Return a tokenizer like BERT's."""
     tokenizer = Tokenizer(kinds.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -96,7 +96,7 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 
 def unigram() -> PreTrainedTokenizerFast:
-    """As T5."""
+    """Return a tokenizer like T5's."""
     tokenizer = Tokenizer(kinds.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -125,7 +125,7 @@ def decode(tokenizer: Any, ids: list[int]) -> str:
 
 
 def spelt(tokenizer: Any, prompt: list[int], ids: list[int]) -> str:
-    """The text as it grows; what was shown never changes, and the spans cover it."""
+    """Return the incremental text, and check that shown text never changes and that the spans cover it."""
     growing: Detokeniser = detokeniser(tokenizer, prompt)
     at = 0
     for token in ids:
@@ -152,11 +152,11 @@ texts = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(WORDS), max_siz
 @example("", "🙂 and 中文字符, 👨‍👩‍👧 " * 4)
 @example("a fox", " the 🙂🙂🙂🙂🙂🙂🙂🙂🙂🙂")
 @example("语言", "")
-def test_any_text_as_it_grows_is_what_the_tokenizer_decodes(kind: str, before: str, text: str) -> None:
-    """A prompt before it is context: both together decode to the prompt's text and what was shown."""
+def test_incremental_text_equals_the_decoded_text(kind: str, before: str, text: str) -> None:
+    """The prompt before it is context: both together decode to the prompt's text and the shown text."""
     tokenizer = tokenizer_of(kind)
     prompt, ids = ids_of(tokenizer, before), ids_of(tokenizer, text)
-    if kind == "latin_1":  # an added word is itself, where `decode` reads its letters as bytes
+    if kind == "latin_1":  # an added word is kept, whereas `decode` reads its letters as bytes
         assert spelt(tokenizer, prompt, ids) == text
         return
     assert spelt(tokenizer, [], ids) == decode(tokenizer, ids)
@@ -166,8 +166,8 @@ def test_any_text_as_it_grows_is_what_the_tokenizer_decodes(kind: str, before: s
 @ANY_KIND
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_any_tokens_as_they_come_are_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> None:
-    """Whatever a model writes: special tokens, unknown ones, continuations of nothing, broken bytes."""
+def test_incremental_text_of_any_tokens_equals_the_decoded_text(kind: str, data: st.DataObject) -> None:
+    """Any tokens: special ones, unknown ones, continuations without a beginning, invalid bytes."""
     tokenizer = tokenizer_of(kind)
     usual = st.integers(0, len(tokenizer) - 1)
     bytes_ = st.integers(3, 258) if kind == "byte_fallback" else usual
@@ -179,10 +179,10 @@ def test_any_tokens_as_they_come_are_what_the_tokenizer_decodes(kind: str, data:
 
 
 def _with_characters_kept(tokenizer: Any, ids: list[int]) -> str:
-    """What `decode` gives where a byte that is no character does not take its neighbours with it.
+    """Decode so that an invalid byte does not affect its neighbours.
 
-    The decoder makes replacement characters of a whole run of byte tokens when one of them is wrong; by then a stream
-    has shown the others. So the wrong bytes are handed to it as the piece that is the replacement character itself.
+    The decoder replaces a whole run of byte tokens by replacement characters if one of them is invalid; by then a
+    stream has shown the others. So an invalid byte is passed as the piece that is the replacement character itself.
     """
     out: list[int] = []
     run = b""
@@ -198,22 +198,22 @@ def _with_characters_kept(tokenizer: Any, ids: list[int]) -> str:
     return decode(tokenizer, out[:-1])
 
 
-def test_a_broken_byte_does_not_take_its_neighbours_with_it() -> None:
+def test_invalid_byte_does_not_affect_its_neighbours() -> None:
     tokenizer = tokenizer_of("byte_fallback")
     ids = [*ids_of(tokenizer, "🙂"), 3 + 0x80, *ids_of(tokenizer, "中")]
     assert spelt(tokenizer, [5], ids).replace(" ", "") == f"🙂{HALF}中"
 
 
 @ANY_KIND
-def test_no_half_character_is_shown_before_the_text_ends(kind: str) -> None:
+def test_incomplete_characters_are_not_shown_before_the_text_ends(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     growing = detokeniser(tokenizer, [])
     for token in ids_of(tokenizer, "the 🙂 模 🏳️‍🌈 한 naïve " * 3):
         assert HALF not in growing.add(token)[0]
 
 
-def test_each_token_costs_the_same_however_long_the_text_is() -> None:
-    """Two short decodes a token, never one of the whole."""
+def test_cost_per_token_does_not_depend_on_the_length() -> None:
+    """Two short decodes per token, never one of the whole text."""
     tokenizer = tokenizer_of("unigram")
     longest = 0
 
@@ -247,7 +247,7 @@ def test_each_token_costs_the_same_however_long_the_text_is() -> None:
         ("unigram", "▁the", " the"),
     ],
 )
-def test_single_tokens_read_as_people_write_them(kind: str, token: str, text: str) -> None:
+def test_single_tokens_for_display(kind: str, token: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
     found = tokenizer.convert_tokens_to_ids(token)
     assert tokenizer.convert_ids_to_tokens(found) == token

@@ -1,4 +1,4 @@
-"""A draft model that keeps no tokenizer: it speaks its target's, and is refused where that is another one."""
+"""A draft model without tokenizer files uses its target's tokenizer, and is refused for another one."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from workbench.models.tokenizer_source import (
 from workbench.service.choices import have_same_vocabulary
 
 
-def edit_config(folder: Path, **told: object) -> None:
-    """Let a model's configuration say something else."""
+def edit_config(folder: Path, **values: object) -> None:
+    """Change keys of a model's configuration."""
     file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The bundled draft model without its tokenizer, as if its target were a published one."""
+    """The bundled draft model without its tokenizer, with a published target."""
     monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)
     place = Path(shutil.copytree(bundled()["text-drafter"], tmp_path / "borrower"))
     vocabulary = vocabulary_hash_of(place)
@@ -63,16 +63,16 @@ def test_drafter_without_a_tokenizer_uses_the_targets(folder: Path) -> None:
     assert drafted.token_ids == plain.token_ids
 
 
-def test_another_tokenizer_than_it_learnt_with_is_refused(folder: Path) -> None:
+def test_another_tokenizer_than_in_training_is_refused(folder: Path) -> None:
     edit_config(folder, **{VOCABULARY: SMOLLM2.vocabulary})
     assert have_same_vocabulary("text-target", str(folder)) is False
     with pytest.raises(TokenizerMismatchError, match="do not share a vocabulary"):
         load_models("text-target", str(folder), "cpu", "float32", strict=True)
-    with pytest.raises(TokenizerMismatchError, match="trained with another tokenizer than this text-target's"):
+    with pytest.raises(TokenizerMismatchError, match="trained with another tokenizer than that of this text-target"):
         load_tokenizer(str(folder))
 
 
-def test_a_tokenizer_of_its_own_comes_first(folder: Path) -> None:
+def test_own_tokenizer_takes_precedence(folder: Path) -> None:
     edit_config(folder, **{VOCABULARY: "0" * 64})
     for name in FILES:
         shutil.copyfile(bundled()["text-drafter"] / name, folder / name)
@@ -81,7 +81,7 @@ def test_a_tokenizer_of_its_own_comes_first(folder: Path) -> None:
 
 
 def test_local_folder_is_no_tokenizer_source(folder: Path) -> None:
-    """What a stranger's file names is not looked for on this machine."""
+    """A folder named in a third-party file is not read on this machine."""
     edit_config(folder, target=str(bundled()["text-target"]))
     assert tokenizer_source_of(folder) is None
     assert vocabulary_hash_of(folder) == ""
@@ -96,7 +96,7 @@ def test_invalid_target_name_is_no_tokenizer_source(folder: Path, target: object
     assert vocabulary_hash_of(folder) == ""
 
 
-def test_a_target_that_is_not_here_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_target_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shape = ("tiny", "Tiny", "owner/tiny", "no-such-package", "1.0", "tiny.gguf", "0" * 64, 1, 1, "MIT", ())

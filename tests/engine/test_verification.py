@@ -1,4 +1,4 @@
-"""What a verifier may read of a verification, and what it may keep of a row."""
+"""Inputs of a verifier, and its per-sequence state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def models(device: str) -> Models:
 
 @dataclass
 class VerifierHistory:
-    """What a judge has seen of a row: of each round the committed tokens, the drafted ones, and how it ended."""
+    """Inputs of a verifier for one sequence: committed and drafted tokens of each round, and its result."""
 
     primed_at: int
     rulings: list[Verification]
@@ -50,9 +50,9 @@ class VerifierHistory:
 
 @dataclass(frozen=True)
 class RecordingVerifier(Lossless):
-    """Rules as ever, and remembers what it was shown."""
+    """Verifies exactly, and records its inputs."""
 
-    strict: bool = param(True, doc="nothing; a parameter whose change makes it another verifier")
+    strict: bool = param(True, doc="no effect; a change of this parameter makes it another verifier")
 
     def captured_layers(self, models: Models) -> Collection[int]:
         return {FIRST, models.target.n_layers - 1}
@@ -83,7 +83,7 @@ def method(**parts: Any) -> Any:
 
 
 def fresh(models: Models, tokens: list[int]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-    """Logits, hidden state and streams behind a text, read anew."""
+    """Return logits, hidden state and captured states after a text, from a new prefill."""
     target = models.target
     slot = target.open()
     target.prefill(slot, tokens[:-1])
@@ -92,7 +92,7 @@ def fresh(models: Models, tokens: list[int]) -> tuple[Tensor, Tensor, dict[int, 
     return out.logits[0, -1], out.hidden[0, -1], {layer: stream[0, -1] for layer, stream in out.layer_states.items()}
 
 
-def test_a_verifier_reads_hidden_states_and_taps_at_every_node_of_its_own_row(models: Models) -> None:
+def test_verifier_gets_hidden_states_and_taps_of_its_own_sequences_nodes(models: Models) -> None:
     engine = Engine(models, record=False)
     rows = [engine.submit(Request(p, method(verifier=RecordingVerifier()), max_new_tokens=9)) for p in PROMPTS]
     plain = engine.submit(Request(PROMPTS[0], registry.get("draft-model"), max_new_tokens=9))
@@ -131,7 +131,7 @@ def test_verifier_observes_every_round_and_is_primed_again_after_a_switch(models
     first = row.state.verifier
     assert [t for o in first.outcomes for t in o.emitted] == row.committed[len(PROMPTS[0]) :]
     assert [len(o.layer_states[FIRST]) for o in first.outcomes] == [len(v.tree) + 1 for v in first.rulings]
-    row.change(params={"depth": 2})  # of the drafter: the verifier goes on
+    row.change(params={"depth": 2})  # a change of the drafter: the verifier's state stays
     engine.step()
     assert row.state.verifier is first
     at = len(row.committed)
@@ -162,7 +162,7 @@ def test_drafter_observes_the_hidden_states_it_requested(models: Models) -> None
         torch.testing.assert_close(stream, fresh(models, committed)[2][FIRST])
 
 
-def test_a_layer_that_is_none_ends_the_run_that_asked_for_it_and_no_other(models: Models) -> None:
+def test_request_for_a_missing_layer_ends_only_its_own_run(models: Models) -> None:
     @dataclass(frozen=True)
     class Beyond(Lossless):
         def captured_layers(self, models: Models) -> Collection[int]:
@@ -177,7 +177,7 @@ def test_a_layer_that_is_none_ends_the_run_that_asked_for_it_and_no_other(models
     assert "reads layer" in str(wrong.error)
 
 
-def test_a_policy_that_is_not_chosen_needs_nothing(models: Models) -> None:
+def test_unselected_policy_adds_no_requirements(models: Models) -> None:
     @dataclass(frozen=True)
     class Costly(Fixed):
         name = "costly"
@@ -190,18 +190,18 @@ def test_a_policy_that_is_not_chosen_needs_nothing(models: Models) -> None:
         Engine(models).submit(Request(PROMPTS[0], asked.with_params(policy="costly"), max_new_tokens=2))
 
 
-def test_what_a_verifier_needs_the_method_needs(models: Models) -> None:
+def test_requirements_of_a_verifier_are_those_of_the_method(models: Models) -> None:
     asked = method(verifier=Needy())
     assert set(asked.needs) >= {"drafter", "medusa"}
     with pytest.raises(MethodUnavailableError, match="medusa"):
         Engine(models).submit(Request(PROMPTS[0], asked, max_new_tokens=2))
 
 
-# -- a choice among verifiers ---------------------------------------------------------------------------------------
+# -- choice of verifiers ----------------------------------------------------------------------------------------------
 
 
-def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Models) -> None:
-    """What it promises then, its parameters and the rule in the trace follow from the one that is chosen."""
+def test_verifier_can_be_selected_and_changed_during_a_run(models: Models) -> None:
+    """The promise, parameters and rule in the trace follow from the selected verifier."""
     either = method(other_verifiers=(TypicalAcceptance(),))
     names = list(either.params)
     assert names[names.index("verifier") :] == ["verifier", "epsilon", "delta"]
@@ -224,7 +224,7 @@ def test_a_verifier_is_chosen_as_a_policy_is_and_changed_in_mid_run(models: Mode
     assert {rule for r in first for rule in r.nodes.rule if rule} <= {"point", "point-residual"}
     assert {rule for r in then for rule in r.nodes.rule if rule} == {"typical"}
     assert next((c.name, c.before, c.after) for c in then[0].changes) == ("verifier", "lossless", "typical")
-    assert any("no longer follows the target's distribution" in said for said in row.trace.footer.warnings)
+    assert any("no longer follows the target's distribution" in warning for warning in row.trace.footer.warnings)
 
 
 def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Models) -> None:
@@ -240,9 +240,9 @@ def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Model
     while not engine.is_idle:
         engine.step()
     assert row.trace is not None
-    said = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
-    assert len(said) == 1
-    assert said[0].startswith("From here on sampled text again does not follow the target's distribution")
+    warnings = [words for words in row.trace.footer.warnings if words.startswith("From here on")]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("From here on sampled text again does not follow the target's distribution")
     assert row.trace.header.promise == "approximate"
 
 
@@ -250,9 +250,7 @@ def test_approximate_start_is_not_reported_as_exact_until_a_change(models: Model
     ("grower", "heat", "said"),
     [("rsd-c", 1.0, DISTRIBUTION_ERROR_BOUND), ("chain", 1.0, DISTRIBUTION_ERROR), ("rsd-c", 0.0, DISTRIBUTION_ERROR)],
 )
-def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
-    grower: str, heat: float, said: str, models: Models
-) -> None:
+def test_round_records_an_exact_error_or_an_upper_bound(grower: str, heat: float, said: str, models: Models) -> None:
     chosen = registry.get("draft-tree-sampled").with_params(grower=grower, verifier="typical", epsilon=0.3)
     asked = Request(PROMPTS[0], chosen, SamplingParams(temperature=heat), max_new_tokens=24, stop_at_eos=False)
     drafted = [r.signals for r in Engine(models).generate(asked).rounds if r.nodes.tokens]
@@ -264,7 +262,7 @@ def test_a_round_says_whether_it_pays_what_it_says_or_that_at_most(
     assert (sum(float(signals[said]) for signals in drafted) > 0) is (heat > 0), "greedy text is the target's"
 
 
-def test_another_method_is_not_weakened_unasked(models: Models) -> None:
+def test_approximate_verifier_is_not_carried_over_to_another_method(models: Models) -> None:
     either, other = (method(name=name, other_verifiers=(TypicalAcceptance(),)) for name in ("either", "other"))
     row = model_helpers.make_sequence(
         Request(PROMPTS[0], either.with_params(verifier="typical", epsilon=0.3)), PROMPTS[0], models
@@ -275,7 +273,7 @@ def test_another_method_is_not_weakened_unasked(models: Models) -> None:
     assert row.requested_settings().configured_method.promise is Promise.APPROXIMATE
 
 
-def test_a_verifier_that_is_not_chosen_needs_nothing(models: Models) -> None:
+def test_unselected_verifier_adds_no_requirements(models: Models) -> None:
     asked = method(other_verifiers=(Needy(),))
     with pytest.raises(ValueError, match="need distinct names"):
         _ = asked.params
@@ -285,7 +283,7 @@ def test_a_verifier_that_is_not_chosen_needs_nothing(models: Models) -> None:
     assert asked.promises["named"] is Promise.EXACT
 
 
-def test_siblings_that_come_otherwise_than_declared_end_the_run(models: Models) -> None:
+def test_false_declaration_of_siblings_ends_the_run(models: Models) -> None:
     @dataclass(frozen=True)
     class Liar(NGram):
         def siblings(self) -> frozenset[Sampling]:
@@ -303,8 +301,8 @@ def test_siblings_that_come_otherwise_than_declared_end_the_run(models: Models) 
 
 
 @pytest.mark.parametrize("kind", Sampling)
-def test_what_is_sound_follows_from_what_both_declare(kind: Sampling) -> None:
-    """And what is not says why, in a sentence of its own; refused where the method promises exactness."""
+def test_soundness_follows_from_both_declarations(kind: Sampling) -> None:
+    """An unsound pair has a reason in a sentence, and is refused if the method promises exactness."""
 
     @dataclass(frozen=True)
     class Some(Lossless):
@@ -327,17 +325,17 @@ def test_what_is_sound_follows_from_what_both_declare(kind: Sampling) -> None:
     assert approximate.promises == {"some": Promise.APPROXIMATE, "lossless": Promise.EXACT}
 
 
-def test_a_promise_that_the_parts_do_not_keep_is_refused_with_the_reason() -> None:
+def test_promise_that_the_parts_do_not_keep_is_refused_with_the_reason() -> None:
     for promise in (Promise.EXACT, Promise.SIMULATION):
         with pytest.raises(ValueError, match="typical is approximate: it does not preserve the target distribution"):
             registry.register(method(name="unsound", verifier=TypicalAcceptance(), promise=promise))
     assert "unsound" not in registry.names()
 
 
-def test_the_promise_follows_how_the_drafter_draws_as_it_is_set() -> None:
+def test_promise_follows_from_the_drafters_sampling_parameter() -> None:
     @dataclasses.dataclass(frozen=True)
     class Either(NGram):
-        drawn: bool = param(False, doc="draw siblings without replacement")
+        drawn: bool = param(False, doc="sample siblings without replacement")
 
         def siblings(self) -> frozenset[Sampling]:
             return frozenset({Sampling.WITHOUT_REPLACEMENT if self.drawn else Sampling.DETERMINISTIC})

@@ -1,4 +1,4 @@
-"""What judging costs on a real vocabulary: counted in passes over whole laws, which no load of the machine changes."""
+"""Cost of verification with a large vocabulary, counted in passes over whole distributions, so independent of load."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ V = 16_384
 FEW = ("view", "unsqueeze", "slice", "expand", "detach", "_unsafe_view", "alias", "select", "permute", "empty",
          "gather", "index", "scatter_", "unflatten", "resolve_conj", "resolve_neg")  # fmt: skip
 SLOW = ("sort", "topk", "cumsum", "special_entr", "where")
-"""Many times slower on a CPU than a pass of arithmetic; of whole laws nothing of theirs is needed."""
+"""Operations that take many times longer on a CPU than a pass of arithmetic; verification must not need them."""
 
 
 class Passes(TorchDispatchMode):
-    """Operations that read or write as many numbers as the whole laws hold, but for those that touch few of them."""
+    """Counts operations that read or write whole distributions, except those that touch few values."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ def test_verification_makes_few_passes_over_full_distributions(kind: str, temper
     found = passes(TREES[kind], temperature)
     names = [name for name, _ in found]
     assert not [name for name in names if name in SLOW], names
-    assert not [name for name, wide in found if wide], "nothing of whole laws is in float64"
+    assert not [name for name, wide in found if wide], "no whole distribution is in float64"
     assert len(names) <= most, names
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7], ids=["greedy", "sampled"])
-def test_a_target_that_rules_tokens_out_has_an_entropy(temperature: float) -> None:
+def test_target_with_excluded_tokens_has_an_entropy(temperature: float) -> None:
     method = registry.get("autoregressive").with_params()
     row = make_sequence(
         Request([1, 2, 3], method, SamplingParams(temperature)), [1, 2, 3], make_small_models(noise=None)

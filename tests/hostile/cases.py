@@ -1,4 +1,4 @@
-"""Hostile requests, made in loops and the same every time: what is sent, and through which door."""
+"""Hostile requests, generated in loops and the same in every run, with the interface each is sent to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def nested(depth: int) -> Any:
-    """[[[…]]]"""
+    """Return `depth` nested lists: [[[…]]]."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -85,7 +85,7 @@ IDS: dict[str, Any] = {
 
 
 def packed(data: bytes) -> str:
-    """As a file goes over the wire."""
+    """Return data encoded as a file of a request."""
     return base64.b64encode(data).decode()
 
 
@@ -96,7 +96,7 @@ FILES: dict[str, Any] = {
     "head alone": packed(len(HEAD).to_bytes(8, "little") + HEAD), "zip": packed(b"PK\x03\x04" * 99),
     "deep head": packed((50_000).to_bytes(8, "little") + b'{"a":' * 10_000), "too large": "A" * 11_200_000, **NOT_TEXT,
 }  # fmt: skip
-"""In the place of a drafter's state."""
+"""Values sent as a drafter's state."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Case:
             "http".
         endpoint: name of the endpoint, route or function.
         body: what is sent as JSON.
-        raw: what is sent instead, byte for byte.
+        raw: bytes sent instead of `body`.
         headers: sent with it.
         verb: of HTTP.
-        is_valid: whether it must be answered well.
+        is_valid: whether it must succeed.
     """
 
     name: str
@@ -126,12 +126,12 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """Return all cases."""
     return [*gradio(), *completions(), *chats(), *pages(), *http()]
 
 
 def _fields(values: dict[str, dict[str, Any]], base: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """One request for each field and value; the other fields are as in `base`."""
+    """Return one request for each field and value; the other fields are as in `base`."""
     return [
         (f"{name} {kind}", base | {name: value}) for name, some in values.items() for kind, value in some.items()
     ]  # fmt: skip

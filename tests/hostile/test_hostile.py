@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is decent, nothing inside is told, and the backend works as before."""
+"""Every hostile request gets a proper answer that reveals no internals, and the backend keeps working."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/j
 
 
 class Errors(logging.Handler):
-    """Collects what the workbench logs as an error: what nobody foresaw."""
+    """Collects the errors that the workbench logs: unexpected exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -50,23 +50,23 @@ def errors() -> Iterator[Errors]:
 
 @pytest.fixture(scope="module")
 def bench(errors: Errors) -> Iterator[Workbench]:
-    """The app's backend, with a secret in the environment; afterwards it must be as it was before."""
+    """The app's backend, with a secret in the environment; at the end it must be as at the start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_TOKEN", SECRET)
         bench = serving.app().bench
         wanted = bench.generate(STORY, "draft-tree", max_new_tokens=16).text
         threads = serving.thread_names()
         yield bench
-        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "no row is left"
+        assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "a sequence is left"
         assert bench.generate(STORY, "draft-tree", max_new_tokens=16).text == wanted
         assert bench.health()["status"] == "ok"
         assert {entry["name"] for entry in bench.loaded_models()} <= {"text-target", "text-drafter"}
         new = [name for name in serving.thread_names() if name not in threads and not name.startswith(POOLS)]
-        assert not new, "no thread is left"
+        assert not new, "a thread is left"
 
 
 POOLS = ("workbench-api", "workbench-loader", "asyncio", "AnyIO", "ThreadPoolExecutor")
-"""Pools of threads grow up to their size and stay."""
+"""Threads of pools, which grow up to their size and stay."""
 
 
 @pytest.fixture(scope="module")
@@ -77,27 +77,27 @@ def http() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def mine(bench: Workbench) -> Iterator[str]:
-    """The id of a run that is there the whole time."""
+    """Return the id of a run that exists during all requests."""
     run = bench.start(STORY, "draft-model", max_new_tokens=500, paused=True)
     yield run.id
-    assert not run.ended, "nobody's run ends through somebody else's nonsense"
+    assert not run.ended, "an invalid request ended another user's run"
     run.cancel()
 
 
 def assert_no_leak(text: str, case: Case) -> None:
-    """Nothing of what is inside is told."""
+    """Check that an answer contains no internals."""
     sent = json.dumps(case.body) if case.raw is None else repr(case.raw)
     for leak in LEAKS:
         assert leak not in text or leak in sent, f"{leak} in {text[:500]}"
 
 
 def is_error(answer: Any) -> bool:
-    """Whether an answer is an error, which then must say what was wrong and what to do."""
+    """Return whether an answer is an error; check that it has a message and a remedy."""
     if not isinstance(answer, dict) or "error" not in answer:
         return False
     error = answer["error"]
     assert error["message"]
-    by_a_run = error.get("code", error.get("kind")) == "WorkbenchError"  # its message holds the remedy
+    by_a_run = error.get("code", error.get("kind")) == "WorkbenchError"  # its message contains the remedy
     assert error["remedy"] or by_a_run, error
     assert len(error["message"]) < 2000
     assert "An internal error occurred" not in error["message"], error
@@ -140,10 +140,10 @@ def test_a_function_of_the_page(case: Case, bench: Workbench) -> None:
         return [message async for message in session.decode(case.body)]
 
     if case.endpoint == "decode":
-        with ThreadPoolExecutor(1) as pool:  # a loop of its own: another test may keep one in this thread
+        with ThreadPoolExecutor(1) as pool:  # a separate event loop: another test may run one in this thread
             *_, answer = pool.submit(asyncio.run, decode()).result(timeout=60)
     else:
-        answer = return_errors(getattr(session, case.endpoint))(case.body)  # as the page calls it
+        answer = return_errors(getattr(session, case.endpoint))(case.body)  # as the page calls the function
     assert_no_leak(json.dumps(answer), case)
     if "error" in answer:
         assert answer["error"]["message"]
@@ -163,7 +163,7 @@ def test_plain_http(case: Case, bench: Workbench, http: httpx.Client, errors: Er
                 if len(text) > 1 << 20 or "event: heartbeat" in text:
                     break
     except httpx.RemoteProtocolError:
-        # HTTP that is broken, a body that is too large, and Gradio's way of ending a stream that it does not know
+        # malformed HTTP, a body that is too large, and Gradio's way of ending an unknown stream
         assert "header" in case.name or len(content or b"") > 1 << 20 or "Not Found" in text
         return
     assert status < 500, text[:500]
@@ -171,7 +171,7 @@ def test_plain_http(case: Case, bench: Workbench, http: httpx.Client, errors: Er
         assert_no_leak(text, case)
 
 
-def test_a_body_that_never_ends_keeps_nobody_waiting(bench: Workbench, http: httpx.Client) -> None:
+def test_a_body_that_never_ends_blocks_no_other_request(bench: Workbench, http: httpx.Client) -> None:
     host, port = serving.app().url.removeprefix("http://").split(":")
     lines = [socket.create_connection((host, int(port))) for _ in range(20)]
     for line in lines:
@@ -182,7 +182,7 @@ def test_a_body_that_never_ends_keeps_nobody_waiting(bench: Workbench, http: htt
         line.close()
 
 
-def test_connections_that_close_at_once_leave_nothing(bench: Workbench, http: httpx.Client, mine: str) -> None:
+def test_connections_that_close_at_once_leave_nothing_behind(bench: Workbench, http: httpx.Client, mine: str) -> None:
     host, port = serving.app().url.removeprefix("http://").split(":")
     body = json.dumps({"prompt": STORY, "max_tokens": 400, "stream": True}).encode()
     for cut in [*range(0, len(body), len(body) // 5), *[len(body)] * 10]:
@@ -192,7 +192,7 @@ def test_connections_that_close_at_once_leave_nothing(bench: Workbench, http: ht
     assert serving.wait_until(lambda: bench.health()["rows"] == 1), "only the paused run of this module"
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 300
     assert len({case.name for case in CASES}) == len(CASES)
     assert {case.interface for case in CASES} == {"gradio", "v1", "page", "http"}

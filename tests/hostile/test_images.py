@@ -1,4 +1,4 @@
-"""Pictures from strangers, through the API and `/v1`: decent answers, no leaks, nothing left behind."""
+"""Hostile images through the API and `/v1`: proper errors, no leaks, nothing left behind."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BAD_LISTS: dict[str, Any] = {"a string": GOOD, "too many": [GOOD] * 9, "far too 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny vision-language model in a folder, as a Hub would hold it."""
+    """Return the folder of a tiny vision-language model in the Hub's layout."""
     place = tmp_path_factory.mktemp("vision")
     models = tiny_vision_models(vocabulary=20)
     models.processor.tokenizer.chat_template = CHAT
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(folder: Path) -> Iterator[Workbench]:
-    """A backend that must be afterwards as it was before, and a temporary folder that must be empty."""
+    """Yield a backend that must end as it started, and check that the temporary folder is empty."""
     temporary = folder / "temporary"
     temporary.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def bench(folder: Path) -> Iterator[Workbench]:
         with Workbench(target=str(folder), drafter="none", dtype="float64", device="cpu", allow_models=()) as bench:
             wanted = bench.generate("abc", "prompt-lookup", images=[GOOD], max_new_tokens=8).token_ids
             yield bench
-            assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "no row is left"
+            assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0), "a sequence is left"
             assert bench.generate("abc", "prompt-lookup", images=[GOOD], max_new_tokens=8).token_ids == wanted
             assert bench.health()["status"] == "ok"
     assert list(temporary.iterdir()) == [], "nothing was written"
@@ -99,7 +99,7 @@ def ended(bench: Workbench, run: str) -> dict[str, Any]:
 
 
 def refusal(bench: Workbench, images: Any, prompt: Any = "abc", **more: Any) -> str:
-    """What the API says of a request that must not run."""
+    """Return the API's error for a request that must be refused."""
     answer = call(bench, "start", prompt, None, method="prompt-lookup", images=images, max_new_tokens=4, **more)
     assert set(answer) == {"error"}, answer
     error = answer["error"]
@@ -112,13 +112,13 @@ def refusal(bench: Workbench, images: Any, prompt: Any = "abc", **more: Any) -> 
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_picture_is_refused(name: str, bench: Workbench) -> None:
+def test_invalid_images_are_refused(name: str, bench: Workbench) -> None:
     refusal(bench, [BAD[name]])
     refusal(bench, [GOOD, BAD[name]])
 
 
 @pytest.mark.parametrize("name", BAD_LISTS)
-def test_what_is_no_list_of_pictures_is_refused(name: str, bench: Workbench) -> None:
+def test_invalid_lists_of_images_are_refused(name: str, bench: Workbench) -> None:
     refusal(bench, BAD_LISTS[name])
 
 
@@ -127,11 +127,11 @@ def test_what_is_no_list_of_pictures_is_refused(name: str, bench: Workbench) -> 
     [f"a{IMAGE}b{IMAGE}c", [1, 19, 19, 2], f"ab{IMAGE}", [1, *[19] * 4, *[19] * 4, 2], IMAGE * 100 + "a"],
     ids=["two places", "two places as ids", "at the end", "tokens of two pictures", "many places"],
 )
-def test_places_that_do_not_match_the_pictures_are_refused(prompt: Any, bench: Workbench) -> None:
+def test_placeholders_that_do_not_match_the_images_are_refused(prompt: Any, bench: Workbench) -> None:
     assert "image" in refusal(bench, [GOOD], prompt)
 
 
-def test_places_without_pictures_are_refused(bench: Workbench) -> None:
+def test_placeholders_without_images_are_refused(bench: Workbench) -> None:
     for prompt in (f"a{IMAGE}b", [1, 19, 2], [1, *[19] * 4, 2]):
         run = call(bench, "start", prompt, None, method="prompt-lookup")
         news = ended(bench, run["run"]) if "run" in run else run
@@ -143,10 +143,10 @@ def test_a_quoted_placeholder_in_a_conversation_is_text(bench: Workbench) -> Non
     ids = call(bench, "chat_prompt", [{"role": "user", "content": content}])["chat_prompt"]
     assert ids.count(19) == 1
     trace = bench.generate(ids, "prompt-lookup", images=[GOOD], max_new_tokens=4)
-    assert trace.header.prompt_tokens.count(19) == 4, "the vision tokens of one picture"
+    assert trace.header.prompt_tokens.count(19) == 4, "the vision tokens of one image"
 
 
-def test_odd_pictures_are_read_and_what_was_done_is_said(bench: Workbench) -> None:
+def test_unusual_images_are_read_and_conversions_are_reported(bench: Workbench) -> None:
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
     odd = [
         data_url(Image.new("RGB", (1, 1), "red")),
@@ -161,7 +161,7 @@ def test_odd_pictures_are_read_and_what_was_done_is_said(bench: Workbench) -> No
     assert any("first frame" in warning for warning in news["footer"]["warnings"])
 
 
-def test_nobody_gets_to_see_the_picture_of_another(bench: Workbench) -> None:
+def test_no_user_sees_another_users_image(bench: Workbench) -> None:
     colours = ["red", "lime", "blue", "white", "black", "gold"]
     runs = {}
     for colour in colours:
@@ -177,7 +177,7 @@ def test_nobody_gets_to_see_the_picture_of_another(bench: Workbench) -> None:
     assert len({pictures[0]["url"] for pictures in shown.values()}) == len(colours)
 
 
-def test_wrong_changes_of_pictures_leave_a_run_as_it_was(bench: Workbench) -> None:
+def test_invalid_image_changes_do_not_affect_a_run(bench: Workbench) -> None:
     run = call(bench, "start", "abc", None, method="prompt-lookup", images=[GOOD], max_new_tokens=8, paused=True)["run"]
     for images, sees in (([GOOD, GOOD], "both"), ([GOOD], "everybody"), (["/etc/passwd"], "both"), ("x", "both")):
         answer = call(bench, "change", run, images=images, sees=sees)
@@ -198,7 +198,7 @@ def test_wrong_changes_of_pictures_leave_a_run_as_it_was(bench: Workbench) -> No
     assert "error" in call(bench, "change", text, images=[GOOD])
 
 
-def test_openais_form(bench: Workbench) -> None:
+def test_images_in_openais_message_format(bench: Workbench) -> None:
     async def ask(content: Any) -> httpx.Response:
         app = FastAPI()
         app.include_router(router(bench))

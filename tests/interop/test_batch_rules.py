@@ -1,4 +1,4 @@
-"""Stopping criteria and logits processors that have a rule of their own for each row, or one for the whole batch."""
+"""Stopping criteria and logits processors with a rule per row of a batch, or one for the whole batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def models() -> tuple[Any, Any]:
 
 
 def written(spec: Any = None, **options: Any) -> torch.Tensor:
-    """Return what `generate` writes for a batch padded on the left, [3, 12 + new]."""
+    """Return the output of `generate` for a batch padded on the left, [3, 12 + new]."""
     ids = torch.tensor([[0] * (LONGEST - n) + repeating_prompt(n, seed=i) for i, n in enumerate(LENGTHS)])
     options = {"max_new_tokens": N, "do_sample": False, "eos_token_id": None, "pad_token_id": 0} | options
     return models()[0].generate(ids, attention_mask=(ids != 0).long(), custom_generate=spec, **options)
@@ -38,7 +38,7 @@ def free() -> list[list[int]]:
 
 
 class OwnToken(StoppingCriteria):
-    """Row b ends with token `ends[b]`."""
+    """Ends row b after token `ends[b]`."""
 
     def __init__(self, ends: list[int]) -> None:
         self.ends = torch.tensor(ends)
@@ -48,7 +48,7 @@ class OwnToken(StoppingCriteria):
 
 
 class OwnTokenByIndex(StoppingCriteria):
-    """The same with a tracker of one entry a row."""
+    """The same, with a list of one entry per row as state."""
 
     def __init__(self, ends: list[int]) -> None:
         self.ends, self.seen = ends, [0] * len(ends)
@@ -60,7 +60,7 @@ class OwnTokenByIndex(StoppingCriteria):
 
 
 class AnyRow(StoppingCriteria):
-    """The whole batch ends when any row writes a token."""
+    """Ends the whole batch when any row contains a token."""
 
     def __init__(self, ends: list[int]) -> None:
         self.end = ends[0]
@@ -70,7 +70,7 @@ class AnyRow(StoppingCriteria):
 
 
 class AfterCalls(StoppingCriteria):
-    """Row b ends with the call of a number of its own: it is asked once for each step."""
+    """Ends row b after a number of calls of its own; there is one call per step."""
 
     def __init__(self, ends: list[int]) -> None:
         self.calls = 0
@@ -91,10 +91,10 @@ class Never(StoppingCriteria):
 
 @pytest.mark.parametrize("is_eos_known", [False, True], ids=["no eos", "eos"])
 @pytest.mark.parametrize("kind", [OwnToken, OwnTokenByIndex, AnyRow, AfterCalls, Never])
-def test_criteria_see_the_batch_that_generate_shows_them(
+def test_criteria_get_the_same_batch_as_from_generate(
     kind: Callable[[list[int]], StoppingCriteria], is_eos_known: bool
 ) -> None:
-    """Without an end-of-text token a row that has ended writes on until all have; with one it is padded."""
+    """Without an EOS token, a finished row continues until all have finished; with one it is padded."""
     rows = free()
     ends = [rows[0][9], rows[1][4], rows[2][6]]
     eos = rows[2][12] if is_eos_known else None
@@ -103,14 +103,14 @@ def test_criteria_see_the_batch_that_generate_shows_them(
     ours = written(spec, stopping_criteria=StoppingCriteriaList([kind(ends)]), eos_token_id=eos)
     assert ours.tolist() == wanted.tolist()
     if kind is not Never and not is_eos_known:
-        assert wanted.shape[1] < LONGEST + N, "the criterion changed nothing"
+        assert wanted.shape[1] < LONGEST + N, "the criterion had no effect"
     for trace in spec.traces:
         assert summary(trace)["tokens"] == len(trace.token_ids) <= ours.shape[1] - LONGEST
         assert summary(trace)["accepted"] == sum(e.kind == "accepted" for r in trace.rounds for e in r.emitted)
 
 
 class OwnBans(LogitsProcessor):
-    """Forbids tokens of each row's own, and insists on seeing each row in its place."""
+    """Forbids different tokens in each row, and requires that rows keep their places."""
 
     def __init__(self, banned: list[list[int]]) -> None:
         self.banned = banned
@@ -124,7 +124,7 @@ class OwnBans(LogitsProcessor):
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
-def test_processors_see_every_row_in_its_place(sampled: bool) -> None:
+def test_processors_get_every_row_in_its_place(sampled: bool) -> None:
     banned = [sorted({token for token in row[:8] if token}) for row in free()]
     spec = speculative("draft-model", assistant=models()[1], seed=1)
     options: dict[str, Any] = {"logits_processor": LogitsProcessorList([OwnBans(banned)]), "do_sample": sampled}

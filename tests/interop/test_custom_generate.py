@@ -29,7 +29,7 @@ N = 16
 
 
 def batch(*lengths: int) -> dict[str, torch.Tensor]:
-    """Prompts of several lengths, padded on the left with token 0."""
+    """Return prompts of several lengths, padded on the left with token 0."""
     longest = max(lengths)
     rows = [[0] * (longest - n) + repeating_prompt(n, seed=i) for i, n in enumerate(lengths)]
     ids = torch.tensor(rows)
@@ -37,29 +37,29 @@ def batch(*lengths: int) -> dict[str, torch.Tensor]:
 
 
 def both(model: Any, spec: Any, inputs: dict[str, torch.Tensor], **options: Any) -> tuple[Any, Any]:
-    """What `generate` returns by itself and with `spec`."""
+    """Return the output of `generate` without and with `spec`."""
     options = {"max_new_tokens": N, "do_sample": False, "eos_token_id": None, "pad_token_id": 0} | options
     plain = model.generate(**inputs, **options)
     return plain, model.generate(**inputs, **options, custom_generate=spec)
 
 
 @pytest.mark.parametrize("method", ["prompt-lookup", "draft-model", "draft-tree", "token-recycling", "early-exit"])
-def test_greedy_is_generates_own_text(method: str) -> None:
+def test_greedy_text_equals_generates(method: str) -> None:
     model = family("llama")
     spec = speculative(method, assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(9))
     assert torch.equal(plain, ours)
-    assert sum(f["accepted"] for f in spec.figures) > 0  # it did speculate
+    assert sum(f["accepted"] for f in spec.figures) > 0  # there was speculation
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_left_padded_batch_is_generates_own_text(name: str) -> None:
+def test_left_padded_batch_equals_generates_text(name: str) -> None:
     model = family(name)
     plain, ours = both(model, speculative("draft-tree", assistant=noisy_copy(model, 0.2, 1)), batch(5, 12, 1, 9))
     assert torch.equal(plain, ours)
 
 
-def test_rows_that_end_earlier_are_padded_as_generate_pads_them() -> None:
+def test_rows_that_end_earlier_are_padded_as_by_generate() -> None:
     model = family("llama")
     free, _ = both(model, speculative("autoregressive"), batch(5, 12))
     eos = [int(free[0, 12 + 3]), int(free[1, 12 + 10])]
@@ -83,24 +83,26 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("option", PROCESSORS)
-def test_logits_processors_see_what_generate_shows_them(option: str) -> None:
+def test_logits_processors_get_the_same_inputs_as_from_generate(option: str) -> None:
     model = family("llama")
     spec = speculative("draft-model", assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(5, 12), **PROCESSORS[option])
     assert torch.equal(plain, ours)
     free, _ = both(model, spec, batch(5, 12))
-    assert not torch.equal(plain, free), "the option changed nothing: the test would not notice if it were ignored"
+    assert not torch.equal(plain, free), (
+        "the option had no effect, so that the test would not detect that it is ignored"
+    )
 
 
 class NotTwice(LogitsProcessor):
-    """A processor of the user's own: forbids the token before."""
+    """A custom processor that forbids the previous token."""
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         return scores.scatter(1, input_ids[:, -1:], -torch.inf)
 
 
 class AfterTwo(StoppingCriteria):
-    """Ends a row once it has written token `token` twice."""
+    """Ends a row once token `token` has come twice."""
 
     def __init__(self, token: int, prompt: int) -> None:
         self.token, self.prompt = token, prompt
@@ -109,7 +111,7 @@ class AfterTwo(StoppingCriteria):
         return (input_ids[:, self.prompt :] == self.token).sum(1) >= 2
 
 
-def test_processors_and_criteria_of_the_users_own() -> None:
+def test_custom_processors_and_criteria() -> None:
     model = family("llama")
     mine = {"logits_processor": LogitsProcessorList([NotTwice()])}
     free, _ = both(model, speculative("autoregressive"), batch(12), **mine)
@@ -133,11 +135,11 @@ def test_time_and_stop_strings_are_criteria_too() -> None:
     {"top_p": 0.8, "min_p": 0.15, "top_k": 0},
     {"typical_p": 0.6, "repetition_penalty": 1.6, "top_k": 5},
 ], ids=str)  # fmt: skip
-def test_sampling_keeps_generates_law(options: dict[str, Any]) -> None:
-    """The first two tokens of 250 rows against their exact law, computed with generate's own processors.
+def test_sampling_keeps_generates_distribution(options: dict[str, Any]) -> None:
+    """Compare the first two tokens of 250 rows with their exact distribution, computed with generate's own processors.
 
-    Fails a right sampler with probability 1e-4; the seed is fixed. The same sample does not fit the law without the
-    options, so that ignoring them would be noticed.
+    A correct sampler fails with probability 1e-4; the seed is fixed. The sample does not fit the distribution without
+    the options, so that ignored options would be detected.
     """
     model = family("llama", vocab_size=6, hidden_size=16, intermediate_size=24, num_hidden_layers=1, seed=3)
     prompt = torch.tensor([random_prompt(4, 6)])
@@ -154,7 +156,7 @@ def test_sampling_keeps_generates_law(options: dict[str, Any]) -> None:
 
 
 def exact_distribution(model: Any, prompt: torch.Tensor, config: GenerationConfig) -> dict[tuple[int, int], float]:
-    """Probability of each pair of first tokens, from full forwards and generate's own processors."""
+    """Return the probability of each pair of first tokens, from full forward passes and generate's own processors."""
     config._eos_token_tensor = None
     processors = model._get_logits_processor(config, prompt.shape[1], prompt, device="cpu", model_kwargs={})
 
@@ -169,7 +171,7 @@ def exact_distribution(model: Any, prompt: torch.Tensor, config: GenerationConfi
     return pairs
 
 
-def test_torchs_seed_repeats_a_sampled_run() -> None:
+def test_torch_seed_reproduces_a_sampled_run() -> None:
     model = family("llama")
     options: dict[str, Any] = {"do_sample": True, "max_new_tokens": N, "pad_token_id": 0, "eos_token_id": None}
     texts = []
@@ -181,7 +183,7 @@ def test_torchs_seed_repeats_a_sampled_run() -> None:
     assert not torch.equal(texts[0], texts[2])
 
 
-def test_a_streamer_gets_every_token_and_the_end() -> None:
+def test_streamer_gets_every_token_and_the_end() -> None:
     model = family("llama", vocab_size=257)
     streamer = TextIteratorStreamer(byte_tokenizer(), skip_prompt=True, timeout=20)
     inputs = batch(9)
@@ -197,20 +199,20 @@ def test_a_streamer_gets_every_token_and_the_end() -> None:
     assert text == byte_tokenizer().decode(plain[0, 9:])
 
 
-def test_the_result_carries_figures_and_traces() -> None:
+def test_result_contains_figures_and_traces() -> None:
     model = family("llama")
     spec = speculative("draft-model", assistant=model)
     _, out = both(model, spec, batch(5, 9), return_dict_in_generate=True)
     assert isinstance(out, SpeculativeOutput)
     assert out.figures is not None
     assert out.traces is not None
-    assert [f["acceptance_rate"] for f in out.figures] == [1.0, 1.0]  # a copy of the target is always right
+    assert [f["acceptance_rate"] for f in out.figures] == [1.0, 1.0]  # drafts of a copy of the target are always right
     assert out.figures[0]["tau"] >= 4
     assert [len(t.token_ids) for t in out.traces] == [N, N]
     assert out.traces[0].header.method == "draft-model"
 
 
-def test_the_assistant_of_generate_serves_as_well() -> None:
+def test_assistant_model_of_generate_is_used_as_drafter() -> None:
     model = family("llama")
     spec = speculative("draft-model")
     plain, ours = both(model, spec, batch(9), assistant_model=noisy_copy(model, 0.2, 1))
@@ -218,7 +220,7 @@ def test_the_assistant_of_generate_serves_as_well() -> None:
     assert spec.figures[0]["accepted"] > 0
 
 
-def test_the_users_model_is_left_as_it_was() -> None:
+def test_users_model_is_unchanged() -> None:
     model, draft = family("llama"), family("llama", seed=1)
     speculative_run = speculative("draft-tree", assistant=draft)
     both(model, speculative_run, batch(9))
@@ -240,7 +242,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_honoured_is_refused_by_name(name: str) -> None:
+def test_unsupported_options_are_refused_by_name(name: str) -> None:
     from transformers import DynamicCache
 
     options = dict(REFUSED[name])
@@ -250,7 +252,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(name: str) -> None:
         family("llama").generate(**batch(5), max_new_tokens=2, **options, custom_generate=speculative("prompt-lookup"))
 
 
-def test_mistakes_are_named() -> None:
+def test_mistakes_have_named_errors() -> None:
     model = family("llama")
     with pytest.raises(UnknownNameError, match="prompt-lookup"):
         speculative("prompt-lokup")
@@ -267,7 +269,7 @@ def test_mistakes_are_named() -> None:
 
 
 @pytest.mark.parametrize("whose", ["model", "assistant"])
-def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
+def test_error_for_dropout_names_the_call_that_disables_it(whose: str) -> None:
     models = {name: family("gpt2", attn_pdrop=0.5, resid_pdrop=0.5, embd_pdrop=0.5) for name in ("model", "assistant")}
     models[whose].train()
     spec = speculative("draft-model", assistant=models["assistant"])
@@ -280,7 +282,7 @@ def test_dropout_is_refused_with_the_call_that_turns_it_off(whose: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:The cache had no room for the")  # lexical-unit's probes
 @pytest.mark.parametrize("name", ["rest", "rasd", "lexical-unit"])
-def test_a_method_that_reads_text_asks_for_the_tokenizer(name: str) -> None:
+def test_method_that_reads_text_requires_the_tokenizer(name: str) -> None:
     model = family("llama", vocab_size=257)
     draft = noisy_copy(model, 0.2, 1)
     with pytest.raises(MethodUnavailableError, match=rf"{name} needs the model's tokenizer.*tokenizer=tokenizer"):
@@ -289,7 +291,7 @@ def test_a_method_that_reads_text_asks_for_the_tokenizer(name: str) -> None:
     assert torch.equal(plain, ours)
 
 
-def test_the_stand_in_for_a_tokenizer_shows_ids_and_refuses_the_rest() -> None:
+def test_tokenizer_placeholder_shows_ids_and_refuses_other_uses() -> None:
     stand_in: Any = _Ids("rest")
     assert stand_in.decode([3, 4]) == "\u20393\u203a\u20394\u203a"
     assert getattr(stand_in, "is_fast", False) is False
@@ -308,7 +310,7 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_rotary_models_go_on_past_their_trained_length(rope: str) -> None:
+def test_rotary_models_continue_past_their_trained_length(rope: str) -> None:
     model = family("llama", max_position_embeddings=24, rope_parameters={"rope_theta": 1e4, **ROPES[rope]})
     for method in ("draft-model", "draft-tree"):
         plain, ours = both(
@@ -318,7 +320,7 @@ def test_rotary_models_go_on_past_their_trained_length(rope: str) -> None:
         assert torch.equal(plain, ours)
 
 
-def test_windows_move_on_past_the_trained_length() -> None:
+def test_sliding_windows_continue_past_the_trained_length() -> None:
     model = family("mistral", max_position_embeddings=24, use_sliding_window=False)
     spec = speculative("draft-tree", assistant=noisy_copy(model, 0.2, 1))
     plain, ours = both(model, spec, batch(12, 9), max_new_tokens=30)
@@ -327,13 +329,13 @@ def test_windows_move_on_past_the_trained_length() -> None:
 
 @pytest.mark.parametrize(("name", "why"), [("gpt2", "its context is 24 tokens"), ("opt", "its context is"),
                                            ("llama", r"other factors \(dynamic\)")])  # fmt: skip
-def test_texts_that_a_model_cannot_hold_are_refused_and_not_cut(name: str, why: str) -> None:
+def test_texts_beyond_the_context_are_refused_and_not_cut(name: str, why: str) -> None:
     values: dict[str, Any] = {"max_position_embeddings": 24}
     if name == "llama":
         values["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     model = family(name, **({"n_positions": 24} if name == "gpt2" else values))
     spec = speculative("draft-model", assistant=model)
-    plain, ours = both(model, spec, batch(12, 9), max_new_tokens=12)  # to the last place
+    plain, ours = both(model, spec, batch(12, 9), max_new_tokens=12)  # up to the last position
     assert torch.equal(plain, ours)
     with pytest.raises(ModelError, match=rf"cannot generate up to 25 tokens here: .*{why}") as caught:
         model.generate(**batch(12), max_new_tokens=13, custom_generate=spec)
@@ -341,7 +343,7 @@ def test_texts_that_a_model_cannot_hold_are_refused_and_not_cut(name: str, why: 
 
 
 @pytest.mark.slow
-def test_the_bundled_model_and_its_heads() -> None:
+def test_bundled_model_and_its_heads() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from workbench.models.bundle import bundled

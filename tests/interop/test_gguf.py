@@ -1,4 +1,4 @@
-"""The GGUF export: every weight is there and the same, and llama.cpp, where it is installed, writes the same text."""
+"""GGUF export: every weight is exported unchanged, and llama.cpp, if installed, generates the same text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def models() -> Models:
 
 
 def separate(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Neighbouring dimensions of each head back to half a head apart: the inverse of what the export does."""
+    """Undo the export's permutation: move neighbouring dimensions of each head half a head apart again."""
     n = weight.shape[0] // heads
     order = [h * n + i for h in range(heads) for i in (*range(0, n, 2), *range(1, n, 2))]
     return weight[order]
@@ -64,7 +64,7 @@ def test_every_weight_can_be_read_back(models: Models, tmp_path: Path, half: boo
     )
 
 
-def test_what_llama_cpp_would_run_wrongly_is_refused(models: Models, tmp_path: Path) -> None:
+def test_models_that_llama_cpp_would_run_wrongly_are_refused(models: Models, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16))
     with pytest.raises(ModelError, match="model type is gpt2"):
@@ -77,8 +77,8 @@ def test_what_llama_cpp_would_run_wrongly_is_refused(models: Models, tmp_path: P
 
 
 @pytest.mark.slow
-def test_llama_cpp_writes_the_same_tokens(models: Models, tmp_path: Path) -> None:
-    """Plain, with its prompt lookup and with the drafter, against plain decoding by our engine, in float32."""
+def test_llama_cpp_generates_the_same_tokens(models: Models, tmp_path: Path) -> None:
+    """Plain, with its prompt lookup and with the drafter, compared with our engine's plain decoding, in float32."""
     pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
     assert not llamacpp.why_not(models)
     methods = [registry.get(name).with_params() for name in ("draft-model", "prompt-lookup")]
@@ -100,7 +100,7 @@ def test_llama_cpp_writes_the_same_tokens(models: Models, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_peer_that_dies_is_reported_and_the_others_go_on(models: Models, tmp_path: Path) -> None:
+def test_crash_of_a_peer_is_reported_and_others_continue(models: Models, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
     ours = EngineContender(Engine(models), registry.get("autoregressive").with_params(), SamplingParams(), 4)
     ids, ended = load_prompts()[0].encode(models.tokenizer), []
@@ -108,7 +108,7 @@ def test_a_peer_that_dies_is_reported_and_the_others_go_on(models: Models, tmp_p
         assert isinstance(peer, llamacpp.LlamaCppContender)
         assert peer.run(ids).token_ids == ours.run(ids).token_ids
         assert peer._process
-        peer._process.send_signal(signal.SIGSEGV)  # as compiled code ends
+        peer._process.send_signal(signal.SIGSEGV)  # as compiled code that crashes ends
         samples, complete = measure(
             [ours, peer], [ids], 2, on_failure=lambda c, error: ended.append((c.name, str(error)))
         )
@@ -119,7 +119,7 @@ def test_a_peer_that_dies_is_reported_and_the_others_go_on(models: Models, tmp_p
 
 
 @pytest.mark.slow
-def test_a_file_that_llama_cpp_refuses_loses_that_peer_alone(models: Models, tmp_path: Path) -> None:
+def test_file_that_llama_cpp_refuses_excludes_only_that_peer(models: Models, tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="pip install xllamacpp")
     with llamacpp.contenders(models, [], 4, SamplingParams(), 0, tmp_path) as (peer,):
         (tmp_path / "target.gguf").write_bytes(b"GGUF, not quite")
@@ -127,7 +127,7 @@ def test_a_file_that_llama_cpp_refuses_loses_that_peer_alone(models: Models, tmp
             peer.run([1, 2, 3])
 
 
-def test_a_peer_that_cannot_run_is_left_out_with_the_reason(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_that_cannot_run_is_excluded_with_the_reason(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llamacpp.importlib.util, "find_spec", lambda name: None)
     assert "pip install xllamacpp" in llamacpp.why_not(models)
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Heads that were trained here, in other engines' layouts: they read back to the same drafts."""
+"""Export of heads to other engines' layouts: reading them back gives the same drafts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: A
 
 
 def found_in(models: Models, folder: Path, kind: str) -> Models:
-    """The target with the heads of a folder."""
+    """Return the target with the heads of a folder."""
     user_heads.use_heads(str(folder))
     models.heads = find_heads(models.target_name, models.target)
     assert models.heads[kind].folder == folder
@@ -50,14 +50,14 @@ def found_in(models: Models, folder: Path, kind: str) -> Models:
 
 
 def guesses(models: Models, method: str) -> Any:
-    """What heads draft in each round of a run."""
+    """Return the drafts of each round of a run."""
     done = run(models, method, models.tokenizer("Once upon a time there was").input_ids, 16)
     assert sum(len(r.nodes.tokens) for r in done.rounds) > 16
     return [r.nodes.tokens for r in done.rounds], done.token_ids
 
 
 def own_layer(folder: Path, **options: Any) -> Path:
-    """A random layer for the bundled target, as `workbench train` would write it."""
+    """Write a random layer for the bundled target, in the format of `workbench train`."""
     net, generator = FeatureNet(288, 6, 48, **options), torch.Generator().manual_seed(0)
     for weight in net.parameters():
         weight.data = 0.3 * torch.randn(weight.shape, generator=generator)
@@ -75,7 +75,7 @@ def own_layer(folder: Path, **options: Any) -> Path:
         ("vllm", {"norms": ()}),
     ],
 )
-def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
+def test_exported_layer_reads_back_to_the_same_predictions(
     to: str, options: dict[str, Any], tmp_path: Path, text_models: Models
 ) -> None:
     ours = own_layer(tmp_path / "ours", **options)
@@ -91,11 +91,11 @@ def test_a_layer_that_was_written_reads_back_to_the_same_guesses(
         said.append((logits, head_of(FeatureNet, models).to_token_ids(logits.argmax(-1))))
     assert torch.equal(said[0][0], said[1][0])
     assert torch.equal(said[0][1], said[1][1])
-    assert said[0][0].shape[-1] == (4096 if options else 2048), "the tokens that it proposes are those"
+    assert said[0][0].shape[-1] == (4096 if options else 2048), "the draft vocabulary is the same"
 
 
 @pytest.mark.unchecked
-def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_models: Models) -> None:
+def test_exported_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_models: Models) -> None:
     written = export_heads("text-target-medusa", tmp_path / "theirs", "vllm")
     assert written["layout"] == "Medusa (vLLM)"
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
@@ -111,7 +111,7 @@ def test_bundled_medusa_heads_read_back_to_the_same_drafts(tmp_path: Path, text_
 
 
 def own_medusa(folder: Path, layers: int, own_rows: bool) -> tuple[Path, MedusaHeads]:
-    """Random heads that propose every second token; with LM heads of their own or without."""
+    """Write random heads for every second token, with or without own LM heads."""
     kept, generator = list(range(0, 4096, 2)), torch.Generator().manual_seed(1)
     heads = MedusaHeads(288, 3, layers, len(kept) if own_rows else 0)
     heads.accuracy = ((0.5,) * 10,) * 3
@@ -122,7 +122,7 @@ def own_medusa(folder: Path, layers: int, own_rows: bool) -> tuple[Path, MedusaH
 
 
 @pytest.mark.parametrize(("layers", "own_rows"), [(1, False), (3, False), (2, True)])
-def test_medusa_heads_of_a_part_of_the_tokens_read_back_to_the_same_laws(
+def test_exported_medusa_heads_with_reduced_vocabulary_read_back_to_the_same_distributions(
     layers: int, own_rows: bool, tmp_path: Path, text_models: Models
 ) -> None:
     ours, _ = own_medusa(tmp_path / "ours", layers, own_rows)
@@ -132,28 +132,28 @@ def test_medusa_heads_of_a_part_of_the_tokens_read_back_to_the_same_laws(
     if not own_rows:
         table = text_models.target.model.get_output_embeddings().weight
         torch.testing.assert_close(stored["lm_head.weight"].float(), table[::2].float(), atol=1e-3, rtol=1e-3)
-    h, said = torch.randn(4, 288, generator=torch.Generator().manual_seed(2)), []
+    h, logits = torch.randn(4, 288, generator=torch.Generator().manual_seed(2)), []
     for folder in (ours, tmp_path / "theirs"):
         models = found_in(text_models, folder, "medusa")
         with torch.inference_mode():
             net = load_trained(MedusaHeads, models, "heads", "")
             states, head = net(h).float(), head_of(MedusaHeads, models)
-            said.append(head(states) if net.own is None else states @ net.own.float().mT)
-    torch.testing.assert_close(said[0], said[1], atol=2e-2, rtol=2e-2)
-    assert not torch.allclose(said[0][0], said[0][1]), "each head says something of its own"
+            logits.append(head(states) if net.own is None else states @ net.own.float().mT)
+    torch.testing.assert_close(logits[0], logits[1], atol=2e-2, rtol=2e-2)
+    assert not torch.allclose(logits[0][0], logits[0][1]), "the heads' predictions differ"
 
 
-def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path: Path) -> None:
+def test_configuration_keys_that_only_other_engines_read_are_correct(tmp_path: Path) -> None:
     for name, options, bias in (
         ("with", {"norms": (), "fuse_bias": True, "bias": True, "eps": 1e-5}, True),
         ("without", {"norms": ()}, False),
     ):
         export_heads(str(own_layer(tmp_path / name, **options)), tmp_path / f"{name}-out")
-        said = json.loads((tmp_path / f"{name}-out" / "config.json").read_text())
-        assert said["fusion_bias"] is bias
-        assert said["transformer_layer_config"]["attention_bias"] is bias
-        assert said["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
-        assert said["speculators_config"]["verifier"]["name_or_path"] == "text-target"
+        config = json.loads((tmp_path / f"{name}-out" / "config.json").read_text())
+        assert config["fusion_bias"] is bias
+        assert config["transformer_layer_config"]["attention_bias"] is bias
+        assert config["transformer_layer_config"]["rms_norm_eps"] == options.get("eps", 1e-6)
+        assert config["speculators_config"]["verifier"]["name_or_path"] == "text-target"
         net = FeatureNet.from_checkpoint(read_checkpoint(tmp_path / f"{name}-out"), 64, 12)
         assert net.eps == options.get("eps", 1e-6)
     with pytest.raises(ModelError, match="no bias in its fusion"):
@@ -166,7 +166,7 @@ def test_what_engines_look_at_and_our_reader_does_not_is_said_as_it_is(tmp_path:
     assert not (tmp_path / "no").exists()
 
 
-def test_an_lm_head_is_looked_for_in_all_files_before_the_embedding_counts_as_one(tmp_path: Path) -> None:
+def test_lm_head_is_searched_in_all_files_before_the_embedding_is_used(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"model.embed_tokens.weight": torch.zeros(4, 2)}, tmp_path / "model-00001-of-00002.safetensors")
     save_file({"lm_head.weight": torch.ones(4, 2)}, tmp_path / "model-00002-of-00002.safetensors")
@@ -175,7 +175,7 @@ def test_an_lm_head_is_looked_for_in_all_files_before_the_embedding_counts_as_on
     assert not bool(heads._lm_head(str(tmp_path)).any())
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -184,10 +184,10 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         (tmp_path / "there").mkdir(exist_ok=True)
         with pytest.raises(WorkbenchError, match="cannot be written: No space left on device"):
             export_heads("text-target-medusa", tmp_path / folder, "vllm")
-    assert [path.name for path in tmp_path.rglob("*")] == ["there"], "a folder that was there stays"
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"], "an existing folder stays"
 
 
-def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
+def test_heads_without_a_layout_are_refused_by_name(tmp_path: Path) -> None:
     layer = str(own_layer(tmp_path / "ours"))
     with pytest.raises(ModelError, match=r"lacks the norms of ours.*--to speculators"):
         export_heads(layer, tmp_path / "a", "vllm")
@@ -201,10 +201,10 @@ def test_what_no_layout_holds_is_refused_by_name(tmp_path: Path) -> None:
         export_heads("text-target-medusa", tmp_path, "vllm")
     with pytest.raises(ParameterError, match="There is no layout 'onnx'"):
         export_heads("text-target-medusa", tmp_path / "a", "onnx")
-    assert not (tmp_path / "a").exists(), "nothing was written"
+    assert not (tmp_path / "a").exists(), "no file was written"
 
 
-def test_a_shrunk_head_drafts_nearly_the_same_and_writes_the_same(tmp_path: Path, text_models: Models) -> None:
+def test_int8_head_drafts_nearly_the_same_and_keeps_the_text(tmp_path: Path, text_models: Models) -> None:
     user_heads.use_heads()
     text_models.heads = find_heads("text-target", text_models.target)
     before, text = guesses(text_models, "mtp")
@@ -229,15 +229,15 @@ def check_sums(folder: Path) -> None:
         assert checksum_problem(folder / line.split()[1], line.split()[0]) == ""
 
 
-def test_what_cannot_be_shrunk_is_refused(tmp_path: Path) -> None:
+def test_heads_that_cannot_be_int8_are_refused(tmp_path: Path) -> None:
     shrink(own_layer(tmp_path / "ours"), tmp_path / "less")
     for folder, error, words in (
-        (tmp_path / "less", ModelError, "can be kept in bytes"),
-        (bundled_folder() / "text-drafter", ModelError, "can be kept in bytes"),
-        (tmp_path / "nowhere", ModelError, "no weights that can be read"),
+        (tmp_path / "less", ModelError, "can be converted to int8"),
+        (bundled_folder() / "text-drafter", ModelError, "can be converted to int8"),
+        (tmp_path / "nowhere", ModelError, "no readable weights"),
     ):
         with pytest.raises(error, match=words):
             shrink(folder, tmp_path / "further")
         assert not (tmp_path / "further").exists()
-    with pytest.raises(ParameterError, match="Name a new folder"):
+    with pytest.raises(ParameterError, match="Choose a new folder"):
         shrink(tmp_path / "ours", tmp_path / "less")

@@ -1,4 +1,4 @@
-"""As drafted: what is kept unseen, what that costs, and that nobody is promised more than an approximation."""
+"""Verifier `as-drafted`: which drafts it accepts untested, the distribution error, and its approximate promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workbench.trace.nodes import ACCEPTED
 from .test_rules import check_formulas
 
 PARTS = ("early-exit", "unified-skip", "swift", "duo", "lexical-unit")
-"""Methods whose drafter is a part of the target, and in their papers a decoder of its own."""
+"""Methods whose drafter is a part of the target and whose paper describes an own decoder."""
 WEAK: dict[str, dict[str, Any]] = {
     "early-exit": {"exit_layer": 1},
     "unified-skip": {"speedup": 2.0},
@@ -37,12 +37,12 @@ SAMPLED = SamplingParams(temperature=0.9)
 BOTH = pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-"""The golden p and q of the cards."""
+"""p and q of the verifier card's example."""
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """Six tokens, three layers: the recorded likeliest tokens are the whole law."""
+    """Six tokens and three layers, so that the recorded most likely tokens are the whole distribution."""
     return model_helpers.make_small_models(6, noise=None, device=device, num_hidden_layers=4, intermediate_size=32)
 
 
@@ -65,64 +65,71 @@ def verification(token: int, sampling: SamplingParams, p: torch.Tensor = P) -> V
     return Verification(tree, p.log().expand(2, -1), p.expand(2, -1), sampling, u)
 
 
-def test_golden_price() -> None:
-    """(q − p)₊ = (0, 0.1, 0.15, 0.15): of all tokens 0.4 = TV, of those with q > 0.25 the first two."""
-    for sure, price, kept in (
+def test_golden_distribution_errors() -> None:
+    """(q − p)₊ = (0, 0.1, 0.15, 0.15): over all tokens 0.4 = TV, over those with q > 0.25 the first two."""
+    for sure, expected_error, accept_probs in (
         (0.0, 0.4, (1, 1, 1, 1)),
         (0.25, 0.25, (1, 1, 1, 0.25)),
         (1.0, 0.0, (1, 0.75, 0.5, 0.25)),
     ):
-        rulings = [AsDrafted(sure).rule(verification(token, SAMPLED)) for token in range(4)]
-        assert [float(r.accept[0]) for r in rulings] == pytest.approx(kept)
+        decisions = [AsDrafted(sure).rule(verification(token, SAMPLED)) for token in range(4)]
+        assert [float(r.accept[0]) for r in decisions] == pytest.approx(accept_probs)
         assert all(
-            r.distribution_error is not None and float(r.distribution_error[0]) == pytest.approx(price) for r in rulings
+            r.distribution_error is not None and float(r.distribution_error[0]) == pytest.approx(expected_error)
+            for r in decisions
         ), sure
     greedy = [AsDrafted(0.25).rule(verification(token, SamplingParams())) for token in range(4)]
-    assert [float(r.accept[0]) for r in greedy] == [1, 1, 1, 0], "its own likeliest, and those that it is sure of"
+    assert [float(r.accept[0]) for r in greedy] == [1, 1, 1, 0], (
+        "accepts the target's greedy token and tokens with q > β"
+    )
     assert [float(r.distribution_error[0]) for r in greedy if r.distribution_error is not None] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("sure", [0.0, 0.25, 1.0])
-def test_the_price_is_how_far_the_law_of_a_place_is_from_the_targets(sure: float) -> None:
-    """Enumerated: what a place emits over all drafts, after a rejection from (p − q)₊."""
+def test_distribution_error_is_the_tv_distance_of_the_output(sure: float) -> None:
+    """Sum the emitted distribution of one position over all drafts; after a rejection it is (p − q)₊."""
     out = torch.zeros_like(P)
-    left = (P - Q).clamp(min=0)
+    residual = (P - Q).clamp(min=0)
     for token in range(4):
         accept = float(AsDrafted(sure).rule(verification(token, SAMPLED)).accept[0])
         out[token] += Q[token] * accept
-        out += Q[token] * (1 - accept) * left / left.sum()
-    paid = AsDrafted(sure).rule(verification(0, SAMPLED)).distribution_error
-    assert paid is not None
-    assert float((out - P).abs().sum() / 2) == pytest.approx(float(paid[0]), abs=1e-12)
+        out += Q[token] * (1 - accept) * residual / residual.sum()
+    error = AsDrafted(sure).rule(verification(0, SAMPLED)).distribution_error
+    assert error is not None
+    assert float((out - P).abs().sum() / 2) == pytest.approx(float(error[0]), abs=1e-12)
 
 
-def test_a_token_that_a_processor_forbids_is_not_kept_and_not_paid_for() -> None:
-    forbids = P.clone().index_fill_(0, torch.tensor(3), 0.0)
-    ruling = AsDrafted().rule(verification(3, SAMPLED, forbids / forbids.sum()))
-    assert float(ruling.accept[0]) == 0
-    assert ruling.distribution_error is not None
-    assert float(ruling.distribution_error[0]) == pytest.approx(
-        float((Q - forbids / forbids.sum()).clamp(min=0)[:3].sum())
+def test_forbidden_token_is_rejected_without_distribution_error() -> None:
+    masked = P.clone().index_fill_(0, torch.tensor(3), 0.0)
+    decision = AsDrafted().rule(verification(3, SAMPLED, masked / masked.sum()))
+    assert float(decision.accept[0]) == 0
+    assert decision.distribution_error is not None
+    assert float(decision.distribution_error[0]) == pytest.approx(
+        float((Q - masked / masked.sum()).clamp(min=0)[:3].sum())
     )
 
 
 @BOTH
 @pytest.mark.parametrize("name", PARTS)
-def test_a_part_of_the_target_writes_and_its_price_is_told(name: str, sampling: SamplingParams, models: Models) -> None:
-    """β = 0: every draft is kept. The price is summed from the recorded laws; β = 1 is the exact rule's text."""
+def test_untested_drafts_are_accepted_and_the_error_is_recorded(
+    name: str, sampling: SamplingParams, models: Models
+) -> None:
+    """β = 0 accepts every draft and sums the error over recorded distributions; β = 1 gives the exact rule's text."""
     trace, drafted = run(name, models, sampling), 0
     for r in trace.rounds[:-1]:
-        assert set(r.nodes.status) <= {ACCEPTED}, "whatever the target says"
+        assert set(r.nodes.status) <= {ACCEPTED}, "accepted independently of the target"
         assert set(r.nodes.rule) <= {"as-drafted"}
-        apart = 0.0
-        for place, token in enumerate(r.nodes.tokens):
-            drawn = r.top_q[place]
-            assert drawn is not None
-            p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (r.top_p[place], drawn))
-            apart += sum(abs(p[t] - q[t]) for t in p) / 2 if not sampling.greedy else r.top_p[place].tokens[0] != token
+        error = 0.0
+        for position, token in enumerate(r.nodes.tokens):
+            top_q = r.top_q[position]
+            assert top_q is not None
+            p, q = (dict(zip(top.tokens, top.prob, strict=True)) for top in (r.top_p[position], top_q))
+            error += (
+                sum(abs(p[t] - q[t]) for t in p) / 2 if not sampling.greedy else r.top_p[position].tokens[0] != token
+            )
         drafted += len(r.nodes.tokens)
         if r.nodes.tokens:
-            assert r.signals[DISTRIBUTION_ERROR] == pytest.approx(apart, rel=1e-4, abs=1e-6)
+            assert r.signals[DISTRIBUTION_ERROR] == pytest.approx(error, rel=1e-4, abs=1e-6)
     assert drafted > 10
     assert sum(r.signals.get(DISTRIBUTION_ERROR, 0.0) for r in trace.rounds) > 0
     assert check_formulas(trace) > 0
@@ -134,44 +141,44 @@ def test_a_part_of_the_target_writes_and_its_price_is_told(name: str, sampling: 
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_it_is_nobodys_default_and_promises_no_more_than_an_approximation(name: str) -> None:
+def test_as_drafted_is_never_the_default_and_is_declared_approximate(name: str) -> None:
     method = registry.get(name)
     assert method.verifier.name == "lossless"
     assert method.promise is Promise.EXACT
     assert method.promises == {"lossless": Promise.EXACT, "as-drafted": Promise.APPROXIMATE}
-    made = method.with_params(verifier="as-drafted")
-    assert made.promise is Promise.APPROXIMATE
-    assert made.unsound_reason
-    assert not made.verifier.keeps_greedy
+    configured = method.with_params(verifier="as-drafted")
+    assert configured.promise is Promise.APPROXIMATE
+    assert configured.unsound_reason
+    assert not configured.verifier.keeps_greedy
     assert MethodInfo.of(method).promises["as-drafted"] == "approximate"
-    for policy in method.params["policy"].choices:  # one that knows everything makes it no better
+    for policy in method.params["policy"].choices:  # also with the oracle policy
         assert method.with_params(verifier="as-drafted", policy=policy).promise is Promise.APPROXIMATE
 
 
-def test_a_lexical_unit_goes_on_while_the_target_was_sure(models: Models) -> None:
-    """β between: what is kept unseen are just the drafts whose own chance is above it."""
+def test_lexical_unit_accepts_confident_drafts_untested(models: Models) -> None:
+    """With β between 0 and 1, exactly the drafts whose own probability exceeds β are accepted untested."""
     seen = set[str]()
     for r in run("lexical-unit", models, SAMPLED, 60, sure=0.3).rounds:
-        for place, (token, rule) in enumerate(zip(r.nodes.tokens, r.nodes.rule, strict=True)):
-            drawn = r.top_q[place]
-            assert drawn is not None
-            own = dict(zip(drawn.tokens, drawn.prob, strict=True))[token]
-            if rule is not None:  # it was tested
-                assert (rule == "as-drafted") is (own > 0.3)
+        for position, (token, rule) in enumerate(zip(r.nodes.tokens, r.nodes.rule, strict=True)):
+            top_q = r.top_q[position]
+            assert top_q is not None
+            draft_prob = dict(zip(top_q.tokens, top_q.prob, strict=True))[token]
+            if rule is not None:  # the draft was tested
+                assert (rule == "as-drafted") is (draft_prob > 0.3)
                 seen.add(rule)
     assert len(seen) == 2
     assert registry.get("lexical-unit").params["sure"].default == 0.9
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_page_says_why_the_target_reads_on(name: str) -> None:
-    """Who tries the approximate decoder sees no speed of the paper's: the method's page tells before."""
-    said = [text for text in registry.get(name).differences if "reads every draft" in text]
-    assert len(said) == 1
-    assert "deviation" in said[0]
+def test_differences_explain_that_the_target_reads_every_draft(name: str) -> None:
+    """The approximate decoder does not reach the paper's speed here; the method's page must give the reason."""
+    sentences = [text for text in registry.get(name).differences if "reads every draft" in text]
+    assert len(sentences) == 1
+    assert "deviation" in sentences[0]
 
 
-def test_no_other_method_offers_it() -> None:
-    """A new one that does has to say it, too."""
+def test_only_these_methods_offer_as_drafted() -> None:
+    """A new method that offers this verifier must also state the difference tested above."""
     offers = {m.name for m in model_helpers.text_methods() if any(isinstance(v, AsDrafted) for v in m.other_verifiers)}
     assert offers == set(PARTS)

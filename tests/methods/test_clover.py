@@ -1,4 +1,4 @@
-"""Clover: one step for all levels, a gate that lets a token in, and states that are true after every round."""
+"""Clover: one step for all levels, the gate that mixes in a token, and a state that stays correct after every round."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_gate_is_the_papers() -> None:
-    """Written out, head by head: v(e) is let in, weighed by the cosine of what is asked and what is offered."""
-    gate, states, told = net_of().gate, random_tensor(5, D), random_tensor(5, C, seed=1)
+def test_gate_equals_the_papers_formula() -> None:
+    """Written out per head: add v(e), weighted by the cosine similarity of query and key."""
+    gate, states, embeds = net_of().gate, random_tensor(5, D), random_tensor(5, C, seed=1)
     assert isinstance(gate, AttentionDecoder)
     with torch.no_grad():
-        got = gate(states, told)
+        got = gate(states, embeds)
         normed = states / (states.square().mean(-1, keepdim=True) + 1e-6).sqrt() * gate.norm.weight
-        q, k, v = gate.query(normed), gate.key(told), gate.value(told)
+        q, k, v = gate.query(normed), gate.key(embeds), gate.value(embeds)
         for head, (part, wide) in enumerate(zip(range(2), range(2), strict=True)):
             one = slice(part * C // 2, (part + 1) * C // 2)
             cosine = (q[:, one] * k[:, one]).sum(-1) / (q[:, one].norm(dim=-1) * k[:, one].norm(dim=-1))
@@ -53,25 +53,25 @@ def test_the_gate_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_has_as_many_parameters_whatever_it_drafts(kind: str) -> None:
+def test_number_of_parameters_does_not_depend_on_the_draft_length(kind: str) -> None:
     sizes = {sum(p.numel() for p in net_of(blocks, **KINDS[kind]).parameters()) for blocks in (1, 3, 5)}
     assert len(sizes) == 1
     again = CloverHeads.of(net_of(4, **KINDS[kind]).config())
     assert again.sizes == net_of(4, **KINDS[kind]).sizes, "its configuration builds it again"
 
 
-def test_a_fresh_step_says_what_the_state_says() -> None:
-    """Whatever token it is told of, until it has learnt to listen."""
+def test_fresh_step_returns_the_state_unchanged() -> None:
+    """With a value projection of zero, no token changes the state."""
     net, states = CloverHeads(D, 3, C, prefix_heads=2).double(), random_tensor(4, D)
     torch.nn.init.zeros_(net.gate.value.weight)
     torch.nn.init.zeros_(net.gate.value.bias)
-    for told in (random_tensor(4, C), random_tensor(4, C, seed=1)):
-        torch.testing.assert_close(net.step(states, told)[1], net.after(states))
+    for embeds in (random_tensor(4, C), random_tensor(4, C, seed=1)):
+        torch.testing.assert_close(net.step(states, embeds)[1], net.after(states))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> None:
-    """From one plain pass of the block over the text, the newest token let in before it or behind it."""
+def test_node_scores_equal_steps_along_their_path(kind: str, tmp_path: Path) -> None:
+    """One plain pass of the block over the text comes first; the newest token is mixed in before or after it."""
     models = model_helpers.make_small_models(6, noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
@@ -79,10 +79,10 @@ def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> Non
     for draft in drafts(models, "clover", SamplingParams(), depth=3, nodes=12):
         mine = draft.state.net
         with torch.inference_mode():
-            told = mine.project(embed(torch.tensor(draft.committed[1:])))
-            begun = mine.head_inputs(features(models, draft.committed)[None], told[None])[0, -1:]
+            embeds = mine.project(embed(torch.tensor(draft.committed[1:])))
+            begun = mine.head_inputs(features(models, draft.committed)[None], embeds[None])[0, -1:]
             for node, token, path in draft.nodes():
-                state, guess = mine.begin(begun, told[-1:])
+                state, guess = mine.begin(begun, embeds[-1:])
                 for before in path:
                     state, guess = mine.step(state, mine.project(embed(torch.tensor([before]))))
                 wanted = models.target.lm_head(guess).softmax(-1)[0, token]
@@ -92,8 +92,8 @@ def test_nodes_are_the_steps_along_their_paths(kind: str, tmp_path: Path) -> Non
     assert levels == {0, 1, 2}
 
 
-def test_without_its_tokens_all_paths_of_a_level_have_one_law() -> None:
-    """As Medusa's heads have: what a path says enters by the tokens alone."""
+def test_without_tokens_all_paths_of_a_level_have_the_same_distribution() -> None:
+    """As with Medusa's heads: a path has an effect through its tokens only."""
     net, state = net_of(), random_tensor(1, D)
     constant, other = random_tensor(1, C, seed=1), random_tensor(1, C, seed=2)
     with torch.no_grad():
@@ -103,8 +103,8 @@ def test_without_its_tokens_all_paths_of_a_level_have_one_law() -> None:
 
 
 @pytest.mark.parametrize("mixes", [True, False])
-def test_each_level_is_told_of_the_token_before_the_one_it_is_taught(mixes: bool) -> None:
-    """An answer is 4 … 7 of 0 … 8; gradients reach the features up to a place, and of tokens those let in since."""
+def test_each_level_reads_the_token_before_its_label(mixes: bool) -> None:
+    """An answer is 4 … 7 of 0 … 8; gradients reach features up to a position, and the tokens mixed in since."""
     net = net_of(mixes=mixes).float()
     read, embedding = (
         random_tensor(1, 9, D).float().requires_grad_(),
@@ -120,17 +120,21 @@ def test_each_level_is_told_of_the_token_before_the_one_it_is_taught(mixes: bool
         guess[0].sum().backward(retain_graph=True)
         assert read.grad is not None
         assert embedding.grad is not None
-        assert (read.grad[0].abs().sum(-1) > 0).tolist() == (truth <= 4).tolist(), "of the text up to its place"
-        told = (embedding.grad.abs().sum(-1) > 0).nonzero().flatten().tolist()
-        assert told == list(range(1 if mixes else 5, 6 + level)), "and of the tokens behind it"
+        assert (read.grad[0].abs().sum(-1) > 0).tolist() == (truth <= 4).tolist(), (
+            "features of the text up to its position"
+        )
+        embeds = (embedding.grad.abs().sum(-1) > 0).nonzero().flatten().tolist()
+        assert embeds == list(range(1 if mixes else 5, 6 + level)), "and embeddings of the tokens after it"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_entries_are_those_of_a_fresh_reading_after_every_round(kind: str, tmp_path: Path) -> None:
+def test_kv_cache_equals_a_fresh_prefill_after_every_round(kind: str, tmp_path: Path) -> None:
     models = model_helpers.make_models("llama", noise=None)
     net = net_of(width=models.target.hidden_size, **KINDS[kind])
     models.heads["clover"] = HeadInfo("tiny", tmp_path, save_net(net, tmp_path, models.target_name, torch.float32))
-    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    models.target.lm_head.get_parameter("weight").data.mul_(
+        0.2
+    )  # flat distributions: untrained drafts are accepted now and then
     engine, method = Engine(models), registry.get("clover").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()

@@ -1,4 +1,4 @@
-"""The matrix of drafters and verifiers: everything in it follows from the registry's declarations."""
+"""The matrix of drafters and verifiers follows from the registry's declarations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.methods.combinations import matrix, offers, setting_name, title
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_a_method_offers_every_choice_once_under_each_of_its_verifiers(name: str) -> None:
+def test_each_verifier_lists_every_choice_of_a_method_once(name: str) -> None:
     method = registry.get(name)
     for verifier in method.verifiers:
         found = offers(method, title(verifier), "shown")
@@ -21,25 +21,27 @@ def test_a_method_offers_every_choice_once_under_each_of_its_verifiers(name: str
             allowed = set(method.params[choice].choices) if choice in method.params else set()
             assert {value for offer in found for value in offer.ways.get(choice, ())} == allowed
         for offer in found:
-            assert bool(offer.reason) is (offer.promise == Promise.APPROXIMATE.value), "a reason teaches why it is not"
+            assert bool(offer.reason) is (offer.promise == Promise.APPROXIMATE.value), (
+                "an unsound choice must have a reason"
+            )
     assert offers(method, "no such verifier", "shown") == []
 
 
-def test_the_matrix_has_every_method_at_its_drafter_and_its_verifiers() -> None:
+def test_matrix_lists_every_method_at_its_drafter_and_verifiers() -> None:
     found = matrix(registry.methods(), {})
-    places = {
+    cells = {
         (offer["method"], found["verifiers"][i], row["drafter"])
         for row in found["rows"]
         for i, cell in enumerate(row["cells"])
         for offer in cell["offers"]
     }
     drafting = [m for m in registry.methods() if m.decoder_params is None or m.decoder_params.is_speculative]
-    assert places == {(m.name, title(v), type(m.drafter).__name__) for m in drafting for v in m.verifiers}
+    assert cells == {(m.name, title(v), type(m.drafter).__name__) for m in drafting for v in m.verifiers}
     assert {len(row["cells"]) for row in found["rows"]} == {len(found["verifiers"])}
 
 
-def test_parameters_are_put_together_once_for_each_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for once for each of its values, they took the methods page five seconds each time it was opened."""
+def test_parameters_are_computed_once_per_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing them once for each value took five seconds whenever the methods page was opened."""
     method, asked, params = registry.get("draft-model"), 0, Method.params
 
     def counted(self: Method) -> object:
@@ -52,11 +54,11 @@ def test_parameters_are_put_together_once_for_each_setting(monkeypatch: pytest.M
     assert asked <= 1 + len(method.policies) * len(method.tree_builders)
 
 
-def with_an_approximate_judge() -> Method:
+def method_with_an_approximate_verifier() -> Method:
     return next(m for m in registry.methods() if Promise.APPROXIMATE in m.promises.values())
 
 
-def test_what_a_method_has_one_of_is_told_and_is_no_choice() -> None:
+def test_a_single_part_is_shown_and_is_not_a_choice() -> None:
     for method in registry.methods():
         for offer in offers(method, title(method.verifier), "shown"):
             assert not set(offer.only) & set(offer.ways)
@@ -64,8 +66,8 @@ def test_what_a_method_has_one_of_is_told_and_is_no_choice() -> None:
                 assert offer.only.get(how, "") == (parts[0].name if len(parts) == 1 else "")
 
 
-def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
-    method = with_an_approximate_judge()
+def test_empty_cell_states_why_the_pair_would_be_unsound() -> None:
+    method = method_with_an_approximate_verifier()
     approximate = next(v for v in method.verifiers if method.unsound_reason(v))
     other = next(m.drafter for m in registry.methods() if type(m.drafter) is not type(method.drafter))
     alone = dataclasses.replace(method, name="alone", drafter=other, other_verifiers=())
@@ -76,8 +78,8 @@ def test_what_no_method_offers_says_why_it_would_be_unsound() -> None:
     assert {offer["method"] for offer in cells[1]["offers"]} == {method.name}
 
 
-def test_what_pages_grey_out_is_not_offered_at_a_price() -> None:
-    """A rule that is exact for other drafts than a grower's; what is approximate for all drafts is a choice."""
+def test_pairs_that_are_exact_for_other_tree_builders_are_greyed_out() -> None:
+    """A verifier that is exact only for other tree builders is greyed out; one that is never exact is a choice."""
     method = registry.get("draft-tree-sampled")
     tree_builders = {grower.name: grower.siblings for grower in method.tree_builders}
     for verifier in method.other_verifiers:
@@ -89,8 +91,8 @@ def test_what_pages_grey_out_is_not_offered_at_a_price() -> None:
     assert {o.greyed for o in offers(method, "lenient", "shown")} == {False}
 
 
-def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_made_for() -> None:
-    method = with_an_approximate_judge()
+def test_board_evidence_counts_only_for_the_promise_that_was_tested() -> None:
+    method = method_with_an_approximate_verifier()
     found = [offer for verifier in method.verifiers for offer in offers(method, title(verifier), "shown")]
     shown = [offer for offer in found if offer.standing == "shown"]
     assert [offer.promise for offer in shown] == [method.promise.value]
@@ -100,19 +102,22 @@ def test_the_board_s_evidence_stands_only_where_the_promise_is_the_one_it_was_ma
     assert len(others) > 1
 
 
-def test_a_policy_has_the_evidence_of_its_own_pair_with_the_verifier_and_of_no_other_promise() -> None:
+def test_policy_has_only_the_evidence_of_its_own_pair_and_promise() -> None:
     method = next(m for m in registry.methods() if "policy" in m.params and "verifier" in m.params)
     verifier = next(v for v in method.other_verifiers if not method.unsound_reason(v))
     policy = method.params["policy"].choices[1]
-    made = method.with_params(verifier=verifier.name, policy=policy)
-    evidence = {(setting_name(made), made.promise.value): "broken", (setting_name(made), "approximate"): "no promise"}
-    told = {name: s for o in offers(method, title(verifier), "shown", evidence) for name, s in o.policies.items()}
-    assert set(told) == set(method.params["policy"].choices)
-    assert told.pop(policy) == "broken"
-    assert "broken" not in told.values()
+    configured = method.with_params(verifier=verifier.name, policy=policy)
+    evidence = {
+        (setting_name(configured), configured.promise.value): "broken",
+        (setting_name(configured), "approximate"): "no promise",
+    }
+    standings = {name: s for o in offers(method, title(verifier), "shown", evidence) for name, s in o.policies.items()}
+    assert set(standings) == set(method.params["policy"].choices)
+    assert standings.pop(policy) == "broken"
+    assert "broken" not in standings.values()
 
 
-def test_a_pair_is_as_proven_as_its_usual_way_and_other_ways_are_as_proven_as_all_of_them() -> None:
+def test_standing_of_a_pair_and_of_its_other_settings() -> None:
     method = next(
         m for m in registry.methods() if len(m.policies) > 2 and len(m.tree_builders) > 2 and m.other_verifiers
     )

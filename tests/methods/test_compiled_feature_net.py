@@ -1,4 +1,4 @@
-"""A feature drafter's layer on compiled passes, beside its own code."""
+"""A feature drafter's layer with compiled passes equals its own code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEPT = [1, 2, 5, 7, 11, 20, 30, 39]
 def parts(
     kind: type[FeatureNet] = FeatureNet, dtype: torch.dtype = torch.bfloat16, capacity: int = CAPACITY
 ) -> tuple[FeatureNet, SharedHead, nn.Embedding]:
-    """A net with weights of its own everywhere, the target's head as it keeps it, and the target's embedding."""
+    """A network with random weights, the target's LM head in its own storage format, and the target's embedding."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         net = kind(D, HEADS, FFN, context=capacity)
@@ -43,7 +43,7 @@ def parts(
 
 
 def entries(net: FeatureNet) -> DraftKVCache:
-    return DraftKVCache(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows on the way
+    return DraftKVCache(net.heads, net.head_size, 3, torch.zeros(1, dtype=torch.bfloat16))  # grows during the test
 
 
 def copied(kept: DraftKVCache) -> DraftKVCache:
@@ -51,13 +51,13 @@ def copied(kept: DraftKVCache) -> DraftKVCache:
 
 
 def close(mine: Tensor, theirs: Tensor) -> None:
-    """To a few roundings of bfloat16."""
+    """Compare with a tolerance of a few rounding errors of bfloat16."""
     torch.testing.assert_close(mine.float(), theirs.float(), atol=0.06, rtol=0.04)
 
 
 @pytest.mark.parametrize("kind", [FeatureNet, MTPNet, Eagle3Net])
 @torch.inference_mode()
-def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type[FeatureNet]) -> None:
+def test_text_and_tree_equal_the_networks_own_code(kind: type[FeatureNet]) -> None:
     net, head, embed = parts(kind)
     shared_copy = CompiledFeatureNet.of(net, head, embed, CAPACITY)
     assert shared_copy is not None
@@ -66,19 +66,19 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type
     tokens, streams = torch.tensor([4, 39, 0, 7, 7]), 2 if kind is Eagle3Net else 1
     true = torch.randn(5, streams * D, generator=torch.Generator().manual_seed(1)).bfloat16()
     places = torch.arange(11, 16)
-    said = shared_copy.run_level(tokens, true, places, None, mine)
+    level_output = shared_copy.run_level(tokens, true, places, None, mine)
     features = net.combine_hidden_states(true)
     wanted = net(net.make_pairs(embed(tokens), features)[None], places, None, theirs)[0]
-    close(said.states, wanted)
-    close(said.logits, head(net.lm_head_input(wanted)))
-    best, ids = head.top_tokens(said.logits, 3)
-    assert torch.equal(head.to_token_ids(said.summary.top[:, :3]), ids)
-    close(said.summary.logs[:, :3], best)
+    close(level_output.states, wanted)
+    close(level_output.logits, head(net.lm_head_input(wanted)))
+    best, ids = head.top_tokens(level_output.logits, 3)
+    assert torch.equal(head.to_token_ids(level_output.summary.top[:, :3]), ids)
+    close(level_output.summary.logs[:, :3], best)
     mine.commit()
     theirs.commit()
     last = shared_copy.run_level(tokens, true, places + 5, None, copied(mine), last_only=True)
     close(last.states, net(net.make_pairs(embed(tokens), features)[None], places + 5, None, copied(theirs))[0, -1:])
-    sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not see each other
+    sees = torch.tensor([[True, False], [False, True]])  # two siblings, which do not attend to each other
     siblings, place = (tokens[:2], features[:2]), torch.tensor([16, 16])
     grown = shared_copy.run_level(*siblings, place, sees, mine).states
     mask = torch.cat([torch.ones(2, 5, dtype=torch.bool), sees], 1)
@@ -90,8 +90,8 @@ def test_a_text_and_a_tree_behind_it_come_out_as_by_the_nets_own_code(kind: type
 
 
 @torch.inference_mode()
-def test_far_into_a_text_it_turns_as_the_net_does() -> None:
-    """A long prompt is read by the net itself and drafted behind by the twin: both must turn by the same angles."""
+def test_rope_equals_the_networks_at_far_positions() -> None:
+    """The network reads a long prompt and the compiled copy drafts after it, so both must use the same RoPE angles."""
     far = 2000
     net, head, embed = parts(capacity=far + 20)
     shared_copy = CompiledFeatureNet.of(net, head, embed, far + 20)
@@ -106,7 +106,7 @@ def test_far_into_a_text_it_turns_as_the_net_does() -> None:
     close(states, net(net.make_pairs(embed(token), feature)[None], torch.tensor([far]), None, theirs)[0])
 
 
-def test_nets_that_run_otherwise_have_none() -> None:
+def test_unsupported_networks_have_no_compiled_copy() -> None:
     assert CompiledFeatureNet.of(*parts(PARDNet), CAPACITY) is None
     assert (
         CompiledFeatureNet.of(*parts(type("Other", (Eagle3Net,), {"lm_head_input": lambda _, state: state})), CAPACITY)
@@ -117,8 +117,8 @@ def test_nets_that_run_otherwise_have_none() -> None:
     assert CompiledFeatureNet.of(net, SharedHead(nn.Linear(D, VOCABULARY, bias=False), {}), embed, CAPACITY) is None
 
 
-def nets_of_a_wide_vocabulary() -> dict[tuple[str, ...], FeatureNet]:
-    """By the methods that draft with them; EAGLE-3's with an LM head of its own, and without."""
+def networks_with_a_large_vocabulary() -> dict[tuple[str, ...], FeatureNet]:
+    """Networks of the methods that draft with them; EAGLE-3's with an LM head of its own, and without."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         plain, module = FeatureNet(2 * D, HEADS, FFN, CAPACITY), MTPNet(2 * D, HEADS, FFN, CAPACITY)
@@ -129,11 +129,11 @@ def nets_of_a_wide_vocabulary() -> dict[tuple[str, ...], FeatureNet]:
 
 
 @pytest.mark.unchecked
-@pytest.mark.parametrize(("names", "net"), nets_of_a_wide_vocabulary().items())
-def test_what_it_drafts_in_an_engine_leaves_a_text_as_it_is_bit_for_bit(
+@pytest.mark.parametrize(("names", "net"), networks_with_a_large_vocabulary().items())
+def test_compiled_drafts_in_an_engine_keep_the_text_bit_for_bit(
     tmp_path: Path, names: tuple[str, ...], net: FeatureNet
 ) -> None:
-    """The vocabulary is wide, so that rounds look at logits in one compiled pass, too."""
+    """The vocabulary is large, so that rounds also process logits in one compiled pass."""
     wide = {"hidden_size": 2 * D, "intermediate_size": FFN, "vocab_size": 2304}
     models: Models = model_helpers.make_models("llama", noise=None, **wide)
     models.target = Runner(model_helpers.family("llama", **wide).to(torch.bfloat16))

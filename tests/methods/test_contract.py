@@ -1,7 +1,7 @@
 """Properties of every registered method in every setting: its greedy text is the target's, and runs end correctly.
 
 Every registered method is tested automatically. All requests of a test run as sequences of one engine, so that a test
-takes seconds and its sequences share a batch. Sampled distributions are tested in test_round_laws.py and
+takes seconds and its sequences share a batch. Sampled distributions are tested in test_round_distributions.py and
 test_exact_sampling.py.
 """
 
@@ -87,7 +87,7 @@ def corners(method: Method) -> list[dict[str, Any]]:
     """Return settings to test: the defaults, each own parameter of the drafter at each end, and all numbers at one end.
 
     Policies, tree builders and verifiers are the same parts in every method: each value of their parameters is tested
-    in the first and in the last method of the catalogue that has it. `test_lossless.py` draws random settings of every
+    in the first and in the last method of the catalogue that has it. `test_lossless.py` tests random settings of every
     method.
     """
     sets = [{name: v} for name, spec in method.params.items() for v in values_of(spec) if is_tried(method, name, v)]
@@ -139,7 +139,7 @@ class Case:
         if row.error is not None or footer.reason != self.reason:
             return f"ended with {footer.reason!r}, not {self.reason!r}: {row.error}"
         if row.trace.token_ids != self.tokens:
-            return f"wrote {row.trace.token_ids}, not {self.tokens}"
+            return f"emitted {row.trace.token_ids}, not {self.tokens}"
         if summary(row.trace)["tokens"] != len(self.tokens):
             return "the summary counts other tokens"
         return "" if self.text in (None, footer.text) else f"reads {footer.text!r}, not {self.text!r}"
@@ -152,7 +152,7 @@ def failing_cases(models: Models, cases: Mapping[str, Case]) -> dict[str, str]:
     while not engine.is_idle:
         engine.step()
     found = {name: wrong for name, case in cases.items() if (wrong := case.wrong(rows[name]))}
-    return found | ({} if are_slots_released(models) else {"a row": "its places in a cache were not given back"})
+    return found | ({} if are_slots_released(models) else {"a row": "its slots in a cache were not released"})
 
 
 def are_slots_released(models: Models) -> bool:
@@ -192,7 +192,7 @@ def test_greedy_text_is_hugging_faces_in_every_setting(method: Method, llama: Mo
 
 
 @every_method
-def test_a_text_ends_inside_a_path(method: Method, copy_models: Models, greedy: Greedy) -> None:
+def test_text_can_end_inside_an_accepted_path(method: Method, copy_models: Models, greedy: Greedy) -> None:
     """At the length limit, and at stop strings across token borders: accepted tokens after the end are not emitted."""
     text, decode = greedy(PROMPT, LENGTH), copy_models.tokenizer.decode
     cases = {f"{n} tokens": Case(Request(PROMPT, method, max_new_tokens=n), text[:n]) for n in (1, 2, 3, 7)}
@@ -233,7 +233,7 @@ def test_the_end_of_text_is_the_last_node_of_its_path(
 
 
 @every_method
-def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: Models, greedy: Greedy) -> None:
+def test_generation_up_to_the_end_of_the_context(method: Method, llama: Models, greedy: Greedy) -> None:
     short, cases = with_copy(llama, context=32), {}
     for length in (31, 20):
         prompt = model_helpers.repeating_prompt(length)
@@ -247,7 +247,7 @@ def test_generation_up_to_the_last_place_of_the_context(method: Method, llama: M
 
 
 @every_method
-def test_a_run_may_come_to_it_change_its_settings_and_leave_it(method: Method, llama: Models, greedy: Greedy) -> None:
+def test_switching_to_a_method_changing_settings_and_leaving_it(method: Method, llama: Models, greedy: Greedy) -> None:
     """Greedy text stays the target's whichever settings drafted its parts, and every setting has rounds.
 
     The settings are the defaults, each choice, and all numbers at one end; single numbers are tested above.
@@ -270,7 +270,7 @@ def changes_of_one_run(method: Method, settings: list[dict[str, Any]], llama: Mo
     engine.step()
     assert row.trace is not None
     assert row.trace.footer.error == ""
-    assert len(row.trace.rounds) > 2 * len(steps), "it ended before all settings had their turn"
+    assert len(row.trace.rounds) > 2 * len(steps), "it ended before all settings were used"
     assert {r.method for r in row.trace.rounds} == {method.name, other.name}
     assert row.trace.token_ids == greedy(PROMPT, 200)[: len(row.trace.token_ids)]
     assert not any(note.startswith("A change was refused") for r in row.trace.rounds for note in r.notes)

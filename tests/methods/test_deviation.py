@@ -1,4 +1,4 @@
-"""What unsound pairs cost: the enumeration against another one, and where it is told."""
+"""Deviation of unsound pairs of tree builder and verifier: enumeration, figures by hand, and where they are shown."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ KINDS = (Sampling.DETERMINISTIC, Sampling.SAMPLED, Sampling.FIXED_NUMBER, Sampli
 EXACT = {v.name: v for m in registry.methods() for v in m.verifiers if v.exact_for}
 
 
-def test_independent_draws_taken_for_the_card_s_are_off_by_what_one_computes_by_hand() -> None:
-    """Without replacement behind a rejected 0: each of 1 and 2 comes with ½ and is kept for certain (q says .1), where
-    the residual has ⅔ and ⅓. A 0 comes first with .8, and is rejected with ¾."""
+def test_deviation_of_independent_on_siblings_without_replacement_by_hand() -> None:
+    """Without replacement, after a rejected 0, tokens 1 and 2 come with ½ each and are always accepted (q gives 0.1),
+    while the residual is (⅔, ⅓). Token 0 comes first with 0.8 and is rejected with ¾.
+    """
     assert output_deviation(Independent(), Sampling.FIXED_NUMBER) == pytest.approx(
         0.8 * 0.75 * (2 / 3 - 1 / 2), abs=2e-4
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_all_that_can_come(kind: Sampling) -> None:
+def test_pairs_enumerate_all_draws(kind: Sampling) -> None:
     q = torch.tensor(Q, dtype=torch.float64)
     found = list(pairs(q, kind))
     assert sum(chance for _, chance in found) == pytest.approx(1)
@@ -44,18 +45,20 @@ def test_pairs_are_all_that_can_come(kind: Sampling) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(EXACT))
-def test_it_is_the_distance_that_a_whole_round_has(name: str, kind: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read off the laws that the rule draws from, instead of halving; what is declared exact is 0."""
+def test_deviation_equals_the_tv_distance_of_a_whole_round(
+    name: str, kind: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Use the distributions that the rule draws from, not half the L1 distance; pairs declared exact have 0."""
     p, q = (torch.tensor(probs, dtype=torch.float64) for probs in (P, Q))
     w = DistributionTables(
         len(p), 1, {(): p} | {(x,): p for x in range(len(p))}, {(): q} | {(x,): q for x in range(len(p))}
     )
-    wanted = distance(output_distribution(w, iter(pairs(q, kind)), EXACT[name], monkeypatch).sum(1), p)
-    assert output_deviation(EXACT[name], kind) == pytest.approx(wanted, abs=3e-4)
-    assert wanted < 1e-9 or kind not in EXACT[name].exact_for
+    expected = distance(output_distribution(w, iter(pairs(q, kind)), EXACT[name], monkeypatch).sum(1), p)
+    assert output_deviation(EXACT[name], kind) == pytest.approx(expected, abs=3e-4)
+    assert expected < 1e-9 or kind not in EXACT[name].exact_for
 
 
-def test_unsound_pairs_are_told_with_what_they_cost() -> None:
+def test_explanation_of_an_unsound_pair_states_its_deviation() -> None:
     method = registry.get("draft-model")
     tree_builders = {grower.name: grower for grower in ALL_BUILDERS}
     table = {"k-seq": {"without-replacement": 0.141}, "greedy-draft": {"sampled": 0.508}}
@@ -73,22 +76,22 @@ def test_unsound_pairs_are_told_with_what_they_cost() -> None:
     assert unsound_kinds(method, TypicalAcceptance()) == []
 
 
-def test_the_catalogue_holds_the_figures_and_every_pair_that_is_not_sound() -> None:
+def test_catalogue_has_the_deviation_of_every_unsound_pair() -> None:
     costs = method_info.deviations()
-    for verifier, of in costs.items():
-        for kind, value in of.items():
-            if "k-seq" not in (verifier,):  # which takes seconds
+    for verifier, by_kind in costs.items():
+        for kind, value in by_kind.items():
+            if "k-seq" not in (verifier,):  # this one takes seconds
                 assert output_deviation(EXACT[verifier], Sampling(kind)) == pytest.approx(value, abs=6e-4)
     for method in registry.methods():
-        told = MethodInfo.of(method).unsound
+        unsound = MethodInfo.of(method).unsound
         for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
             is_unsound = bool(verifier.exact_for and method.unsound_reason(verifier, tree_builder=grower))
-            assert bool(told.get(verifier.name, {}).get(grower.name)) is is_unsound
+            assert bool(unsound.get(verifier.name, {}).get(grower.name)) is is_unsound
             if is_unsound:
                 assert {kind.value for kind in unsound_kinds(method, verifier, grower)} <= costs[verifier.name].keys()
 
 
-def test_the_matrix_says_it_too() -> None:
+def test_matrix_states_the_deviation_too() -> None:
     found = offers(registry.get("draft-model"), "greedy-draft", "shown")
     (offer,) = [offer for offer in found if "specinfer" in offer.ways["grower"]]
     assert "TV 0.51" in offer.reason

@@ -1,4 +1,4 @@
-"""How far to draft: policies that learn from a run's own clock, against clocks and drafters made by hand."""
+"""Draft length policies that learn from measured times, with simulated clocks and drafters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Kept = Callable[[int, int], int]
 
 
 def bare_row() -> Sequence:
-    """A row of no request, with what policies read."""
+    """Return a sequence without a request, with the fields that policies read."""
     row: Any = Sequence.__new__(Sequence)
     row.trace, row.report, row.state, row.models = SimpleNamespace(rounds=[]), RoundReport(), DraftState(), None
     row.configured_method = SimpleNamespace(drafter=NGram(1), verifier=None, tree_builder=None)
@@ -55,7 +55,7 @@ def bare_row() -> Sequence:
 
 @dataclass
 class Run:
-    """A row on a clock made by hand: `cost` is a round's seconds by its drafted levels, plain passes take 1."""
+    """A sequence with a simulated clock: `cost` is a round's seconds by drafted levels; plain passes take 1 s."""
 
     policy: Policy
     cost: Seconds
@@ -71,7 +71,7 @@ class Run:
         self.state = self.policy.init_state()
 
     def go(self, rounds: int) -> Run:
-        """So many rounds more."""
+        """Simulate this many more rounds."""
         for i in range(len(self.depths), len(self.depths) + rounds):
             depth = self.policy.plan(self.row, self.state).depth
             drafted = depth if depth and self.offers(i) else 0
@@ -99,12 +99,12 @@ class Run:
 
     @property
     def speed_up(self) -> float:
-        """Over plain decoding, of one token a second."""
+        """Return the speedup over plain decoding at one token per second."""
         return self.tokens / self.seconds
 
 
 def chains(acceptance: float | Callable[[int], float], seed: int = 0) -> Kept:
-    """Every token is kept with one probability, which may depend on the round."""
+    """Return a function that accepts every token with one probability, which may depend on the round."""
     rng = random.Random(seed)
 
     def kept(i: int, drafted: int) -> int:
@@ -119,16 +119,16 @@ def chains(acceptance: float | Callable[[int], float], seed: int = 0) -> Kept:
 
 @pytest.mark.parametrize("draft_s", [0.02, 0.2, 0.5, 1.0])
 @pytest.mark.parametrize("depth", [4, 10])
-def test_a_drafter_of_no_use_costs_next_to_nothing_in_the_long_run(draft_s: float, depth: int) -> None:
+def test_useless_drafter_costs_little_in_the_long_run(draft_s: float, depth: int) -> None:
     run = Run(Planned(depth=depth), lambda k: 1 + draft_s * k, lambda i, n: 0).go(2000)
     assert run.speed_up > 0.97
-    assert sum(map(bool, run.depths[-1000:])) > 1, "it is tried again now and then"
+    assert sum(map(bool, run.depths[-1000:])) > 1, "it is still tried now and then"
 
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.1, 0.2, 0.3, 0.5])
 @pytest.mark.parametrize("first_s", [0.1, 0.4, 0.8])
-def test_no_text_of_a_hundred_tokens_loses_more_than_a_twentieth(acceptance: float, first_s: float) -> None:
-    """Where a draft costs something before its first token, as an extra forward of heads or of layers does."""
+def test_text_of_a_hundred_tokens_loses_at_most_five_percent(acceptance: float, first_s: float) -> None:
+    """Drafts have a cost before their first token, such as an extra forward pass of heads or layers."""
     figures = []
     for seed in range(20):
         run = Run(Planned(), lambda k: 1 + (first_s + 0.15 * k) * (k > 0), chains(acceptance, seed))
@@ -142,8 +142,8 @@ def test_no_text_of_a_hundred_tokens_loses_more_than_a_twentieth(acceptance: flo
     ("acceptance", "draft_s", "best"),
     [(0.95, 0.0, 6), (0.95, 0.02, 6), (0.6, 0.02, 4), (0.6, 0.1, 2), (0.3, 0.1, 1), (0.6, 0.75, 0), (0.05, 0.1, 0)],
 )
-def test_the_planned_length_is_the_one_that_pays(acceptance: float, draft_s: float, best: int) -> None:
-    """Against Leviathan's E[τ] summed term by term, with one second a verification and 5 % for each further token."""
+def test_planned_length_is_the_best_one(acceptance: float, draft_s: float, best: int) -> None:
+    """Compared with Leviathan's E[τ] summed term by term; verification takes 1 s, each further token 5 % more."""
 
     def cost(k: int) -> float:
         return k * draft_s + 1 + 0.05 * k
@@ -160,7 +160,7 @@ def test_the_planned_length_is_the_one_that_pays(acceptance: float, draft_s: flo
     assert run.speed_up > 0.94 * max(rates)
 
 
-def test_drafting_begins_again_where_the_text_turns_easy_and_ends_where_it_turns_hard() -> None:
+def test_drafting_follows_changes_in_difficulty_of_the_text() -> None:
     easy = lambda i: 0.95 if 500 <= i < 800 else 0.0  # noqa: E731
     run = Run(Planned(), lambda k: 1 + 0.2 * k, chains(easy)).go(1200)
     assert sum(run.depths[300:500]) < 30
@@ -168,8 +168,8 @@ def test_drafting_begins_again_where_the_text_turns_easy_and_ends_where_it_turns
     assert sum(run.depths[900:1200]) < 45
 
 
-def test_a_machine_that_grows_slow_at_long_passes_is_seen() -> None:
-    """The cost of drafts changes in mid-run, as where another program takes the other core."""
+def test_a_change_of_the_cost_of_drafts_is_noticed() -> None:
+    """The cost changes during a run, for example because another program uses the other core."""
     state = {"slow": 0.1}
     run = Run(Planned(), lambda k: 1 + state["slow"] * k, chains(0.6)).go(300)
     assert sum(run.depths[200:]) > 200
@@ -178,8 +178,8 @@ def test_a_machine_that_grows_slow_at_long_passes_is_seen() -> None:
     assert sum(map(bool, run.depths[400:])) < 30
 
 
-def test_looking_for_what_is_not_there_costs_a_look_and_what_is_found_is_drafted() -> None:
-    """A copying drafter that finds something in every tenth round: whole copies then, else a hundredth of a pass."""
+def test_failed_lookups_cost_little_and_long_matches_are_drafted_whole() -> None:
+    """A copying drafter finds a draft in every tenth round; a failed lookup costs a hundredth of a pass."""
     run = Run(Planned(depth=8), lambda k: 1 + 0.02 * k, lambda i, n: n, offers=lambda i: i % 10 == 0, idle_s=0.01)
     run.go(1000)
     found = [d for i, d in enumerate(run.depths) if i % 10 == 0 and i > 100]
@@ -187,7 +187,7 @@ def test_looking_for_what_is_not_there_costs_a_look_and_what_is_found_is_drafted
     assert run.speed_up > 1.5
 
 
-def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
+def test_estimates_are_not_used_for_another_drafter() -> None:
     run = Run(Planned(), lambda k: 1 + 0.3 * k, chains(0.0)).go(200)
     assert run.state[0].acceptance < 0.2
     run.row.configured_method.drafter = NGram(2)
@@ -195,8 +195,8 @@ def test_what_a_run_learnt_of_one_drafter_is_not_believed_of_the_next() -> None:
     assert run.state[0].acceptance == pytest.approx(0.7)
 
 
-def test_the_belief_follows_what_was_tested_and_forgets() -> None:
-    """A draft of two of which the first is kept: 1 of 2 tests, and at weight 0.5 a round as much as four tests."""
+def test_acceptance_estimate_counts_tests_with_decay() -> None:
+    """First token of two accepted: 1 of 2 tests; with weight 0.5 per round, at most as much as four tests."""
     belief = RoundEstimates()
     for _ in range(20):
         verdict = VerificationResult((0,), 0, True, ((0, True), (1, False)), {})
@@ -210,31 +210,31 @@ def test_the_belief_follows_what_was_tested_and_forgets() -> None:
 
 
 @pytest.mark.parametrize(("acceptance", "draft_s"), [(0.9, 0.1), (0.6, 0.3), (0.05, 0.4)])
-def test_the_bandit_finds_the_length_that_pays(acceptance: float, draft_s: float) -> None:
+def test_bandit_finds_the_best_length(acceptance: float, draft_s: float) -> None:
     rates = [sum(acceptance**i for i in range(k + 1)) / (1 + draft_s * k) for k in range(5)]
     run = Run(Bandit(), lambda k: 1 + draft_s * k, chains(acceptance)).go(3000)
     assert run.speed_up > 0.93 * max(rates)
     assert set(run.depths) == set(range(5))
 
 
-def test_the_bandits_reward_is_all_tokens_over_all_seconds() -> None:
-    """Two rounds of 1 token in 0.01 s and of 9 in 0.19 s: 50 a second, where the mean of their rates is 74."""
+def test_bandit_reward_is_total_tokens_per_total_seconds() -> None:
+    """Two rounds, 1 token in 0.01 s and 9 in 0.19 s: 50 tokens per second, while the mean of the rates is 74."""
     run = Run(Bandit(depth=1), lambda k: 1.0, chains(0.0))
     played = run.state[0]
     played.rounds.extend([(1, 1, 0.01), (1, 9, 0.19), (0, 2, 0.05)])
     assert played.rates() == {1: (2, pytest.approx(50.0)), 0: (1, pytest.approx(40.0))}
     assert Bandit(depth=1, exploration=0.0).choose(played.rates()) == 1
-    assert Bandit(depth=1, exploration=2.0).choose(played.rates()) == 0, "what was played less is played"
+    assert Bandit(depth=1, exploration=2.0).choose(played.rates()) == 0, "the arm that was played less is played"
 
 
-def test_the_bandit_believes_nothing_of_another_drafter() -> None:
+def test_bandit_starts_anew_with_another_drafter() -> None:
     run = Run(Bandit(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
     assert run.depths[-20:].count(4) < 10
     run.row.configured_method.drafter = NGram(2)
-    assert run.go(5).depths[-5:] == [4, 3, 2, 1, 0], "all is played anew"
+    assert run.go(5).depths[-5:] == [4, 3, 2, 1, 0], "all arms are played again"
 
 
-def test_the_bandit_forgets_what_was_best_before_the_text_changed() -> None:
+def test_bandit_adapts_after_the_text_changes() -> None:
     swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
     run = Run(Bandit(remembered=100), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)
     assert sum(run.depths[500:600]) > 250
@@ -244,26 +244,26 @@ def test_the_bandit_forgets_what_was_best_before_the_text_changed() -> None:
 # -- buckets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reward_is_mean_tokens_times_rows_over_the_median_time() -> None:
-    """The card's: 3, 5, 2 and 6 drafts kept of 4 rows in 0.05 s; a round that took a second changes nothing."""
+def test_reward_is_mean_tokens_times_batch_size_over_the_median_time() -> None:
+    """The card's example: 3, 5, 2 and 6 accepted drafts of 4 sequences in 0.05 s; one round of 1 s has no effect."""
     pulls = Pulls()
     pulls.rounds[4] = deque((3, kept + 1, 0.05) for kept in (3, 5, 2, 6))
     assert pulls.rewards(4) == {3: pytest.approx(400.0)}
     pulls.rounds[4].append((3, 5, 1.0))
     assert pulls.rewards(4) == {3: pytest.approx(400.0)}
-    assert pulls.rewards(5) == {}, "nothing is believed of another batch"
+    assert pulls.rewards(5) == {}, "nothing is known for another batch size"
 
 
 @pytest.mark.parametrize(("acceptance", "draft_s"), [(0.95, 0.05), (0.6, 0.3), (0.05, 0.4)])
-def test_buckets_find_the_length_that_pays(acceptance: float, draft_s: float) -> None:
+def test_buckets_find_the_best_length(acceptance: float, draft_s: float) -> None:
     rates = [sum(acceptance**i for i in range(k + 1)) / (1 + draft_s * k) for k in lengths(8)]
     run = Run(Buckets(depth=8), lambda k: 1 + draft_s * k, chains(acceptance)).go(2000)
-    assert run.speed_up > 0.9 * max(rates), "a tenth of the rounds are drawn"
-    assert set(run.depths) == set(lengths(8)), "all were played"
+    assert run.speed_up > 0.9 * max(rates), "a tenth of the rounds explore"
+    assert set(run.depths) == set(lengths(8)), "all lengths were played"
 
 
-def test_a_tenth_of_the_lengths_are_drawn() -> None:
-    """Of four, so that three in forty are not the best."""
+def test_a_tenth_of_the_rounds_explore() -> None:
+    """Exploration is uniform over four lengths, so that three rounds in forty do not use the best one."""
     policy, chance = Buckets(depth=8), random.Random(1)
     rewards = {8: 1.0, 4: 3.0, 2: 2.0, 1: 0.5}
     played = Counter(policy.choose(rewards, chance) for _ in range(4000))
@@ -272,22 +272,22 @@ def test_a_tenth_of_the_lengths_are_drawn() -> None:
     assert {replace(policy, chance=0.0).choose(rewards, chance) for _ in range(50)} == {4}
 
 
-def test_a_larger_batch_verifies_less_and_is_learnt_of_by_itself() -> None:
+def test_larger_batches_have_their_own_rewards_and_shorter_drafts() -> None:
     run = Run(Buckets(depth=4), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
     assert run.depths[-20:].count(1) > 14
     policy, others = Buckets(depth=4, chance=0.0), [run.row] * 6
     first = policy.plan(run.row, run.state, others)
     assert (first.depth, first.nodes) == (4, 16), "nothing was played in a batch of six"
-    assert run.row.report.signals["rows of the batch"] == 6
+    assert run.row.report.signals["sequences in the batch"] == 6
     alone = policy.plan(run.row, run.state, [run.row])
     assert (alone.depth, alone.nodes) == (1, 48)
     assert policy.plan(run.row, run.state, [run.row] * 33).depth == 0, "passes are full without drafts"
 
 
-def test_buckets_believe_nothing_of_another_drafter_and_forget() -> None:
+def test_buckets_start_anew_with_another_drafter_and_decay() -> None:
     run = Run(Buckets(), lambda k: 1 + 0.3 * k, chains(0.0)).go(60)
     run.row.configured_method.drafter = NGram(2)
-    assert run.go(3).depths[-3:] == [4, 2, 1], "all is played anew"
+    assert run.go(3).depths[-3:] == [4, 2, 1], "all arms are played again"
     swap = lambda i: 0.95 if i < 600 else 0.0  # noqa: E731
     run = Run(Buckets(remembered=60), lambda k: 1 + 0.3 * k, chains(swap)).go(1000)
     assert sum(run.depths[500:600]) > 300
@@ -297,14 +297,14 @@ def test_buckets_believe_nothing_of_another_drafter_and_forget() -> None:
 # -- entropy ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_root_of_the_entropy_by_hand() -> None:
-    """The cards' golden law has 1.1421 nats; four tokens alike have ln 4; a certain one has none."""
+def test_square_root_of_the_entropy_by_hand() -> None:
+    """The cards' example has 1.1421 nats; four equal tokens have ln 4; a certain token has 0."""
     distributions = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25] * 4, [1.0, 0, 0, 0]], dtype=torch.float64)
     assert root_entropy(distributions).tolist() == pytest.approx([1.0687, 1.1774, 0.0], abs=1e-4)
 
 
 @pytest.mark.parametrize(("bound", "goes_on"), [(1.06, False), (1.07, True)])
-def test_a_draft_ends_where_no_law_is_peaked_enough(bound: float, goes_on: bool) -> None:
+def test_draft_ends_where_the_distribution_is_not_peaked_enough(bound: float, goes_on: bool) -> None:
     golden, flat = [0.5, 0.3, 0.15, 0.05], [0.25] * 4
     assert (
         bool(Entropy(root_entropy=bound).should_continue(bare_row(), None, Step(1, torch.tensor([flat, golden]))))
@@ -328,9 +328,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     ],
     ids=["entropy", "confidence"],
 )
-def test_a_round_says_where_its_draft_was_stopped_and_what_was_asked(
-    values: dict[str, Any], asked: str, models: Models
-) -> None:
+def test_round_records_where_and_why_its_draft_stopped(values: dict[str, Any], asked: str, models: Models) -> None:
     method = registry.get("draft-model").with_params(**values, depth=4)
     trace = Engine(models).generate(Request([1, 2, 3], method, max_new_tokens=12, stop_at_eos=False))
     stopped = [r for r in trace.rounds if STOPPED in r.signals]
@@ -358,7 +356,7 @@ NAMES = (
 
 
 def offered() -> abc.Sequence[tuple[str, str]]:
-    """Each method's policies of this file."""
+    """Return each method's policies that this file tests."""
     own = {"planned", "entropy", "bandit", "buckets", "optimal-oracle", "specdec++"}
     return [(name, p.name) for name in NAMES for p in registry.get(name).policies if p.name in own]
 
@@ -370,13 +368,13 @@ def test_greedy_text_is_the_targets_however_long_the_drafts(name: str, policy: s
     values = {"exit_layer": 1} if name == "early-exit" else {}
     method = registry.get(name).with_params(policy=policy, **values)
     if models.unsupported_reason(method.needs):
-        pytest.skip("no such head in this world")
+        pytest.skip("no such head for this model")
     trace = Engine(models).generate(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
     assert trace.token_ids == Engine(models).generate(plain).token_ids
     assert trace.header.simulation is (policy == "optimal-oracle")
 
 
-def test_a_run_that_looks_ahead_is_a_simulation_from_when_it_does_and_under_any_verifier(models: Models) -> None:
+def test_run_with_the_oracle_is_marked_as_a_simulation_from_then_on(models: Models) -> None:
     prompt, method = [3, 1, 4, 1, 5, 3, 1, 4], registry.get("draft-model")
     engine = Engine(models)
     row = engine.submit(Request(prompt, method, max_new_tokens=24, stop_at_eos=False))
@@ -393,8 +391,8 @@ def test_a_run_that_looks_ahead_is_a_simulation_from_when_it_does_and_under_any_
 
 
 @pytest.mark.parametrize("name", ["draft-model", "prompt-lookup"])
-def test_the_oracle_drafts_what_is_kept_and_no_more(name: str, models: Models) -> None:
-    """As many tokens a round as the whole draft would give, and nothing refused but a first token."""
+def test_oracle_drafts_only_accepted_tokens(name: str, models: Models) -> None:
+    """As many tokens per round as with the whole draft, and no rejection except of a first token."""
     prompt = [3, 1, 4, 1, 5, 3, 1, 4, 1]
     traces = [
         Engine(models).generate(
@@ -412,7 +410,7 @@ def test_the_oracle_drafts_what_is_kept_and_no_more(name: str, models: Models) -
     assert sum(len(r.nodes) for r in fixed.rounds) > sum(len(r.nodes) for r in roof.rounds)
 
 
-def test_the_oracle_says_that_it_knows_nothing_of_sampled_text(models: Models) -> None:
+def test_oracle_warns_that_it_needs_greedy_decoding(models: Models) -> None:
     method = registry.get("draft-model").with_params(policy="optimal-oracle")
     assert method.promise is Promise.SIMULATION
     assert registry.get("draft-model").with_params().promise is Promise.EXACT
@@ -424,13 +422,13 @@ def test_the_oracle_says_that_it_knows_nothing_of_sampled_text(models: Models) -
 # -- specdec++ ---------------------------------------------------------------------------------------------------------
 
 
-def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
-    """Against the rule by hand: the product of the head's chances, from the draft model's states behind each draft."""
+def test_specdec_stops_where_a_rejection_is_likely(models: Models) -> None:
+    """Compare with the rule by hand: the product of the head's probabilities at the draft model's states."""
     assert models.drafter is not None
     prompt, sampling = [3, 1, 4, 1, 5, 3, 1, 4], SamplingParams(temperature=0.9)
     net = load_trained(AcceptanceHead, models, "head", "")
     net.last.weight.data.mul_(0.5)
-    net.last.bias.data.fill_(2.0)  # near 0.9 and not the same everywhere
+    net.last.bias.data.fill_(2.0)  # probabilities near 0.9 that vary
     values = {"risk": 0.6, "shortest": 2, "longest": 12}
     method = registry.get("draft-model").with_params(policy="specdec++", **values)
     trace = Engine(models).generate(Request(prompt, method, sampling, 60, seed=2, stop_at_eos=False))
@@ -443,10 +441,10 @@ def test_specdec_stops_when_a_rejection_is_likely(models: Models) -> None:
         stop = next((k for k in range(2, 13) if k <= len(kept) and 1 - kept[k - 1] > 0.6), 12)
         assert len(drafted) == min(stop, left, 12)
         if stop < min(left, 12):
-            assert r.signals["chance of a rejection (1 − ∏ p̂)"] == pytest.approx(1 - kept[stop - 1], abs=1e-5)
+            assert r.signals["probability of a rejection (1 − ∏ p̂)"] == pytest.approx(1 - kept[stop - 1], abs=1e-5)
         lengths.append(len(drafted))
         text += [token.token for token in r.emitted]
-    assert len(set(lengths[:-2])) > 1, "it is no fixed length"
+    assert len(set(lengths[:-2])) > 1, "the length varies"
 
 
 def test_a_head_for_another_draft_model_is_refused(models: Models) -> None:
@@ -468,8 +466,8 @@ def test_states_of_another_width_are_an_error(models: Models) -> None:
         acceptance_probs(models, None)
 
 
-def test_the_bundled_head_drafts_as_much_as_the_text_allows() -> None:
-    """The first one was degenerate: 93 of 97 drafts had the two tokens that are the least."""
+def test_bundled_head_drafts_varying_lengths() -> None:
+    """An earlier head was degenerate: 93 of 97 drafts had the minimum of two tokens."""
     models = load_models("text-target", "auto", "cpu", "float32")
     method = registry.get("draft-model").with_params(policy="specdec++")
     texts = ("Once upon a time, there was a little", "Lily and Tom went to")

@@ -1,4 +1,4 @@
-"""Drafters' data structures against naive references, and what each drafter proposes in worlds where one can tell."""
+"""Drafters' data structures compared with naive references, and proposals where the best ones are known."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ letters = st.lists(st.integers(0, 2), max_size=30)
 
 
 def scan(text: list[int], n: int, length: int, latest: bool) -> list[int]:
-    """Look at every earlier occurrence of the last n tokens, one after the other."""
+    """Search all earlier occurrences of the last n tokens one by one."""
     if n >= len(text):
         return []
     ends = [end for end in range(n, len(text)) if text[end - n : end] == text[-n:]]
@@ -50,7 +50,7 @@ def scan(text: list[int], n: int, length: int, latest: bool) -> list[int]:
 
 @settings(deadline=None)
 @given(letters, letters, st.integers(1, 4), st.integers(1, 6), st.booleans())
-def test_the_index_is_a_naive_scan(a: list[int], b: list[int], n: int, length: int, latest: bool) -> None:
+def test_index_equals_a_naive_scan(a: list[int], b: list[int], n: int, length: int, latest: bool) -> None:
     index = NGramIndex(4)
     index.extend(a)
     index.extend(b)
@@ -60,14 +60,14 @@ def test_the_index_is_a_naive_scan(a: list[int], b: list[int], n: int, length: i
 @pytest.mark.parametrize(
     ("text", "n", "length", "latest", "found"),
     [
-        ("abcab", 2, 3, True, "cab"),  # the match is at the start, the continuation runs to the end
+        ("abcab", 2, 3, True, "cab"),  # the match is at the start, the continuation extends to the end
         ("aaaa", 1, 3, True, "a"),  # overlaps the tail
         ("aaaa", 1, 3, False, "aaa"),
         ("abc", 1, 3, True, ""),
         ("a", 1, 3, True, ""),
     ],
 )
-def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: str) -> None:
+def test_lookups_by_hand(text: str, n: int, length: int, latest: bool, found: str) -> None:
     index = NGramIndex(3)
     index.extend([ord(c) for c in text])
     assert "".join(map(chr, index.continuation(n, length, latest))) == found
@@ -75,7 +75,7 @@ def test_look_ups_by_hand(text: str, n: int, length: int, latest: bool, found: s
 
 @pytest.fixture(scope="module")
 def eos_models() -> Models:
-    """A world where token 0 ends a text."""
+    """Models with EOS token 0."""
     models = model_helpers.make_small_models(5, noise=None)
     models.target.model.generation_config.eos_token_id = 0
     return models
@@ -83,13 +83,13 @@ def eos_models() -> Models:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(1, 4), st.integers(1, 12), st.booleans())
-def test_it_drafts_what_transformers_does(eos_models: Models, text: list[int], n: int, most: int, stops: bool) -> None:
-    theirs = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
-    wanted = theirs.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
+def test_prompt_lookup_equals_transformers(eos_models: Models, text: list[int], n: int, most: int, stops: bool) -> None:
+    reference = PromptLookupCandidateGenerator(torch.tensor([0]) if stops else None, most, n, max_length=10_000)
+    expected = reference.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
     drafter = NGram(ngram=n, occurrence="transformers")
     row = model_helpers.make_sequence(Request(text, registry.get("prompt-lookup"), stop_at_eos=stops), text, eos_models)
     row.state.drafter = drafter.init_state(row, eos_models)
-    assert drafter.propose_one(row, Plan(most)).tokens.tolist() == wanted
+    assert drafter.propose_one(row, Plan(most)).tokens.tolist() == expected
 
 
 # -- trie -------------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ branches = st.lists(
 )
 
 
-def built(items: list[Branch]) -> Trie:
+def build_trie(items: list[Branch]) -> Trie:
     trie = Trie()
     for branch, request in items:
         trie.insert(branch, request)
@@ -108,7 +108,7 @@ def built(items: list[Branch]) -> Trie:
 
 
 def prefixes(node: TrieNode, path: tuple[int, ...] = ()) -> dict[tuple[int, ...], TrieNode]:
-    """All nodes of a trie by the tokens that lead to them."""
+    """Return all nodes of a trie by their token paths."""
     found = {}
     for token, child in node.children.items():
         found[(*path, token)] = child
@@ -117,14 +117,14 @@ def prefixes(node: TrieNode, path: tuple[int, ...] = ()) -> dict[tuple[int, ...]
 
 
 def counts(items: list[Branch], who: Any) -> Counter[tuple[int, ...]]:
-    """How often each prefix was inserted by a request, or (None) as output."""
+    """Count how often each prefix was inserted by a request, or as output if `who` is None."""
     return Counter(tuple(b[: i + 1]) for b, request in items if request == who for i in range(len(b)))
 
 
 @settings(deadline=None)
 @given(branches)
-def test_the_trie_counts_prefixes(items: list[Branch]) -> None:
-    trie, outputs, one = built(items), counts(items, None), counts(items, 1)
+def test_trie_counts_prefixes(items: list[Branch]) -> None:
+    trie, outputs, one = build_trie(items), counts(items, None), counts(items, 1)
     nodes = prefixes(trie.root)
     assert trie.n_nodes == len(nodes)
     assert set(nodes) == {tuple(b[: i + 1]) for b, _ in items for i in range(len(b))}
@@ -137,25 +137,25 @@ def test_the_trie_counts_prefixes(items: list[Branch]) -> None:
 
 @settings(deadline=None)
 @given(branches, st.integers(1, 8), st.integers(1, 4), st.sampled_from([0.0, 1e-4, 0.5, 1.0]))
-def test_the_best_subtree_is_the_brute_force_one(items: list[Branch], n: int, depth: int, weight: float) -> None:
-    trie = built(items)
+def test_best_subtree_equals_brute_force(items: list[Branch], n: int, depth: int, weight: float) -> None:
+    trie = build_trie(items)
     scores = {path: node.score(1, weight) for path, node in prefixes(trie.root).items() if len(path) <= depth}
     seen = {p: s for p, s in scores.items() if all(scores[p[: i + 1]] > 0 for i in range(len(p)))}
     tokens, parents = trie.best(trie.root, 1, weight, n, depth)
     paths = [tuple(tokens[i] for i in model_helpers.path_to(parents, node)) for node in range(len(tokens))]
     assert len(paths) == len(set(paths)) == min(n, len(seen))
     assert set(paths) <= set(seen)
-    wanted = sorted(seen.values(), reverse=True)[: len(paths)]  # a child never scores more than its parent
+    wanted = sorted(seen.values(), reverse=True)[: len(paths)]  # a child's score never exceeds its parent's
     assert sorted((seen[p] for p in paths), reverse=True) == pytest.approx(wanted)
 
 
 @settings(deadline=None)
 @given(branches)
-def test_forgetting_removes_one_requests_counts_and_nothing_else(items: list[Branch]) -> None:
-    trie = built(items)
+def test_removing_a_request_removes_only_its_counts(items: list[Branch]) -> None:
+    trie = build_trie(items)
     trie.forget(1)
     kept = [item for item in items if item[1] != 1]
-    fresh = built(kept)
+    fresh = build_trie(kept)
     assert {p: (n.output, n.prompt) for p, n in prefixes(trie.root).items()} == {
         p: (n.output, n.prompt) for p, n in prefixes(fresh.root).items()
     }
@@ -164,8 +164,8 @@ def test_forgetting_removes_one_requests_counts_and_nothing_else(items: list[Bra
 
 @settings(deadline=None)
 @given(branches)
-def test_squeezing_halves_outputs_and_keeps_every_prefix(items: list[Branch]) -> None:
-    trie, before = built(items), counts(items, None)
+def test_squeezing_halves_output_counts_and_keeps_every_prefix(items: list[Branch]) -> None:
+    trie, before = build_trie(items), counts(items, None)
     trie.squeeze()
     nodes = prefixes(trie.root)
     assert trie.n_nodes == len(nodes)
@@ -177,7 +177,7 @@ def test_squeezing_halves_outputs_and_keeps_every_prefix(items: list[Branch]) ->
 
 
 def test_requests_do_not_see_each_others_prompts() -> None:
-    trie = built([([5, 6, 7], 1), ([5, 8], 2)])
+    trie = build_trie([([5, 6, 7], 1), ([5, 8], 2)])
     assert trie.best(trie.root.children[5], 1, 1e-4, 9, 9) == ([6, 7], [-1, 0])
     assert trie.best(trie.root.children[5], 2, 1e-4, 9, 9) == ([8], [-1])
     trie.forget(1)
@@ -185,8 +185,8 @@ def test_requests_do_not_see_each_others_prompts() -> None:
     assert trie.find([5, 8]) is not None
 
 
-def test_the_prompt_outweighs_what_was_written_unless_told_otherwise() -> None:
-    trie = built([([5, 6], 1), *[([5, 7], None)] * 3])
+def test_prompt_outweighs_outputs_by_default() -> None:
+    trie = build_trie([([5, 6], 1), *[([5, 7], None)] * 3])
     after = trie.root.children[5]
     assert trie.best(after, 1, 1e-4, 1, 1) == ([6], [-1])
     assert trie.best(after, 1, 0.9, 1, 1) == ([7], [-1])
@@ -205,12 +205,12 @@ def test_a_warm_trie_keeps_outputs_and_drops_the_prompt(device: str) -> None:
 
 
 @pytest.mark.parametrize("name", [m.name for m in registry.methods() if "warm" in m.params])
-def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_path: Path) -> None:
-    """At its beginning, or when it is made warm; on the method's page beside the parameter."""
+def test_warm_run_states_that_it_depends_on_earlier_runs(name: str, device: str, tmp_path: Path) -> None:
+    """The note appears when the run begins or is made warm, and beside the parameter on the method's page."""
     models, method = model_helpers.make_models("llama", noise=0.15, device=device), registry.get(name)
     models.heads |= model_helpers.write_random_heads(tmp_path, models)
     engine = Engine(models)
-    learns = {"rate": 1e-3} if "rate" in method.params else {}  # some keep nothing unless they learn
+    learns = {"rate": 1e-3} if "rate" in method.params else {}  # some drafters keep nothing unless they learn
     warm, cold = (method.with_params(warm=value, **learns) for value in (True, False))
     assert "seeded run then depends on earlier ones" in method.params["warm"].doc
     request = Request(model_helpers.repeating_prompt(9), cold, max_new_tokens=24, stop_at_eos=False)
@@ -232,7 +232,7 @@ def test_a_warm_run_says_that_it_depends_on_others(name: str, device: str, tmp_p
 
 
 def recycling_row(nodes: int = 24) -> Sequence:
-    """A row that is never run: one committed token, an empty table."""
+    """Return a sequence that never runs, with one committed token and an empty table."""
     models = model_helpers.make_models("llama", noise=None)
     drafter = TokenRecycling()
     row = model_helpers.make_sequence(
@@ -244,7 +244,7 @@ def recycling_row(nodes: int = 24) -> Sequence:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1000), st.integers(1, 40), st.integers(1, 6))
-def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: int) -> None:
+def test_static_tree_follows_the_table(seed: int, n: int, depth: int) -> None:
     row, drafter, shape = RECYCLING_ROW, TokenRecycling(), Template(nodes=n)
     generator = torch.Generator().manual_seed(seed)
     row.state.drafter.table[:] = torch.randint(-1, 9, row.state.drafter.table.shape, generator=generator).numpy()
@@ -265,7 +265,7 @@ def test_the_static_tree_is_a_walk_through_the_table(seed: int, n: int, depth: i
 RECYCLING_ROW = recycling_row()
 
 
-def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
+def test_table_holds_the_most_likely_successors_and_the_roots_take_precedence() -> None:
     row = recycling_row()
     top = [[i, *range(1, 8)] for i in range(3)]
     outcome = RoundFeedback([5, 4], [-1, 0], VerificationResult((), 0, True, (), {}), [0], 4, top, Plan(2))
@@ -275,7 +275,7 @@ def test_the_table_holds_the_likeliest_successors_and_the_root_wins() -> None:
     assert (row.state.drafter.table[6] == -1).all()
 
 
-def test_rows_of_the_table_equal_a_direct_forward(device: str) -> None:
+def test_table_rows_equal_a_direct_forward_pass(device: str) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     prompt = model_helpers.random_prompt(9)
@@ -294,8 +294,8 @@ class NoUpdates(TokenRecycling):
         pass
 
 
-def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
-    """The token behind which the target has named successors is the one that it read there; the last is not read."""
+def test_prompt_logits_fill_the_table_before_the_first_round() -> None:
+    """A token gets successors where the target read it in the prompt; the last prompt token is not read yet."""
     models = model_helpers.make_models("llama", noise=None)
     prompt = [1, 2, 3, 4]
     for reads, known in ((True, [1, 2, 3]), (False, [])):
@@ -312,7 +312,7 @@ def test_the_prompts_own_logits_fill_the_table_before_the_first_round() -> None:
 
 
 class PartialUpdates(TokenRecycling):
-    """Learns from accepted tokens alone, or writes every node's successors to the wrong token."""
+    """Updates the table from accepted tokens only or, if shifted, with every node's successors at the wrong token."""
 
     shifted: ClassVar[bool] = False
 
@@ -331,8 +331,8 @@ class Shifted(PartialUpdates):
     shifted = True
 
 
-def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) -> None:
-    """Over the bundled stories, where alternatives come back; the same greedy text, whatever is learnt."""
+def test_recycling_needs_rejected_nodes_at_the_correct_tokens(device: str) -> None:
+    """Measured on a prompt whose alternatives recur; the greedy text is the same for all tables."""
     engine = Engine(load_models("text-target", drafter=None, device=device))
     prompt = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
     method = registry.get("token-recycling").with_params()
@@ -350,7 +350,7 @@ def test_recycling_needs_the_rejected_nodes_and_their_own_places(device: str) ->
 
 
 def perturbed(q: torch.Tensor, runs: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gumbel values [runs, V] of the children of `runs` parents, and the parents' own."""
+    """Return Gumbel values [runs, V] of the children of `runs` parents, and the parents' own values."""
     value = torch.linspace(-1, 3, runs, dtype=torch.float64)
     u = torch.from_numpy(RandomStream(seed).uniform(0, Purpose.GUMBEL, runs * len(q))).view(runs, -1)
     _, g = stochastic_beam._perturb(q.expand(runs, -1), torch.zeros_like(value), value, u)
@@ -361,7 +361,7 @@ Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 
 
 def without_replacement(n: int) -> dict[tuple[int, ...], float]:
-    """The law of the first n of an ordered sample without replacement."""
+    """Return the distribution of the first n tokens of an ordered sample without replacement."""
     probs = {}
     for order in itertools.permutations(range(len(Q)), n):
         chance, left = 1.0, 1.0
@@ -372,12 +372,12 @@ def without_replacement(n: int) -> dict[tuple[int, ...], float]:
     return probs
 
 
-def test_the_largest_child_has_its_parents_value() -> None:
+def test_largest_child_value_equals_its_parents() -> None:
     g, value = perturbed(Q, 1000)
     assert torch.allclose(g.amax(1), value)
 
 
-def test_falling_siblings_are_a_sample_without_replacement() -> None:
+def test_siblings_in_descending_order_are_a_sample_without_replacement() -> None:
     g, _ = perturbed(Q, 40_000)
     order = g.argsort(dim=1, descending=True)
     for n in (1, 2, 3):
@@ -385,10 +385,13 @@ def test_falling_siblings_are_a_sample_without_replacement() -> None:
         assert fit.fits(1e-5), fit
 
 
-def test_that_a_second_sibling_passes_a_threshold_says_nothing_about_which() -> None:
-    """The condition for exactness of the beam: values decide the cut, never identities. Given the first child, and that
-    a second one passes, the second is drawn from what the first left over. (That *no third* passes does say something:
-    less is left over by likely siblings. But a test of the second never asks for the third.)"""
+def test_second_sibling_is_independent_of_passing_the_threshold() -> None:
+    """The beam is exact because values, never token identities, decide the cut.
+
+    Given the first child, and that a second one passes, the second one follows the distribution without the first.
+    (That *no third* child passes does depend on identities, since likely siblings leave less probability. But the test
+    of the second child never depends on the third.)
+    """
     g, value = perturbed(Q, 40_000)
     two = ((g > value.unsqueeze(1) - 1.0).sum(1)) >= 2
     assert 5000 < int(two.sum()) < 35_000
@@ -400,7 +403,7 @@ def test_that_a_second_sibling_passes_a_threshold_says_nothing_about_which() -> 
         assert fit.fits(1e-5), f"after {first}: {fit}"
 
 
-def test_impossible_tokens_are_never_drawn() -> None:
+def test_impossible_tokens_are_never_sampled() -> None:
     g, _ = perturbed(torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64), 500)
     assert torch.isneginf(g[:, 1]).all()
     assert torch.isfinite(g[:, [0, 2]]).all()
@@ -422,7 +425,7 @@ def test_siblings_in_the_sampled_tree_are_distinct(device: str) -> None:
 # -- early exit -------------------------------------------------------------------------------------------------------
 
 
-def test_drafting_leaves_the_upper_layers_of_the_cache_alone(device: str) -> None:
+def test_drafting_does_not_change_the_cache_of_upper_layers(device: str) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     engine = Engine(models)
     row = engine.submit(Request(model_helpers.random_prompt(9), registry.get("early-exit").with_params(exit_layer=2)))
@@ -447,11 +450,11 @@ def test_an_exit_beyond_the_last_layer_names_the_range(device: str) -> None:
     assert "Use 1 to 3" in row.trace.footer.error
 
 
-# -- worlds where one can tell ----------------------------------------------------------------------------------------
+# -- targets with a known best draft ----------------------------------------------------------------------------------
 
 
 class Repeat(LogitsProcessor):
-    """A world that repeats the token of four places ago."""
+    """Force the token of four positions ago."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return torch.full_like(scores, -20.0).scatter(1, input_ids[:, -4:-3], 20.0)
@@ -459,7 +462,9 @@ class Repeat(LogitsProcessor):
 
 @pytest.mark.parametrize(("name", "tau"), [("prompt-lookup", 4.5), ("lookahead-trie", 5.0), ("token-recycling", 3.5)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_copying_pays_where_the_text_repeats_itself(name: str, tau: float, temperature: float, device: str) -> None:
+def test_copying_drafters_reach_high_tau_on_repetitive_text(
+    name: str, tau: float, temperature: float, device: str
+) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     sampling, prompt = SamplingParams(temperature, processors=(Repeat(),)), [5, 9, 3, 7, 5, 9, 3, 7]
     trace = Engine(models).generate(Request(prompt, registry.get(name), sampling, max_new_tokens=80))
@@ -481,11 +486,11 @@ def test_draft_lengths_follow_the_policy(policy: str, device: str) -> None:
     else:
         assert max(lengths) <= 4
         assert len(set(lengths)) > 1
-        for r in rounds:  # every drafted token but the first came from a law that was sure enough
+        for r in rounds:  # every drafted token except the first came from a sufficiently confident distribution
             assert all(q is not None and q >= 0.4 for q in r.nodes.q[1:])
 
 
-def test_the_oracle_reproduces_its_closed_form(device: str) -> None:
+def test_oracle_tau_equals_its_closed_form(device: str) -> None:
     """τ = (1 − aᴷ⁺¹)/(1 − a) within five standard errors."""
     models = model_helpers.make_models("llama", noise=None, device=device)
     for a in (0.5, 0.8):

@@ -1,4 +1,4 @@
-"""Duo-LLM: which columns make the small feed-forwards, by whose text, and what they leave behind."""
+"""Duo-LLM: columns of the small MLPs, the prompt that selects them, and the KV cache after a draft."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def models(device: str) -> Models:
 
 
 def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
-    """A run's row after each of its rounds."""
+    """Yield a run's sequence after each of its rounds."""
     engine = Engine(models)
     method = DUO.with_params(policy="fixed", depth=3, **params)
     row = engine.submit(Request(prompt, method, max_new_tokens=20, stop_at_eos=False))
@@ -38,7 +38,7 @@ def rounds(models: Models, prompt: list[int], **params: Any) -> Any:
 
 
 def kept_columns(row: Sequence) -> list[list[int]]:
-    """Of each layer, which rows of the target's own gate its small one has."""
+    """Return, per layer, the rows of the target's gate projection that the small MLP kept."""
     own, small = (m.model.layers for m in (row.models.target.model, row.state.drafter.shared_copy.model))
     return [
         [int((g.mlp.gate_proj.weight == line).all(1).nonzero()) for line in s.mlp.gate_proj.weight]
@@ -47,7 +47,7 @@ def kept_columns(row: Sequence) -> list[list[int]]:
 
 
 def column_contributions(models: Models, text: list[int]) -> list[torch.Tensor]:
-    """Of each layer, how much each column adds to the stream, by a plain pass over the text."""
+    """Return, per layer, how much each column adds to the residual stream in a plain pass over the text."""
     layers, taken = models.target.model.model.layers, dict[int, torch.Tensor]()
     hooks = [
         layer.mlp.down_proj.register_forward_pre_hook(lambda m, a, i=i: taken.__setitem__(i, a[0][0]))
@@ -65,7 +65,7 @@ def test_golden_columns() -> None:
     assert most_active(asked, 0.5).tolist() == [0, 2]
     assert most_active(asked, 0.05).tolist() == [2], "one at least"
     wide = torch.arange(300.0)
-    assert most_active(wide, 0.3).tolist() == list(range(300 - 2 * STEP, 300)), "90 are two steps"
+    assert most_active(wide, 0.3).tolist() == list(range(300 - 2 * STEP, 300)), "90 columns are two steps"
     assert len(most_active(wide, 1.0)) == 300
 
 
@@ -79,7 +79,7 @@ def test_small_mlps_keep_the_columns_most_active_on_the_prompt(models: Models) -
         assert found[seed] == [sorted(a.topk(WIDTH // 4).indices.tolist()) for a in adds]
         shares = [float(a[chosen].sum() / a.sum()) for a, chosen in zip(adds, found[seed], strict=True)]
         drawn = row.trace.rounds[-1].signals
-        assert [drawn[f"activity that stays [feed-forward, {i + 1}]"] for i in range(3)] == pytest.approx(shares)
+        assert [drawn[f"retained activation share [feed-forward, {i + 1}]"] for i in range(3)] == pytest.approx(shares)
     assert found[0] != found[5]
 
 
@@ -100,7 +100,7 @@ def test_sequences_with_one_prompt_share_a_weight_sharing_copy(models: Models) -
     assert len(models.shared["duo"]) == 0
 
 
-def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
+def test_layers_that_would_lose_most_keep_larger_mlps(models: Models) -> None:
     small = next(rounds(models, PROMPT, share=0.25)).state.drafter.retained_shares
     row = next(rounds(models, PROMPT, share=0.25, big=2))
     left = max(small)
@@ -110,8 +110,8 @@ def test_layers_that_would_lose_most_stay_big(models: Models) -> None:
     ]
 
 
-def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models: Models) -> None:
-    """The whole one is the target itself: all it draws is kept."""
+def test_smaller_mlps_are_accepted_less_often(models: Models) -> None:
+    """With all columns the drafter is the target itself, and all drafts are accepted."""
     request = [
         Request(PROMPT, DUO.with_params(policy="fixed", depth=3, share=s), SamplingParams(1.0), 60) for s in (1, 0.5)
     ]
@@ -119,8 +119,8 @@ def test_a_small_feed_forward_is_accepted_the_seldomer_the_smaller_it_is(models:
     assert passes[0] < passes[1]
 
 
-def test_nothing_of_a_draft_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed is a clean prefill's; entries of the small path that stayed would be another text."""
+def test_drafts_leave_no_entries_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed entries equal a clean prefill's; entries left by the small MLPs would change the text."""
     for row in rounds(models, PROMPT, share=0.25):
         model_helpers.assert_cache_equals_prefill(row)
     method = DUO.with_params(policy="fixed", depth=3, share=0.25)

@@ -1,4 +1,4 @@
-"""DEL: its table against sums by hand, and what it counts against the target's own streams."""
+"""DEL: its table compared with sums by hand, and its acceptance counts compared with the target's hidden states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def models(device: str) -> Models:
 def run_to_end(
     models: Models, temperature: float = 0.0, tokens: int = 40, **params: Any
 ) -> tuple[Sequence, ExitStatistics]:
-    """A run, and what its drafter knew in the end."""
+    """Run a request to its end; return its sequence and the drafter's last state."""
     engine = Engine(models)
     method = registry.get("del").with_params(**params)
     row = engine.submit(Request(PROMPT, method, SamplingParams(temperature), tokens, seed=2, stop_at_eos=False))
@@ -60,24 +60,22 @@ def planned(hits: list[float], trials: float = 10.0, head: float = 0.0) -> tuple
     return ledger.layers[ledger.best(depth)], depth
 
 
-def test_the_plan_is_the_best_of_all_cells() -> None:
+def test_plan_is_the_best_cell_of_the_table() -> None:
     assert planned([0.0, 0.0, 0.0])[1] == 0
     assert planned([9.0, 9.0, 9.0])[0] == 1
     assert planned([1.0, 9.0, 9.5]) == (2, 6)
     assert planned([0.0, 0.0, 9.9])[0] == 4
     assert planned([0.0, 5.0, 0.0])[1] == 1
-    assert planned([0.0, 3.0, 0.0], head=6.0)[1] == 0, "a head as dear as six layers"
+    assert planned([0.0, 3.0, 0.0], head=6.0)[1] == 0, "an LM head that costs as much as six layers"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
-    temperature: float, models: Models
-) -> None:
-    """Places behind a rejection would be more trials than there are tokens."""
+def test_each_exit_is_counted_once_per_position_of_the_text(temperature: float, models: Models) -> None:
+    """Counting positions after a rejection would give more trials than tokens."""
     row, ledger = run_to_end(models, temperature, policy="fixed", depth=3, remembering=1.0)
     assert row.trace is not None
     assert any("rejected" in r.nodes.status for r in row.trace.rounds)
-    n = row.n_new - len(row.trace.rounds[-1].emitted)  # the last round ends the text, and teaches nothing
+    n = row.n_new - len(row.trace.rounds[-1].emitted)  # the last round ends the text and is not counted
     assert ledger.trials.tolist() == [n + 1] * len(ledger.layers)
     model, text = models.target.model, torch.tensor([row.committed], device=models.target.device)
     with torch.inference_mode():
@@ -96,21 +94,21 @@ def test_every_exit_is_counted_once_at_every_place_of_the_text_and_nowhere_else(
     assert (ledger.confidence_sums[2] + ledger.confidence_sums[3]).tolist() == [n] * len(ledger.layers)
 
 
-def test_the_table_of_the_trace_is_what_was_planned_by(models: Models) -> None:
+def test_table_in_the_trace_determined_the_plan(models: Models) -> None:
     row, _ = run_to_end(models, depth=3, exits_seen=2)
     assert row.trace is not None
     for r in row.trace.rounds:
-        cells = {k: v for k, v in r.signals.items() if k.startswith("expected tokens a layer [")}
+        cells = {k: v for k, v in r.signals.items() if k.startswith("expected tokens per layer [")}
         assert len(cells) == 2 * 4
         best = max(cells, key=lambda name: cells[name])
         assert r.signals["planned depth"] == int(best.rstrip("]").split(", ")[1])
         assert len(r.nodes) <= r.signals["planned depth"]
         if r.nodes.tokens:
-            assert best.startswith(f"expected tokens a layer [exit {r.signals['exit layer']},")
+            assert best.startswith(f"expected tokens per layer [exit {r.signals['exit layer']},")
 
 
-def test_a_text_of_another_kind_moves_the_exit() -> None:
-    """Old rounds are forgotten: after 1 / (1 − ω) new ones they weigh less than a half."""
+def test_exit_adapts_to_another_kind_of_text() -> None:
+    """Earlier rounds decay: after 1 / (1 − ω) new ones they weigh less than half."""
     one, m = np.ones(2), 2
     ledger = ExitStatistics([1, 4], 8, 0.0, PRIOR * one, one, np.zeros((4, m)))
     for _ in range(40):
@@ -121,7 +119,7 @@ def test_a_text_of_another_kind_moves_the_exit() -> None:
         n += 1
         ledger.count(np.array([[False], [True]]), np.full((2, 1), 0.4), 0.9)
     assert n <= 10
-    assert ledger.threshold(1) == 0.0, "never wrong: nothing to stop at"
+    assert ledger.threshold(1) == 0.0, "never wrong: no stopping point"
     assert 0.4 < ledger.threshold(0) < 0.9
 
 
@@ -132,7 +130,7 @@ def test_exits_are_spread_below_the_last_layer() -> None:
     assert DynamicExit().layers(1) == [1]
 
 
-def test_with_another_drafter_the_policy_plans_its_bound(models: Models) -> None:
+def test_with_another_drafter_the_policy_plans_its_maximum(models: Models) -> None:
     row = model_helpers.make_sequence(
         Request(PROMPT, registry.get("prompt-lookup"), max_new_tokens=4), list(PROMPT), models
     )

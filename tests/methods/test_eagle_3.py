@@ -1,4 +1,4 @@
-"""EAGLE-3: training sees drafts as drafting makes them, true streams alone are kept, and each trap is refused."""
+"""EAGLE-3: training steps equal drafting steps, only true features stay in the cache, and known traps are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def net_of(**more: Any) -> Eagle3Net:
 
 
 def layer_of(kind: str) -> FeatureNet:
-    """A layer that may be unrolled, of the sizes that its kind takes."""
+    """Return a layer of this kind that supports unrolled training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         sizes = {"heads": 2, "ffn": 12, "taps": (1, 2), "draft_vocab_size": 5}
@@ -49,8 +49,8 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "width"), [("eagle-3", 2 * D), ("mtp", D), ("fspad", D), ("eagle", D)])
-def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: int) -> None:
-    """Every column of every step: the same state as after reading the true pairs and drafting behind them."""
+def test_unrolled_training_states_equal_those_drafted_token_by_token(kind: str, width: int) -> None:
+    """Every column of every step has the same state as after reading the true pairs and drafting after them."""
     net, streams, embeds = layer_of(kind), random_tensor(1, N, width), random_tensor(1, N + STEPS, D, seed=1)
     unrolled = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))
     for column in range(N):
@@ -63,7 +63,7 @@ def test_training_unrolls_what_drafting_does_token_by_token(kind: str, width: in
             state = net(net.make_pairs(embeds[:, place : place + 1], state), torch.tensor([place]), None, entries)
 
 
-def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> None:
+def test_gradients_of_a_step_reach_earlier_steps_and_no_later_text() -> None:
     net, streams, embeds = net_of(), random_tensor(1, N, 2 * D).requires_grad_(), random_tensor(1, N + STEPS, D, seed=1)
     last = list(unroll(net, lambda step: embeds[:, step : step + N], streams, STEPS))[-1]
     last[:, 1].sum().backward()
@@ -73,9 +73,11 @@ def test_a_step_learns_through_the_steps_before_it_and_from_no_later_text() -> N
 
 
 @pytest.mark.parametrize("name", ["eagle-3", "mtp", "fspad", "pard"])
-def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_path: Path) -> None:
+def test_kv_cache_equals_a_fresh_prefill_after_every_round(name: str, tmp_path: Path) -> None:
     models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
-    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    models.target.lm_head.get_parameter("weight").data.mul_(
+        0.2
+    )  # flat distributions: untrained drafts are accepted now and then
     engine, method = Engine(models), registry.get(name).with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
@@ -90,8 +92,8 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(name: str, tmp_p
 
 
 @pytest.mark.parametrize("layers", range(3, 9))
-def test_no_two_taps_of_a_shallow_target_are_one(layers: int) -> None:
-    """The released code compares a layer's number with 2, L/2 and L − 3: of four or six layers it taps two."""
+def test_taps_of_a_shallow_target_are_distinct(layers: int) -> None:
+    """The released code uses layers 2, L/2 and L − 3, which for four or six layers are only two different ones."""
     taps = default_capture_layers(layers)
     assert len(taps) == len(set(taps)) == min(3, layers - 1)
     assert list(taps) == sorted(taps)
@@ -99,7 +101,7 @@ def test_no_two_taps_of_a_shallow_target_are_one(layers: int) -> None:
     Eagle3Net(D, 2, 12, taps, 5)
 
 
-def test_taps_that_are_one_are_refused() -> None:
+def test_equal_taps_are_refused() -> None:
     for taps in ((2, 2, 3), (3, 2), (2,), (0, 1)):
         with pytest.raises(ValueError, match="ascending and distinct"):
             Eagle3Net(D, 2, 12, taps, 5)
@@ -107,22 +109,24 @@ def test_taps_that_are_one_are_refused() -> None:
         choose_capture_layers(type("O", (), {"taps": ()}), 2)
 
 
-def test_a_draft_vocabulary_that_is_none_of_the_targets_is_refused() -> None:
+def test_invalid_draft_vocabulary_is_refused() -> None:
     net = net_of()
     assert DraftLMHead(net, 5).to_token_ids(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
     net.d2t += torch.tensor([0, 0, 1, 1, 4])
     head = DraftLMHead(net, 9)
     assert head.to_token_ids(torch.arange(5)).tolist() == [0, 1, 3, 4, 8]
     whole = head.full_logits(random_tensor(2, D))
-    assert torch.isinf(whole).nonzero()[:, 1].tolist() == [2, 5, 6, 7] * 2, "what it does not keep it never says"
+    assert torch.isinf(whole).nonzero()[:, 1].tolist() == [2, 5, 6, 7] * 2, (
+        "tokens outside the draft vocabulary have probability 0"
+    )
     for wrong in (torch.tensor([0, 0, 1, 1, 5]), torch.tensor([0, 0, 1, 0, 4])):  # beyond the end; 3 twice
         net.d2t.copy_(wrong)
         with pytest.raises(ModelError, match="d2t"):
             DraftLMHead(net, 9)
 
 
-def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
-    """Released trainers roll their labels, so that the first tokens are what the last places should say."""
+def test_tokens_after_the_end_of_a_text_are_never_labels() -> None:
+    """Released trainers roll their labels, so that the last positions are trained on the first tokens."""
     ids = torch.arange(1, 7)[None]
     assert shift_left(ids, 2).tolist() == [[3, 4, 5, 6, 0, 0]]
     answer = torch.tensor([[True, False, True, True, True, False]])
@@ -130,19 +134,19 @@ def test_what_stands_behind_the_end_of_a_text_is_never_a_label() -> None:
     assert not (answer_continues(answer, 2) & (shift_left(ids, 2) == 0)).any()
 
 
-def test_a_run_says_how_many_of_its_tokens_could_not_be_drafted(tmp_path: Path) -> None:
-    models = model_helpers.make_small_models(6, heads=tmp_path / "heads")  # it keeps five tokens of six
+def test_run_records_how_many_tokens_are_outside_the_draft_vocabulary(tmp_path: Path) -> None:
+    models = model_helpers.make_small_models(6, heads=tmp_path / "heads")  # it contains five of six tokens
     method = registry.get("eagle-3")
     trace = Engine(models).generate(Request([3, 1, 4, 1], method, SamplingParams(1.5), 40, seed=1, stop_at_eos=False))
-    told = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
-    assert told == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
-    assert sum(told) > 0
+    counts = [r.signals["outside the draft vocabulary"] for r in trace.rounds[1:]]
+    assert counts == [sum(e.token == 5 for e in r.emitted) for r in trace.rounds[:-1]]
+    assert sum(counts) > 0
 
 
-# -- the fusion while it learns ---------------------------------------------------------------------------------------
+# -- fusion during training -------------------------------------------------------------------------------------------
 
 
-def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_is_used() -> None:
+def test_fusion_normalises_its_inputs_in_training_and_is_saved_for_use() -> None:
     net, used = net_of(), net_of()
     size = torch.tensor([2.0**n for n in (5, -3, 0, 8)]).repeat(D // 2).double()
     streams = torch.randn(7, 2 * D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * size
@@ -154,7 +158,7 @@ def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_
     (wanted,) = torch.autograd.grad(((streams / size) @ one.T).square().sum(), one)
     torch.testing.assert_close(by_hand, wanted, rtol=1e-12, atol=1e-12)
     saved = net.state_dict()
-    assert torch.equal(net.fuse.weight, inside), "what learns stays as it is"
+    assert torch.equal(net.fuse.weight, inside), "the trained weights are unchanged"
     used.load_state_dict(saved)
     torch.testing.assert_close(
         used.combine_hidden_states(streams), net.combine_hidden_states(streams), rtol=1e-12, atol=1e-12
@@ -162,14 +166,14 @@ def test_the_fusion_learns_as_if_its_inputs_were_of_one_size_and_is_saved_as_it_
     with torch.no_grad():
         net.fuse.weight.zero_()
     net.load_state_dict(saved)
-    assert torch.equal(net.fuse.weight, inside), "a run that goes on has, bit for bit, what it had"
-    assert torch.equal(saved["fuse.weight"], inside / size), "and the saved weights are left alone"
+    assert torch.equal(net.fuse.weight, inside), "a resumed run has the same weights bit for bit"
+    assert torch.equal(saved["fuse.weight"], inside / size), "and the saved weights are unchanged"
 
 
-def test_the_state_behind_a_pair_is_held_against_the_place_that_decides_what_it_guesses(
+def test_each_state_is_compared_with_the_position_that_decides_its_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of step i behind the pair at s that is s + 1 + i, if all places up to there are of the answer."""
+    """Step i after the pair at s is compared with position s + 1 + i if all positions up to there are in the answer."""
     net, found = net_of(), list[Any]()
     monkeypatch.setattr(unrolled, "train_drafts", lambda course, net, drafts, *_, **__: found.append(drafts))
     nothing: Any = None

@@ -1,4 +1,4 @@
-"""Early exit: verification goes on from the exit states, and reads what it would have read without them."""
+"""Early exit: verification continues from the exit states and gives the same logits as a full forward pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ["llama", "gpt2", "gemma3_text"]
 
 
 def run_to_end(models: Models, request: Request) -> Sequence:
-    """A row of its own engine, run to its end."""
+    """Run a request to its end in its own engine; return its sequence."""
     engine = Engine(models)
     row = engine.submit(request)
     while row.status not in ENDED:
@@ -34,7 +34,7 @@ def run_to_end(models: Models, request: Request) -> Sequence:
 
 
 def count_layer_reads(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counter[int]:
-    """How many tokens each layer has read, by its number; grows as it goes on."""
+    """Count, while the run goes on, how many tokens each layer has read, by layer number."""
     read: Counter[int] = Counter()
     plain = LeanLayer.__call__
 
@@ -56,18 +56,18 @@ def count_layer_reads(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> Counte
 )  # fmt: skip
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_layer_reads_a_token_of_a_round_twice(
+def test_no_layer_reads_a_token_twice_in_a_round(
     kind: str, elsewhere: bool, method: ConfiguredMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`elsewhere`: as on a GPU, where what is drafted is looked through."""
+    """With `elsewhere`, as on a GPU, draft tokens are looked up later."""
     if elsewhere:
         monkeypatch.setattr("workbench.decoders.draft_verify.round_state.on_host", lambda device: False)
     models = model_helpers.make_models(kind, noise=None)
     engine = Engine(models)
     row = engine.submit(Request(model_helpers.random_prompt(9), method, max_new_tokens=24))
-    engine.step()  # which also tries whether verification may go on from there
+    engine.step()  # the first round also tests whether verification may continue from there
     read, seen = count_layer_reads(monkeypatch, models.target), 0
-    n = 2 if method.name == "del" else 3  # the head is asked through the last layer, emptied, which counts itself
+    n = 2 if method.name == "del" else 3  # DEL runs the LM head through an emptied last layer, which is counted, too
     while row.status not in ENDED:
         before = len(row.trace.rounds) if row.trace else 0
         read.clear()
@@ -81,16 +81,16 @@ def test_no_layer_reads_a_token_of_a_round_twice(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
+def test_logits_from_exit_states_equal_those_of_the_whole_model(kind: str) -> None:
     target = model_helpers.make_models(kind, noise=None).target
     slots = [target.open() for _ in range(3)]
     for slot, length in zip(slots, (7, 5, 9), strict=True):
         target.prefill(slot, model_helpers.random_prompt(length, seed=length))
-    asked = [slots[0], slots[2]]  # the row in between runs along
+    asked = [slots[0], slots[2]]  # the other sequence runs at the same time
     tokens = [torch.tensor([3, 1, 4, 1]), torch.tensor([5, 9])]
     whole = target.forward([Segment(s, t) for s, t in zip(asked, tokens, strict=True)], capture_layers={2})
     for layer in (1, 2):
-        for _ in range(2):  # the first time it is tried, the second time believed
+        for _ in range(2):  # tested at the first call, trusted at the second
             for slot in asked:
                 slot.scratch = 0
             given = [Segment(s, t) for s, t in zip(asked, tokens, strict=True)]
@@ -108,7 +108,7 @@ def test_from_exit_states_come_the_logits_of_the_whole_model(kind: str) -> None:
             assert float((out.layer_states[2][b, :n] - whole.layer_states[2][b, :n]).abs().max()) <= 1e-12
 
 
-def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_cannot_continue_from_exit_states_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     models = model_helpers.make_models("gpt2", noise=None)
     prompt = model_helpers.random_prompt(9)
     wanted = model_helpers.hf_greedy(models.target.model, prompt, 16)
@@ -118,7 +118,7 @@ def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.Monke
         given = [s for s in batch if s.states is not None]
         for segment in given:
             segment.states = segment.states.flip(-1)
-        assert not (given and self._enters.get(2) is False), "it was found out, and is tried again"
+        assert not (given and self._enters.get(2) is False), "it used exit states again after the self-test had failed"
         return plain(self, batch, *args, **named)
 
     monkeypatch.setattr(Runner, "forward", spoiled)
@@ -128,7 +128,7 @@ def test_a_model_that_cannot_begin_there_is_read_whole(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_begin_at_different_layers_share_a_round(kind: str) -> None:
+def test_sequences_with_different_exit_layers_share_a_round(kind: str) -> None:
     models = model_helpers.make_models(kind, noise=None)
     engine = Engine(models)
     methods = [

@@ -1,4 +1,4 @@
-"""Entropy Adaptive Decoding: who writes each token, that an exact end of the knob is exact, and what the rest costs."""
+"""Entropy Adaptive Decoding: the writing model of each token, the exact end of the threshold, the error otherwise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLED = SamplingParams(temperature=0.9)
 
 @pytest.fixture(scope="module")
 def small() -> Models:
-    """Six tokens: the recorded likeliest tokens are the whole law."""
+    """Six tokens, so that the recorded most likely tokens are the whole distribution."""
     return model_helpers.make_small_models(6)
 
 
@@ -41,16 +41,16 @@ def run(models: Models, sampling: SamplingParams = SAMPLED, n: int = 60, seed: i
 
 
 def writers(trace: Trace) -> list[bool]:
-    """Of each emitted token, whether the small model wrote it, by the algorithm's words."""
+    """Return for each emitted token whether the small model wrote it, by the paper's algorithm."""
     found: list[bool] = []
     params = trace.rounds[0].params
     window: deque[float] = deque(maxlen=params["entropy_window"])
     small, since = False, params["least_run"]
     for r in trace.rounds:
-        for place, token in enumerate(r.emitted):  # a chain: behind the root, then behind each draft
+        for place, token in enumerate(r.emitted):  # a chain: distributions at the root and after each draft token
             found.append(small and token.node is not None)
             if small and token.node is None:
-                continue  # the target ends the small model's draft; the pen stays where it is
+                continue  # the target ends the small model's draft; the writing model stays the same
             probs = r.top_q[place] if small else r.top_p[place]
             assert probs is not None
             window.append(-math.fsum(p * math.log2(p) for p in probs.prob if p > 0))
@@ -63,7 +63,7 @@ def writers(trace: Trace) -> list[bool]:
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
 @pytest.mark.parametrize(("window", "least"), [(1, 1), (3, 2), (5, 5)])
-def test_writing_model_switches_as_the_algorithm_says(
+def test_writing_model_switches_as_in_the_papers_algorithm(
     sampling: SamplingParams, window: int, least: int, small: Models
 ) -> None:
     seen: set[bool] = set()
@@ -77,21 +77,21 @@ def test_writing_model_switches_as_the_algorithm_says(
             least_run=least,
         )
         tokens = [(r, token) for r in trace.rounds for token in r.emitted]
-        said = ["" if token.node is None else r.nodes.rule[token.node] for r, token in tokens]
-        assert [rule == "small-model-writes" for rule in said] == writers(trace)
+        rules = ["" if token.node is None else r.nodes.rule[token.node] for r, token in tokens]
+        assert [rule == "small-model-writes" for rule in rules] == writers(trace)
         seen |= set(writers(trace))
         assert check_formulas(trace) > 0
     assert seen == {True, False}
 
 
-def test_no_run_is_shorter_than_the_least_one() -> None:
+def test_runs_have_the_minimum_length() -> None:
     rule = EntropyAdaptive(mean_entropy=1.0, entropy_window=1, least_run=3)
     pen, runs = GeneratorState(False, 3), []
     for h in (0.0, 2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0, 0.0):
         pen = pen.after_token(h, rule)
         runs.append(pen.is_draft_model)
     lengths = [len(list(same)) for _, same in itertools.groupby(runs)]
-    assert runs[0], "the target hands over behind its first token"
+    assert runs[0], "the target hands over after its first token"
     assert min(lengths[:-1]) >= 3
     assert len(lengths) > 2
 
@@ -102,7 +102,7 @@ def test_golden_entropies() -> None:
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
-def test_at_0_it_is_the_exact_rule_and_at_the_other_end_the_small_model_writes(
+def test_threshold_0_is_exact_and_at_the_maximum_the_small_model_writes(
     sampling: SamplingParams, small: Models
 ) -> None:
     none = run(small, sampling, mean_entropy=0.0)
@@ -111,10 +111,10 @@ def test_at_0_it_is_the_exact_rule_and_at_the_other_end_the_small_model_writes(
     every = run(small, sampling, mean_entropy=16.0)
     for r in (r for r in every.rounds[1:] if r.nodes.tokens):
         assert set(r.nodes.rule) == {"small-model-writes"}
-        assert set(r.nodes.status) == {ACCEPTED}, "whatever the target says"
+        assert set(r.nodes.status) == {ACCEPTED}, "independent of the target"
 
 
-def test_what_is_paid_is_the_distance_of_the_small_models_laws(small: Models) -> None:
+def test_distribution_error_is_the_tv_distance_of_the_small_model(small: Models) -> None:
     trace = run(small, mean_entropy=16.0)
     for r in (r for r in trace.rounds[1:] if r.nodes.tokens):
         apart = 0.0
@@ -131,7 +131,7 @@ def test_what_is_paid_is_the_distance_of_the_small_models_laws(small: Models) ->
         assert r.signals[DISTRIBUTION_ERROR] == sum(b != t for b, t in zip(best, r.nodes.tokens, strict=True))
 
 
-def test_it_promises_nothing_and_greedy_text_may_differ(small: Models) -> None:
+def test_it_is_approximate_and_greedy_text_may_differ(small: Models) -> None:
     method = registry.get("draft-model").with_params(verifier="entropy-adaptive")
     assert method.promise is Promise.APPROXIMATE
     assert not method.verifier.keeps_greedy
@@ -139,14 +139,14 @@ def test_it_promises_nothing_and_greedy_text_may_differ(small: Models) -> None:
     assert texts[0] != texts[1]
 
 
-def test_trees_are_judged_exactly(small: Models) -> None:
+def test_trees_are_verified_exactly(small: Models) -> None:
     trace = run(small, mean_entropy=16.0, grower="specinfer")
     assert "small-model-writes" not in trace.header.rules
     assert all(r.signals[DISTRIBUTION_ERROR] == 0 for r in trace.rounds if DISTRIBUTION_ERROR in r.signals)
 
 
-def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) -> None:
-    """The small model goes on from its own text; what the target read in the same round stands in its cache."""
+def test_draft_models_cache_equals_a_clean_prefill(small: Models) -> None:
+    """The small model continues from its own text; tokens that the target wrote in the same round are in its cache."""
     engine = Engine(small)
     method = registry.get("draft-model").with_params(verifier="entropy-adaptive", mean_entropy=16.0, depth=4)
     row = engine.submit(Request(PROMPT, method, SAMPLED, 40, stop_at_eos=False))
@@ -165,7 +165,7 @@ def test_the_draft_models_cache_holds_what_a_clean_prefill_would(small: Models) 
 
 
 def test_forbidden_token_is_rejected_whichever_model_writes() -> None:
-    """A drafter that a grammar left nothing may propose anything: the target decides."""
+    """A drafter without allowed tokens under a grammar may propose any token: the target decides."""
     logits = torch.tensor([[0.0, -torch.inf, 1.0], [0.5, 0.0, 0.0]], dtype=torch.float64)
     rule = EntropyAdaptive(mean_entropy=16.0)
     for token, kept in ((1, 0.0), (0, 1.0)):

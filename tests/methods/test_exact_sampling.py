@@ -1,7 +1,7 @@
 """Exact methods sample from the target's joint distribution: goodness-of-fit tests with tiny vocabularies.
 
-All seeds are fixed; a test of a correct method fails with probability below 1e-5. test_round_laws.py sums single rounds
-over all verification outcomes; here whole runs of the engine are tested.
+All seeds are fixed; a test of a correct method fails with probability below 1e-5. test_round_distributions.py sums
+single rounds over all verification outcomes; here whole runs of the engine are tested.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ END_TO_END = ("draft-model", "draft-tree", "draft-tree-sampled")
     ("sampling", "n_tokens", "runs"),
     [
         pytest.param(PLAIN, 2, 600, id="plain"),
-        pytest.param(FILTERED, 3, 300, id="filtered", marks=pytest.mark.on_demand),  # see test_round_laws.py
+        pytest.param(FILTERED, 3, 300, id="filtered", marks=pytest.mark.on_demand),  # see test_round_distributions.py
     ],
 )
 def test_sampled_tokens_follow_the_target(
@@ -183,7 +183,7 @@ LONG = ("draft-tree-sampled", "eagle", "lookahead", "block-diffusion")
 
 @pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(LONG, TEXTS))
 def test_every_token_of_a_long_run_follows_its_distribution(name: str, models: Models) -> None:
-    """Whole runs; single rounds of every method are tested in test_round_laws.py."""
+    """Whole runs; single rounds of every method are tested in test_round_distributions.py."""
     for fit in long_run_fits(models, [setting(name)], PLAIN):
         assert fit.fits(ALPHA), fit
 
@@ -191,7 +191,7 @@ def test_every_token_of_a_long_run_follows_its_distribution(name: str, models: M
 @pytest.mark.on_demand
 @pytest.mark.parametrize("name", [m.name for m in model_helpers.representative_methods(map(setting, TEXTS))])
 def test_every_token_of_a_long_filtered_run_follows_its_distribution(name: str, models: Models) -> None:
-    """Filters change the target's distribution; test_round_laws.py tests single rounds of every method with them."""
+    """Filters change the target's distribution; test_round_distributions.py tests single rounds with them."""
     for fit in long_run_fits(models, [setting(name)], FILTERED):
         assert fit.fits(ALPHA), fit
 
@@ -217,9 +217,10 @@ def test_methods_with_own_decoders_follow_the_target_distribution(
 
 
 @pytest.mark.parametrize(
-    "mistake", model_helpers.mark_on_demand_unless(("the parent's law",), ["the parent's law", "always accept"])
+    "mistake",
+    model_helpers.mark_on_demand_unless(("the parent's distribution",), ["the parent's distribution", "always accept"]),
 )
-def test_a_wrong_rule_shows_in_long_runs(mistake: str, models: Models) -> None:
+def test_wrong_rule_is_detected_in_long_runs(mistake: str, models: Models) -> None:
     broken = dataclasses.replace(setting("draft-model"), verifier=Wrong(mistake))
     fit, _ = long_run_fits(models, [broken], PLAIN, n=100)
     assert not fit.fits(ALPHA), f"{mistake} went unnoticed: {fit}"
@@ -244,7 +245,7 @@ class Wrong(Lossless):
             return AcceptanceDecision(ruling.accept, pick(p, u_stop))
         if self.mistake == "always accept":
             return AcceptanceDecision(torch.ones_like(ruling.accept), ruling.bonus)
-        if self.mistake == "the parent's law" and len(tree):
+        if self.mistake == "the parent's distribution" and len(tree):
             shifted = torch.cat([p[:1], p[:-1]])
             return recursive_rejection(tree, shifted, u_stop)
         if self.mistake == "ignore elder siblings" and tree.q is not None:
@@ -260,7 +261,7 @@ def test_a_rule_that_ignores_elder_siblings_is_caught_end_to_end(models: Models)
     assert not fit.fits(ALPHA), f"it went unnoticed: {fit}"
 
 
-def test_typical_acceptance_keeps_what_exceeds_its_threshold(models: Models) -> None:
+def test_typical_acceptance_accepts_tokens_above_its_threshold(models: Models) -> None:
     """The threshold is min(ε, δ·exp(−H)), computed from the trace."""
     method = registry.get("medusa-typical").with_params(epsilon=0.3, delta=0.8, depth=2)
     trace = Engine(models).generate(Request(PROMPT, method, PLAIN, 30, stop_at_eos=False))

@@ -1,7 +1,7 @@
-"""Exact verifiers beside `Lossless`: the golden numbers of several drafts for one place, and the law of whole rounds.
+"""Exact verifiers other than `Lossless`: example figures for several drafts at one position, and whole rounds.
 
-Everything is enumerated: all draws of siblings, and all ways through the tree. p = (.5, .3, .15, .05) and
-q = (.1, .4, .3, .2) are the laws of the verification cards.
+Everything is enumerated: all draws of siblings, and all paths through the tree. p = (.5, .3, .15, .05) and
+q = (.1, .4, .3, .2) are the distributions of the verification cards.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
 SAMPLED, FIXED, HEAD = Sampling.SAMPLED, Sampling.FIXED_NUMBER, Sampling.HEAD_AND_ONE
 
 
-# -- one place --------------------------------------------------------------------------------------------------------
+# -- one position ------------------------------------------------------------------------------------------------------
 
 
 def sibling_draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All ways n siblings can come out, with their probabilities."""
+    """Yield all possible draws of n siblings with their probabilities."""
     probs = q.tolist()
     head = sorted(range(len(probs)), key=lambda t: -probs[t])[: n - 1] if how is HEAD else []
     for tokens in itertools.product(range(len(probs)), repeat=n):
@@ -77,7 +77,7 @@ def sibling_draws(q: Tensor, n: int, how: Sampling) -> Iterator[tuple[tuple[int,
 
 
 def sibling_level(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTree:
-    """Siblings below the root."""
+    """Return a tree with these siblings below the root."""
     n = len(tokens)
     tree = DraftTree.from_parents(tokens, [-1] * n)
     tree = replace(tree, sampling=how, q=q[None], child_q_rows=torch.tensor([0] + [-1] * n), logq=q[list(tokens)].log())
@@ -90,13 +90,13 @@ def sibling_level(tokens: tuple[int, ...], q: Tensor, how: Sampling) -> DraftTre
 def first_token_distribution(
     verifier: Verifier, p: Tensor, q: Tensor, n: int, how: Sampling, patch: pytest.MonkeyPatch
 ) -> tuple[Tensor, float]:
-    """(law of the first token, chance that it is one of the n siblings)."""
+    """Return (distribution of the first token, probability that it is one of the n siblings)."""
     out, kept = torch.zeros_like(p), 0.0
     distributions = p.expand(n + 1, -1)
-    with record_draws(patch) as said:
+    with record_draws(patch) as recorder:
         for tokens, chance in sibling_draws(q, n, how):
             u = torch.full((n + 1,), 0.5, dtype=torch.float64)
-            ruling, last = said.rule(
+            ruling, last = recorder.rule(
                 verifier, Verification(sibling_level(tokens, q, how), distributions.log(), distributions, WARM, u)
             )
             for token, accept in zip(tokens, ruling.accept.tolist(), strict=True):
@@ -126,7 +126,7 @@ def first_token_distribution(
     ],
     ids=lambda v: v.name if isinstance(v, Verifier) else None,
 )
-def test_golden_acceptance(
+def test_golden_acceptance_rates(
     verifier: Verifier, how: Sampling, n: int, acceptance: float, near: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probs, kept = first_token_distribution(verifier, P, Q, n, how, monkeypatch)
@@ -134,7 +134,7 @@ def test_golden_acceptance(
     assert distance(probs, P) < EXACTLY
 
 
-def test_k_seqs_divisor_is_the_cards() -> None:
+def test_k_seq_divisor_equals_the_cards() -> None:
     found = discount(P.expand(3, -1), Q.expand(3, -1), torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64))
     assert found[:, 0].tolist() == pytest.approx([1, 1.584429, 2.100031], abs=1e-6)
 
@@ -148,8 +148,10 @@ def pair(seed: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rules_stand_in_the_order_of_the_theory_and_under_the_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SpecInfer ≤ K-SEQ ≤ the best of two = the optimum, for independent drafts; and each keeps the law."""
+def test_acceptance_rates_are_in_the_order_of_theory_and_below_the_bound(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For independent drafts, SpecInfer ≤ K-SEQ ≤ best of two = optimum, and each preserves the distribution."""
     p, q = pair(seed, 5)
     found = {}
     for name, verifier, how in (
@@ -173,18 +175,18 @@ def test_rules_stand_in_the_order_of_the_theory_and_under_the_bound(seed: int, m
 
 @pytest.mark.parametrize("how", [SAMPLED, FIXED])
 @pytest.mark.parametrize("options", [{"free": 2, "steps": 5}, {"free": 1, "steps": 3}, {"steps": 0}], ids=str)
-def test_the_best_of_two_is_exact_for_every_choice_of_weights(
+def test_optimal_two_is_exact_for_all_weights(
     how: Sampling, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many are free, however far they are improved, and whatever follows the pair."""
+    """The result is exact for any number of free weights and of steps, and with further siblings after the pair."""
     for n in (1, 2, 3):
         probs, _ = first_token_distribution(OptimalTwo(**options), *pair(3, 5), n, how, monkeypatch)
         assert distance(probs, pair(3, 5)[0]) < EXACTLY, n
 
 
 @pytest.mark.parametrize(("flat", "free"), [(0.1, 64), (3.0, 4)])
-def test_weights_of_few_tokens_and_of_groups_come_near_the_bound_in_a_large_vocabulary(flat: float, free: int) -> None:
-    """By the closed form of the law of the choice, checked against its definition; flat laws have a long tail."""
+def test_weights_of_few_tokens_and_groups_are_close_to_the_bound(flat: float, free: int) -> None:
+    """The selected token's distribution in closed form equals its definition; flat distributions have a long tail."""
     rng = np.random.default_rng(0)
     p, q = (torch.tensor(rng.dirichlet(np.full(200, flat)))[None] for _ in range(2))
     for without in (False, True):
@@ -195,18 +197,18 @@ def test_weights_of_few_tokens_and_of_groups_come_near_the_bound_in_a_large_voca
         both = both.clone()
         if without:
             both.fill_diagonal_(0)
-        probs = (both * w).sum(1) + (both * (1 - w)).sum(0)  # the first of the pair chosen, or the second
+        probs = (both * w).sum(1) + (both * (1 - w)).sum(0)  # the first of the pair is selected, or the second
         torch.testing.assert_close(r[0], probs)
         bound = theory.optimal_acceptance(p[0].numpy(), q[0].numpy(), 2, not without)
         assert bound - 1e-2 < float(torch.minimum(p[0], r[0]).sum()) <= bound + 1e-9
 
 
 @pytest.mark.parametrize("without", [False, True])
-def test_improved_weights_are_those_of_the_law_of_the_pair(without: bool) -> None:
-    """They accept no less than weights that are all alike, and what the bound lets them.
+def test_weights_are_optimised_for_the_distribution_of_the_pair(without: bool) -> None:
+    """They accept at least as much as equal weights, and at most what the bound allows.
 
-    Improved for another law they would keep the text exact, and accept less: up to 0.24 where two different drafts are
-    taken for two that may be alike.
+    Optimised for another distribution, they would still be exact but accept less: up to 0.24 less if two drafts without
+    replacement are treated as independent.
     """
     lost: list[float] = []
     for seed in range(20):
@@ -224,13 +226,11 @@ def test_improved_weights_are_those_of_the_law_of_the_pair(without: bool) -> Non
 
 @pytest.mark.skipif(not compilation.may_compile(), reason="functions are compiled on Linux on x86-64")
 @pytest.mark.parametrize("without", [False, True])
-def test_weights_that_are_found_by_a_compiled_function_are_as_good(
-    without: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The two may leave the search at different steps, where acceptance is flat: what they let through is the same."""
+def test_compiled_search_finds_equally_good_weights(without: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both searches may stop at different steps where acceptance is flat: only the acceptance rates are equal."""
     p, q = 2.5 * torch.randn(2, 5, 300, generator=torch.Generator().manual_seed(5))
     p, q = p.softmax(1), q.softmax(1)
-    among = q[4] >= q[4].topk(40).values[-1]  # nothing but free tokens: the others have no weight
+    among = q[4] >= q[4].topk(40).values[-1]  # free tokens only: the others have no weight
     p[4], q[4] = p[4].where(among, 0.0), q[4].where(among, 0.0)
     p = p / p.sum(1, keepdim=True)
     q = q / q.sum(1, keepdim=True)
@@ -242,7 +242,9 @@ def test_weights_that_are_found_by_a_compiled_function_are_as_good(
     monkeypatch.setenv("WORKBENCH_COMPILED", "0")
     again, plain_w, plainly = weights(p, q, without, 64, 40)
     assert at[:4].tolist() == again[:4].tolist()
-    assert torch.equal(*(torch.maximum(p, q)[4, some[4]] for some in (at, again)))  # of those without a chance any are
+    assert torch.equal(
+        *(torch.maximum(p, q)[4, some[4]] for some in (at, again))
+    )  # tokens with probability 0 are interchangeable
     torch.testing.assert_close(torch.minimum(p, r).sum(1), torch.minimum(p, plainly).sum(1), atol=1e-4, rtol=0)
     assert float(log_w[4, -1]) == float(plain_w[4, -1]) == 0
     for probs in (r, plainly):
@@ -299,17 +301,15 @@ def test_round_distribution_is_the_targets(
     ],
     ids=lambda v: v.name if isinstance(v, Verifier) else None,
 )
-def test_where_a_rule_is_not_declared_exact_it_is_not(
-    way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A beam decides by the first draft whether there is a second: then the pair has another law than two draws."""
+def test_rules_not_declared_exact_are_not_exact(way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a beam, the first draft decides whether there is a second one: the pair is not distributed like two draws."""
     drafts, size, depth = DRAFT_SCHEMES[way]
     w = random_tables("other", size, depth)
     tree, _ = next(drafts(w))
     assert why_unsound("", {tree.sampling}, "", verifier.exact_for)
 
-    def without_own_laws() -> Iterator[tuple[DraftTree, float]]:
-        for tree, chance in drafts(w):  # what the rule takes the draft for
+    def without_node_distributions() -> Iterator[tuple[DraftTree, float]]:
+        for tree, chance in drafts(w):  # distributions that the rule assumes for the draft
             if tree.child_q_rows is None and isinstance(verifier, Independent):
                 inner = [i for i in range(len(tree) + 1) if i - 1 in tree.parents.tolist()]
                 q_of = torch.full((len(tree) + 1,), -1)
@@ -318,18 +318,18 @@ def test_where_a_rule_is_not_declared_exact_it_is_not(
                 tree = replace(tree, q=distributions, child_q_rows=q_of, node_q_rows=None, without_replacement=None)
             yield tree, chance
 
-    assert distance(output_distribution(w, without_own_laws(), verifier, monkeypatch), w.joint()[()]) > 1e-3
+    assert distance(output_distribution(w, without_node_distributions(), verifier, monkeypatch), w.joint()[()]) > 1e-3
 
 
-def test_a_rule_for_independent_draws_is_not_exact_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The younger sibling's chance is larger than the rule takes it for."""
+def test_rule_for_independent_draws_is_not_exact_without_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The younger sibling's true probability is larger than the rule assumes."""
     p, q = pair(2, 5)
     for verifier in (Independent(), KSeq()):
         assert distance(first_token_distribution(verifier, p, q, 2, FIXED, monkeypatch)[0], p) > 1e-3
 
 
-def kept_drafts(verifier: Verifier, kind: str) -> float:
-    """Expected accepted drafts of a chain."""
+def expected_accepted_length(verifier: Verifier, kind: str) -> float:
+    """Return the expected number of accepted drafts of a chain."""
     drafts, size, depth = DRAFT_SCHEMES["chain of 3"]
     w, total = random_tables(kind, size, depth), 0.0
     for tree, chance in drafts(w):
@@ -340,15 +340,15 @@ def kept_drafts(verifier: Verifier, kind: str) -> float:
     return total
 
 
-def test_a_block_keeps_more_than_its_tokens_one_by_one() -> None:
-    """Sun et al. 2025, §5: never fewer; and on a law that is not flat, more."""
+def test_block_verification_accepts_more_than_token_verification() -> None:
+    """Sun et al. 2025, §5: never fewer tokens, and more if the distributions differ."""
     for kind in ("any", "other", "zeros"):
-        assert kept_drafts(Block(), kind) > kept_drafts(Lossless(), kind) + 1e-4
-    assert kept_drafts(Block(), "equal") == pytest.approx(3)
+        assert expected_accepted_length(Block(), kind) > expected_accepted_length(Lossless(), kind) + 1e-4
+    assert expected_accepted_length(Block(), "equal") == pytest.approx(3)
 
 
-def test_a_block_of_two_by_hand() -> None:
-    """Sun et al. 2025, Figure 2's setting: q is fair, p (2/3, 1/3) at every place; 1.11 tokens one by one, 1.22."""
+def test_block_of_two_tokens_by_hand() -> None:
+    """Sun et al. 2025, Figure 2: p = (1/3, 2/3), q = (2/3, 1/3) everywhere; 10/9 tokens one by one, 11/9 as a block."""
     p, q = torch.tensor([[1 / 3, 2 / 3]] * 3, dtype=torch.float64), torch.tensor([[2 / 3, 1 / 3]] * 2).double()
     found = {}
     for verifier in (Block(), Lossless()):
@@ -365,7 +365,7 @@ def test_a_block_of_two_by_hand() -> None:
     assert found == {"block": pytest.approx(11 / 9), "lossless": pytest.approx(10 / 9)}
 
 
-def test_a_block_judges_a_tree_as_lossless_does() -> None:
+def test_block_verifies_a_tree_as_lossless_does() -> None:
     tree = sibling_level((0, 1), Q, SAMPLED)
     distributions = P.expand(3, -1)
     u = torch.full((3,), 0.5, dtype=torch.float64)
@@ -376,11 +376,11 @@ def test_a_block_judges_a_tree_as_lossless_does() -> None:
     assert ours.bonus.tolist() == theirs.bonus.tolist()
 
 
-# -- greedy text, drafts without laws, what is offered ----------------------------------------------------------------
+# -- greedy text, deterministic drafts, offered verifiers --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verifier", EXACT_VERIFIERS, ids=lambda v: v.name)
-def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) -> None:
+def test_greedy_text_and_deterministic_drafts_are_verified_as_by_lossless(verifier: Verifier) -> None:
     tree, distributions = DraftTree.from_parents([2, 0], [-1, -1]), P.expand(3, -1)
     u = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     for v in (
@@ -394,7 +394,7 @@ def test_greedy_text_and_chosen_drafts_are_judged_as_ever(verifier: Verifier) ->
 
 
 def test_leaf_positions_emit_the_target_distribution() -> None:
-    """On a device that should not be asked, they are rows like others."""
+    """On an accelerator, leaves are not filtered out and are processed like inner nodes."""
     tree = sibling_level((1, 2), Q, SAMPLED)
     distributions = torch.stack([P, P.flip(0), P.roll(1)])
     (fans,) = iter_sibling_groups(tree, distributions)
@@ -421,7 +421,7 @@ def test_first_of_equal_siblings_gets_the_whole_probability() -> None:
     assert left[0].tolist() == pytest.approx([0, 0, 0.15, 0.05])
 
 
-def test_what_is_offered_follows_from_the_declarations() -> None:
+def test_offered_verifiers_follow_from_declarations() -> None:
     assert [v.name for v in verifiers_for_kinds(Sampling.CHAIN)] == ["block", "deterministic"]
     assert [v.name for v in verifiers_for_kinds(SAMPLED)] == ["independent", "k-seq", "optimal-two", "deterministic"]
     assert [v.name for v in verifiers_for_kinds(FIXED)] == ["optimal-two", "deterministic"]
@@ -436,25 +436,25 @@ def test_what_is_offered_follows_from_the_declarations() -> None:
     assert unsound_reasons("draft-model", Sampling.CHAIN) == {}
 
 
-def test_where_only_the_number_of_drafts_is_wrong_that_is_the_reason_and_the_example() -> None:
-    """The verifier bench offers these rules for two drafts without replacement: what the draws change is how many."""
+def test_explanation_if_only_the_number_of_siblings_is_unsuitable() -> None:
+    """The verifier bench offers these rules for two drafts without replacement; RSD-S samples their number, too."""
     method = registry.get("draft-tree-sampled")
     for name, number in (("optimal-two", True), ("k-seq", False)):
         verifier = next(v for v in method.other_verifiers if v.name == name)
         grower = next(g for g in method.tree_builders if g.name == "rsd-s")
-        said = explain_unsound(method, verifier, grower)
-        assert ("their number may depend on the sampled tokens" in said) is number
-        assert ("at most two such drafts, the second only if the first has at most half of q" in said) is number
-        assert "differs from p by TV 0." in said
+        explanation = explain_unsound(method, verifier, grower)
+        assert ("their number may depend on the sampled tokens" in explanation) is number
+        assert ("at most two such drafts, the second only if the first has at most half of q" in explanation) is number
+        assert "differs from p by TV 0." in explanation
     for name, grower in (("optimal-two", "head-and-one"), ("greedy-draft", "specinfer")):
         verifier = next(v for v in method.other_verifiers if v.name == name)
-        said = explain_unsound(method, verifier, next(g for g in method.tree_builders if g.name == grower))
-        assert "With two such drafts, p =" in said, "always two of them"
+        explanation = explain_unsound(method, verifier, next(g for g in method.tree_builders if g.name == grower))
+        assert "With two such drafts, p =" in explanation, "their number is fixed"
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
-def test_a_choice_is_exact_just_where_its_rule_suits_how_siblings_are_drawn(name: str) -> None:
-    """By name of the grower, whatever the default one is; what is not exact says why."""
+def test_setting_is_exact_if_the_verifier_suits_the_sibling_sampling(name: str) -> None:
+    """For each tree builder by name, whatever the default is; every approximate setting has a reason."""
     method, suited = registry.get(name), {"chain", "eagle-2", "template", "superposed"}
     wanted = {
         **dict.fromkeys(("lossless", "block", "deterministic")),

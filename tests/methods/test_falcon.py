@@ -1,4 +1,4 @@
-"""Falcon: places see each other in blocks, a forward gives a block, and a draft says by which law it was drawn."""
+"""Falcon: attention within blocks, one forward pass per block, and the distribution that each draft token declares."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of(block: int) -> FalconNet:
-    """A net none of whose parts does nothing."""
+    """Return a network in which every part has an effect."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = FalconNet(D, HEADS, FFN, block=block).double()
@@ -44,7 +44,7 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 
 def make_models(tmp_path: Path, block: int) -> Models:
-    """A target of flat laws, some of whose untrained drafts are kept, with a drafter of such blocks."""
+    """Return a target of flat distributions, which accepts some untrained drafts, with a drafter of this block size."""
     models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     models.target.lm_head.get_parameter("weight").data.mul_(0.2)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
@@ -59,7 +59,7 @@ def make_models(tmp_path: Path, block: int) -> Models:
 # -- the net ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_of_one_is_eagles_layer_when_training_begins() -> None:
+def test_block_size_one_equals_eagles_layer_before_training() -> None:
     eagle, net, following, features = (
         FeatureNet(D, HEADS, FFN),
         FalconNet(D, HEADS, FFN, block=1),
@@ -81,8 +81,8 @@ def test_a_block_of_one_is_eagles_layer_when_training_begins() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
-def test_a_place_reads_all_up_to_the_end_of_its_own_block_and_nothing_of_the_next(block: int) -> None:
-    """Blocks are counted from the last place: of eight, three a block, they are 0–1, 2–4 and 5–7."""
+def test_positions_attend_up_to_the_end_of_their_block(block: int) -> None:
+    """Blocks are counted from the last position: for eight positions and block size 3 they are 0–1, 2–4 and 5–7."""
     net = net_of(block)
     for i in range(N):
         x = random_tensor(1, N, 2 * D).requires_grad_()
@@ -94,8 +94,8 @@ def test_a_place_reads_all_up_to_the_end_of_its_own_block_and_nothing_of_the_nex
     assert torch.equal(weights > 0, net.block_mask(N, weights.device))
 
 
-def torchs(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
-    """torch's own LSTM with a net's weights."""
+def torch_lstm(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
+    """Return torch's own LSTM with the weights of a network."""
     found = torch.nn.LSTM(2 * D, net.cond, num_layers=2, bias=False, batch_first=batch_first).double()
     weights = net.state_dict()
     names = {"ih": "enter", "hh": "carry"}
@@ -105,29 +105,29 @@ def torchs(net: FalconNet, batch_first: bool) -> torch.nn.LSTM:
     return found
 
 
-def test_the_lstm_reads_the_places_of_a_block_one_after_the_other() -> None:
-    """As torch's own; a block that the text's beginning cuts short starts as empty as any other."""
+def test_lstm_reads_the_positions_of_a_block_in_order() -> None:
+    """The result equals torch's LSTM; a first block that is cut short starts with an empty state, too."""
     net, x = net_of(3), random_tensor(2, N, 2 * D)
     with torch.inference_mode():
-        mine, theirs = net.lstm_states(x), torchs(net, batch_first=True)
+        mine, theirs = net.lstm_states(x), torch_lstm(net, batch_first=True)
         wanted = torch.cat([theirs(x[:, begin:end])[0] for begin, end in ((0, 2), (2, 5), (5, 8))], 1)
         torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-12)
         torch.testing.assert_close(net.eval().prepare_for_drafting().lstm_states(x), wanted, rtol=0, atol=1e-12)
 
 
-def test_the_released_lstm_remembers_nothing_and_this_one_does() -> None:
-    """A trap: built without `batch_first` and fed [batch, place, number], at batch 1 every place is a text of one."""
+def test_lstm_carries_state_unlike_the_released_one() -> None:
+    """The released LSTM lacks `batch_first` and gets [batch, position, D]: at batch 1, each position is a text."""
     net, x = net_of(2), random_tensor(1, N, 2 * D).requires_grad_()
-    stored = torchs(net, batch_first=False)
-    for say, remembers in ((net.lstm_states, True), (lambda x: stored(x)[0], False)):
+    stored = torch_lstm(net, batch_first=False)
+    for lstm, has_state in ((net.lstm_states, True), (lambda x: stored(x)[0], False)):
         x.grad = None
-        say(x)[0, N - 1].sum().backward()
+        lstm(x)[0, N - 1].sum().backward()
         assert x.grad is not None
-        assert bool(x.grad[0, N - 2].any()) == remembers
-        assert not x.grad[0, N - 3].any(), "it is in the block before"
+        assert bool(x.grad[0, N - 2].any()) == has_state
+        assert not x.grad[0, N - 3].any(), "this position is in the previous block"
 
 
-def test_it_is_built_again_from_its_configuration() -> None:
+def test_network_is_rebuilt_from_its_configuration() -> None:
     net = FalconNet(D, HEADS, FFN, block=3, cond=5, head_size=4).double()
     again = FalconNet.of(net.config()).double()
     again.load_state_dict(net.state_dict())
@@ -138,7 +138,7 @@ def test_it_is_built_again_from_its_configuration() -> None:
 
 
 @pytest.mark.parametrize("block", [0, LONGEST + 1, True])
-def test_a_block_of_no_place_is_refused(block: int) -> None:
+def test_invalid_block_size_is_refused(block: int) -> None:
     with pytest.raises(ValueError, match=f"block={block}"):
         FalconNet(D, HEADS, FFN, block=block)
 
@@ -147,7 +147,7 @@ def test_a_block_of_no_place_is_refused(block: int) -> None:
 
 
 def last_block_guesses(net: FalconNet, blocks: list[Tensor]) -> Tensor:
-    """What the last of a text's blocks guesses, [k, D]: each block's pairs by themselves, and one plain attention."""
+    """Predict the features of the last block, [k, D]: pairs per block, then one plain attention over all blocks."""
     streams, read = zip(*(net.attention_inputs(block) for block in blocks), strict=True)
     queries, keys, values = net.project_qkv(torch.cat(read, 1), torch.arange(sum(block.shape[1] for block in blocks)))
     last = blocks[-1].shape[1]
@@ -157,21 +157,21 @@ def last_block_guesses(net: FalconNet, blocks: list[Tensor]) -> Tensor:
 
 
 def pairs_of(row: Sequence, net: FalconNet) -> Tensor:
-    """All pairs of a row's text."""
+    """Return all pairs of a sequence's committed text."""
     model, ids = row.models.target.model, torch.tensor([row.committed])
     features = model.get_decoder()(ids[:, :-1], use_cache=False).last_hidden_state
     return net.make_pairs(row.models.target.embed(ids[:, 1:]), features)
 
 
-class Read:
-    """Where the blocks end in which a text was read: the newest always at its end, what they begin with as it was."""
+class BlockSizes:
+    """Sizes of the blocks in which a text was read; the last block ends at its end, earlier ones keep their start."""
 
     def __init__(self, block: int, n: int) -> None:
         self.block, self.sizes = block, list[int]()
         self.more(n)
 
     def more(self, n: int) -> None:
-        """n pairs more, and before them as many again as fill their first block."""
+        """Add n pairs, and read again as many earlier ones as fill the first new block."""
         again = min(-n % self.block, sum(self.sizes))
         n, left = n + again, again
         while left:
@@ -184,7 +184,7 @@ class Read:
 
 
 def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple[Sequence, int]]:
-    """A run, behind each of its rounds, and how many tokens the round committed."""
+    """Run a request; yield its sequence after each round, and the number of tokens that the round committed."""
     engine, method = Engine(models), registry.get("falcon").with_params(**params)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 40, seed=seed, stop_at_eos=False))
     for committed in model_helpers.run_rounds(engine, row):
@@ -193,8 +193,8 @@ def rounds_of(models: Models, seed: int = 2, **params: object) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
-def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read_in(block: int, tmp_path: Path) -> None:
-    models, lengths, read = make_models(tmp_path, block), set[int](), Read(block, len(PROMPT) - 1)
+def test_predictions_equal_a_plain_pass_over_the_blocks_read(block: int, tmp_path: Path) -> None:
+    models, lengths, read = make_models(tmp_path, block), set[int](), BlockSizes(block, len(PROMPT) - 1)
     for row, committed in rounds_of(models, depth=4, grower="template", nodes=32):
         net, state = row.state.drafter.net, row.state.drafter
         lengths.add(committed)
@@ -207,9 +207,9 @@ def test_what_is_guessed_is_a_plain_pass_over_the_text_in_the_blocks_it_was_read
 
 
 @pytest.mark.parametrize(("block", "depth"), [(1, 3), (2, 5), (3, 5)])
-def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: int, tmp_path: Path) -> None:
-    """Every node's score is the law of a plain pass over its path's blocks: the newest of them at the place before."""
-    models, read = make_models(tmp_path, block), Read(block, len(PROMPT) - 1)
+def test_tree_scores_equal_plain_passes_over_the_blocks_of_each_path(block: int, depth: int, tmp_path: Path) -> None:
+    """Each node's score equals a plain pass over its path's blocks, the newest of which ends just before the node."""
+    models, read = make_models(tmp_path, block), BlockSizes(block, len(PROMPT) - 1)
     deepest = 0
     for i, (row, committed) in enumerate(rounds_of(models, depth=depth, width=2, nodes=24)):
         read.more(committed)
@@ -238,8 +238,8 @@ def test_a_tree_is_drafted_block_by_block_behind_each_path(block: int, depth: in
     assert deepest == depth
 
 
-def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path: Path) -> None:
-    """Level 2 has one law behind all nodes of level 1, level 3 another behind each path: and these are drawn from."""
+def test_distributions_within_a_block_do_not_depend_on_its_tokens(tmp_path: Path) -> None:
+    """Level 2 has one distribution for all nodes of level 1, level 3 another for each path; both are sampled from."""
     models = make_models(tmp_path, 2)
     row, _ = next(rounds_of(models, depth=3))
     with torch.inference_mode():
@@ -253,13 +253,13 @@ def test_tokens_of_a_block_are_drawn_from_a_law_that_knows_none_of_them(tmp_path
         assert torch.equal(second[0], second[1])
         assert not torch.allclose(third[0], third[1])
         guess = row.state.drafter.catch_up()
-        told = (models.target.lm_head(guess[1]) / 2.0).softmax(-1)
-    torch.testing.assert_close(second[0].to(told), told, rtol=0, atol=1e-6)
+        expected = (models.target.lm_head(guess[1]) / 2.0).softmax(-1)
+    torch.testing.assert_close(second[0].to(expected), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("depth", "forwards"), [(1, 1), (2, 1), (3, 2), (6, 3)])
-def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int, tmp_path: Path) -> None:
-    """EAGLE's costs one for each."""
+def test_draft_takes_one_forward_pass_per_two_levels(depth: int, forwards: int, tmp_path: Path) -> None:
+    """EAGLE takes one per level."""
     models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     for name, wanted in (("falcon", forwards), ("eagle", depth)):
         method = registry.get(name).with_params(depth=depth, grower="chain")
@@ -270,16 +270,16 @@ def test_a_draft_costs_a_forward_for_every_two_levels(depth: int, forwards: int,
 
 
 @pytest.mark.parametrize(("nodes", "depth"), [(5, 4), (12, 6), (20, 3)])
-def test_a_tree_has_the_nodes_that_were_planned(nodes: int, depth: int, tmp_path: Path) -> None:
+def test_tree_has_the_planned_number_of_nodes(nodes: int, depth: int, tmp_path: Path) -> None:
     models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
     method = registry.get("falcon").with_params(nodes=nodes, depth=depth)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
-    rounds = list(trace.rounds)[:-depth]  # near its end a text has room for fewer levels
+    rounds = list(trace.rounds)[:-depth]  # near the end of a text there is room for fewer levels
     assert {len(r.nodes) for r in rounds} == {nodes}
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1], [3, 1, 4]])
-def test_a_text_shorter_than_a_block_drafts_nothing_and_then_begins(prompt: list[int], tmp_path: Path) -> None:
+def test_drafting_begins_once_the_text_fills_a_block(prompt: list[int], tmp_path: Path) -> None:
     models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("falcon"), max_new_tokens=6, stop_at_eos=False)
     trace = Engine(models).generate(request)
@@ -291,8 +291,8 @@ def test_a_text_shorter_than_a_block_drafts_nothing_and_then_begins(prompt: list
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_training_reads_a_text_as_drafting_does() -> None:
-    """Every block of a whole text guesses what it would as the newest one."""
+def test_training_blocks_equal_drafting_blocks() -> None:
+    """Each block of a whole text predicts the same as when it is the newest block."""
     net, x = net_of(2), random_tensor(1, N, 2 * D)
     whole = net(x, torch.arange(N))
     for end in range(2, N + 1, 2):
@@ -302,8 +302,8 @@ def test_training_reads_a_text_as_drafting_does() -> None:
         torch.testing.assert_close(guess, whole[:, end - 2 : end], rtol=0, atol=1e-12)
 
 
-def test_each_text_is_shown_as_many_as_a_share_of_what_it_gets_wrong() -> None:
-    """A trap: the released code draws places of the whole batch, and shows them in its first text."""
+def test_number_of_revealed_blocks_is_a_share_of_each_texts_errors() -> None:
+    """The released code samples positions of the whole batch, and reveals all of them in its first text."""
     wrong = torch.zeros(3, 40, dtype=torch.bool)
     wrong[0, :10] = wrong[1, 8:38] = True
     starts = (torch.arange(40) % 2 == 0).expand(3, -1) & (torch.arange(40) >= 4)
@@ -315,12 +315,12 @@ def test_each_text_is_shown_as_many_as_a_share_of_what_it_gets_wrong() -> None:
     )
     others = sample_glanced(wrong, starts, 0.45, torch.Generator().manual_seed(4))
     assert not torch.equal(others, found), "by chance"
-    assert found[1].sum() <= 0.45 * starts[1].sum(), "most of its blocks are still asked for their first guess"
+    assert found[1].sum() <= 0.45 * starts[1].sum(), "most of its blocks still predict their first token"
     assert not sample_glanced(wrong, starts, 0.0, torch.Generator()).any()
 
 
 class TrainingStub:
-    """The lesson's drafts behind a batch of random texts, without the loop around it."""
+    """The training recipe's drafts for a batch of random texts, without the training loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, block: int = 2, **options: Any) -> None:
         def taken(
@@ -341,16 +341,14 @@ class TrainingStub:
         )
 
     def asked(self, generator: torch.Generator | None) -> list[tuple[Tensor, Tensor]]:
-        """Of each place of a block, which text and place the truths are of, [N, 2], and the states [N, D]."""
+        """Return for each position of a block the text and position of its labels, [N, 2], and its states, [N, D]."""
         drafts = list(self.drafts(self.batch, generator))
         return [(torch.stack([at // 24, at % 24], 1), states) for states, at in drafts]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
-def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All but the first of an answer, whose token the target decides before anything is drafted."""
+def test_each_answer_position_predicts_the_feature_one_block_ahead(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All positions of an answer except the first, whose token the target decides before anything is drafted."""
     lesson = TrainingStub(monkeypatch, block)
     answer = lesson.batch.answer
     wanted = [[b, s] for b, s in answer.nonzero().tolist() if s >= block and answer[b, s - 1]]
@@ -364,15 +362,17 @@ def test_every_place_of_an_answer_is_asked_for_the_feature_a_block_ahead(
         torch.testing.assert_close(states, whole[at[:, 0], at[:, 1] - block], rtol=0, atol=1e-5)
 
 
-def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The true pair a block ahead enters where a block begins; its law is left out, its neighbours' change."""
-    lesson, read, told = TrainingStub(monkeypatch), list[Tensor](), list[Tensor]()
+def test_revealed_blocks_contain_true_pairs_and_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The true pair one block ahead is the input where a block begins; the position itself has no loss."""
+    lesson, read, revealed = TrainingStub(monkeypatch), list[Tensor](), list[Tensor]()
     pairs, some = lesson.net.make_pairs, sample_glanced
     monkeypatch.setattr(lesson.net, "make_pairs", lambda *x: read.append(torch.cat(x, -1)) or pairs(*x))
-    monkeypatch.setattr(falcon, "sample_glanced", lambda *x: told.append(some(*x)) or told[-1])
+    monkeypatch.setattr(falcon, "sample_glanced", lambda *x: revealed.append(some(*x)) or revealed[-1])
     found = lesson.asked(torch.Generator().manual_seed(0))
-    (before, behind), (is_shown,), n = read, told, read[0].shape[1]
-    assert is_shown.sum(1).tolist() == [4, 4, 0], "0.45 of the beginnings: untrained, it guesses next to nothing right"
+    (before, behind), (is_shown,), n = read, revealed, read[0].shape[1]
+    assert is_shown.sum(1).tolist() == [4, 4, 0], (
+        "0.45 of the block beginnings: untrained, nearly all predictions are wrong"
+    )
     changed = (before != behind).any(-1)
     assert torch.equal(changed, is_shown)
     ahead = torch.cat([lesson.batch.embeds[:, 3:], lesson.batch.features[:, 2:-1]], -1)[:, :n]
@@ -381,8 +381,8 @@ def test_what_is_shown_is_what_was_to_be_guessed_and_is_not_asked(monkeypatch: p
         assert [b, s + 2] not in found[0][0].tolist()
 
 
-def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """λ falls from 0.45 to 0.10 on a line; with 0 a text is read once."""
+def test_revealed_share_falls_during_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """λ falls linearly from 0.45 to 0.10; with 0, a text is read once only."""
     lesson, shares = TrainingStub(monkeypatch), list[float]()
     monkeypatch.setattr(falcon, "sample_glanced", lambda *x: shares.append(x[2]) or sample_glanced(*x))
     for progress in (0.0, 0.5, 1.0):
@@ -392,4 +392,4 @@ def test_less_is_shown_as_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
     lesson.asked(None)
     blind = TrainingStub(monkeypatch, glance=0.0)
     blind.asked(torch.Generator().manual_seed(0))
-    assert len(shares) == 3, "nothing is shown when it is measured, or where nobody wants it"
+    assert len(shares) == 3, "nothing is revealed in evaluation, or with glance=0"

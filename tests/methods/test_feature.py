@@ -1,4 +1,4 @@
-"""Feature drafters: what a picture becomes for each, what they remember, and that no picture makes them inexact."""
+"""Feature drafters: image inputs of each kind, state after each round, and unchanged output with images."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_patch_is_held_against_the_mean_of_its_own_picture() -> None:
-    """What all patches of a picture share says nothing of any of them, and the text is no patch."""
+def test_patch_contrast_is_relative_to_the_mean_of_its_image() -> None:
+    """The mean of an image does not distinguish its patches; text positions are not patches."""
     x, spans = random_tensor(1, 10, D), [(1, 5), (6, 9)]
     found = contrast(x, spans)
     for start, end in spans:
@@ -52,7 +52,7 @@ def test_a_patch_is_held_against_the_mean_of_its_own_picture() -> None:
 
 
 def random_inputs(batch: int = 2, before: int = 3, vision: int = N, after: int = 5, seed: int = 0) -> PromptFeatures:
-    """Prompts of words, one picture of a square grid, and words."""
+    """Prompts of text, one square image, and text."""
     n, side = before + vision + after, int(vision**0.5)
     span = [(before, before + vision)] if vision else []
     return PromptFeatures(
@@ -77,7 +77,7 @@ def states(net: FeatureNet, prompt: PromptFeatures, how: Any = None) -> Tensor:
 # -- compressors ------------------------------------------------------------------------------------------------------
 
 
-def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
+def test_compressors_return_as_many_tokens_as_in_the_paper() -> None:
     net, x = net_of(SpecVLMNet), random_tensor(1, 64, D)
 
     def sizes(name: str, ratio: int) -> int:
@@ -89,7 +89,7 @@ def test_compressors_give_as_many_tokens_as_the_paper_says() -> None:
     assert [sizes("prune", r) for r in (1, 3, 4, 20, 64)] == [64, 22, 16, 4, 1]
     assert [sizes("pool", r) for r in (1, 3, 4, 16, 20)] == [64, 22, 16, 4, 4]
     assert [sizes("conv", r) for r in (1, 4, 16, 64)] == [64, 16, 4, 1]
-    assert sizes("conv", 3) == 16  # it halves sides: the next power of four
+    assert sizes("conv", 3) == 16  # each step halves the sides: the next power of four
     assert [sizes("resample", 4), sizes("none", 4)] == [2, 0]
 
 
@@ -99,7 +99,7 @@ def test_windows_and_blocks_tile_the_grid() -> None:
             assert sorted(itertools.chain(*found)) == list(range(rows * cols))
 
 
-def test_pooling_is_the_mean_of_each_block_and_convolution_starts_as_it() -> None:
+def test_pooling_is_the_mean_of_each_block_and_so_is_the_initial_convolution() -> None:
     x = random_tensor(2, 16, D)
     pooled = compressors.pool(x, 4, 4, 4)
     assert pooled.blocks == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
@@ -125,7 +125,7 @@ def test_pruning_keeps_a_uniform_subset() -> None:
 
 
 @pytest.mark.parametrize("name", ["all", "prune", "pool"])
-def test_specvlm_that_drops_nothing_is_eagle_vlm_bit_for_bit(name: str) -> None:
+def test_specvlm_without_compression_equals_eagle_vlm_bit_for_bit(name: str) -> None:
     spec, eagle = net_of(SpecVLMNet), net_of(EagleVLMNet)
     eagle.load_state_dict(spec.state_dict(), strict=False)
     prompt = random_inputs()
@@ -133,7 +133,7 @@ def test_specvlm_that_drops_nothing_is_eagle_vlm_bit_for_bit(name: str) -> None:
     assert not torch.equal(states(spec, prompt, Compression("prune", ratio=4))[:, -1], states(eagle, prompt)[:, -1])
 
 
-def test_the_gate_is_one_operation_in_drafting() -> None:
+def test_gate_selects_one_operation_in_drafting() -> None:
     net, prompt = net_of(SpecVLMNet), random_inputs(batch=1)
     for choice, name in enumerate(MENU):
         with torch.no_grad():
@@ -144,7 +144,7 @@ def test_the_gate_is_one_operation_in_drafting() -> None:
         assert torch.equal(entered.inputs, net.build_inputs(prompt, Compression(name, 4)).inputs)
 
 
-def test_the_gate_reads_the_question_and_nothing_else() -> None:
+def test_gate_depends_only_on_the_question() -> None:
     net, prompt = net_of(SpecVLMNet), random_inputs(batch=1)
     gate = net.build_inputs(prompt, Compression("gate")).images[0].gate
     start, end = prompt.spans[0]
@@ -158,7 +158,7 @@ def test_the_gate_reads_the_question_and_nothing_else() -> None:
     assert torch.allclose(other.mean_question_feature(), prompt.features[:, end:].mean(1))
 
 
-def test_in_training_every_operation_is_drawn_and_learns() -> None:
+def test_training_samples_and_trains_every_operation() -> None:
     net, rows = net_of(SpecVLMNet), 64
     prompt = random_inputs(batch=rows)
     uniform = torch.rand(rows, len(MENU), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -170,8 +170,10 @@ def test_in_training_every_operation_is_drawn_and_learns() -> None:
     n_drawn = [int(part.any(1).sum()) if part.shape[1] else 0 for part in parts]
     n_drawn[-1] = rows - sum(n_drawn)
     assert all(n >= rows // 20 for n in n_drawn), n_drawn
-    assert all(bool((part.all(1) | ~part.any(1)).all()) for part in parts[:-1])  # one operation, whole
-    # what is drawn enters as it is: the straight-through weight has the value 1
+    assert all(
+        bool((part.all(1) | ~part.any(1)).all()) for part in parts[:-1]
+    )  # each sample uses exactly one operation
+    # the sampled operation's output is unchanged: the straight-through weight has the value 1
     row = int(parts[1].any(1).nonzero()[0])
     alone = net.build_inputs(prompt, Compression("pool", 4)).images[0].inputs[row]
     assert torch.allclose(view.inputs.split(sizes, 1)[1][row], alone)
@@ -207,26 +209,26 @@ def test_msd_does_not_use_features_at_vision_positions() -> None:
     start, end = prompt.spans[0]
     for kind, used in ((MSDNet, False), (EagleVLMNet, True)):
         features, embeds = prompt.features.clone().requires_grad_(), prompt.embeds.clone().requires_grad_()
-        told = dataclasses.replace(prompt, features=features, embeds=embeds)
-        states(net_of(kind), told)[:, end:].square().sum().backward()
+        inputs = dataclasses.replace(prompt, features=features, embeds=embeds)
+        states(net_of(kind), inputs)[:, end:].square().sum().backward()
         assert bool(features.grad[:, start:end].abs().max() > 0) is used, kind
         assert float(features.grad[:, :start].abs().min()) > 0
         assert float(embeds.grad[:, start:end].abs().min()) > 0
 
 
-def test_msd_skips_the_picture_between_a_word_and_its_next() -> None:
+def test_msd_skips_the_image_between_a_token_and_the_next_one() -> None:
     net, prompt = net_of(MSDNet), random_inputs()
     start, end = prompt.spans[0]
     following = net.next_embeddings(prompt)
     assert torch.equal(following[:, start - 1], prompt.embeds[:, end])
     assert torch.equal(following[:, : start - 1], prompt.embeds[:, 1:start])
     assert torch.equal(following[:, end:], prompt.embeds[:, end + 1 :])
-    two = dataclasses.replace(prompt, spans=[(2, 6), (6, 9)], grids=[(2, 2), (1, 3)])  # pictures that touch
+    two = dataclasses.replace(prompt, spans=[(2, 6), (6, 9)], grids=[(2, 2), (1, 3)])  # adjacent images
     assert torch.equal(net.next_embeddings(two)[:, 1], prompt.embeds[:, 9])
     assert torch.equal(net.build_inputs(two).inputs[:, 2:9], prompt.embeds[:, 2:9])
 
 
-def test_without_a_picture_they_are_all_eagle() -> None:
+def test_without_an_image_all_of_them_equal_eagle() -> None:
     prompt = random_inputs(vision=0)
     eagle = net_of(EagleVLMNet)
     for kind in (MSDNet, SpecVLMNet, FlashNet):
@@ -238,7 +240,7 @@ def test_without_a_picture_they_are_all_eagle() -> None:
 # -- FLASH ------------------------------------------------------------------------------------------------------------
 
 
-def test_as_many_latents_as_patches_can_be_the_patches() -> None:
+def test_as_many_latents_as_patches_can_reproduce_the_patches() -> None:
     net, prompt = net_of(FlashNet, latents=N), random_inputs(batch=1)
     start, end = prompt.spans[0]
     features = prompt.features[:, start:end]
@@ -250,7 +252,7 @@ def test_as_many_latents_as_patches_can_be_the_patches() -> None:
     assert torch.allclose(view.weights, torch.eye(N, dtype=torch.float64), atol=1e-9)
 
 
-def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
+def test_flash_mixes_only_features_and_weights_sum_to_one() -> None:
     net, prompt = net_of(FlashNet, latents=4), random_inputs()
     view = net.build_inputs(prompt).images[0]
     assert view.inputs.shape == (2, 4, D)
@@ -261,7 +263,7 @@ def test_flash_mixes_features_alone_and_weights_sum_to_one() -> None:
     assert torch.equal(net.build_inputs(dataclasses.replace(prompt, embeds=embeds)).images[0].inputs, view.inputs)
 
 
-def test_flash_looks_with_the_first_of_its_queries() -> None:
+def test_flash_uses_its_first_queries() -> None:
     net, prompt = net_of(FlashNet, latents=4), random_inputs()
     every = net.build_inputs(prompt).images[0]
     for latents, expected in ((1, 1), (3, 3), (9, 4)):
@@ -289,8 +291,8 @@ def test_one_feature_ahead_reduces_flash_to_eagle() -> None:
     assert not torch.equal(four.futures(state)[:, 1], four.futures(state)[:, 2])
 
 
-def test_a_feature_ahead_is_its_own_slice_of_the_head() -> None:
-    """What the head was trained to say of the i-th next feature is what drafting takes for it."""
+def test_each_feature_ahead_is_its_own_slice_of_the_head() -> None:
+    """The head's output for the i-th next feature in training is the one used in drafting."""
     net, state = net_of(FlashNet, ahead=4, inner=D), random_tensor(3, D)
     with torch.no_grad():
         net.later.bias.copy_(torch.arange(1, 4).repeat_interleave(D))  # weights are zero: offset i adds i
@@ -305,7 +307,7 @@ PROMPT = "ab<|image|>cdef"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """A tiny LLaVA that sees 16 patches, and untrained drafters: their guesses and compressors are garbage."""
+    """A tiny LLaVA with 16 patches per image, and untrained drafters with random predictions and compressors."""
     return _models(VOCABULARY, tmp_path_factory, device)
 
 
@@ -325,7 +327,7 @@ def request(models: Models, method: str, n: int = 20, pictures: int = 1, seed: i
 
 
 def greedy(models: Models, n: int, pictures: int = 1) -> list[int]:
-    """Hugging Face's own."""
+    """Return Hugging Face's greedy text."""
     images = request(models, "autoregressive", pictures=pictures).image_inputs
     config = model_helpers.hf.GenerationConfig(max_new_tokens=n, do_sample=False, pad_token_id=0)
     model: Any = models.target.model
@@ -338,7 +340,7 @@ COMPRESSIONS = [{"compressor": c, "ratio": 4} for c in ("all", *MENU)] + [{"comp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pictures", [1, 2])
-def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, pictures: int) -> None:
+def test_greedy_text_equals_hugging_faces_for_any_drafter_input(models: Models, pictures: int) -> None:
     wanted = greedy(models, 20, pictures)
     cases = [(method, {}) for method in model_helpers.image_head_kinds()] + [("specvlm", c) for c in COMPRESSIONS]
     cases += [("flash", {"depth": 7, "width": 4, "nodes": 40})]
@@ -348,12 +350,12 @@ def test_whatever_the_drafter_sees_greedy_text_is_hugging_faces(models: Models, 
 
 
 def without_placeholder(_: Tensor, scores: Tensor) -> Tensor:
-    """The tiny target would write picture tokens, which no forward with pixels could read."""
+    """Exclude image tokens, which the tiny target would emit and which no forward pass with pixels could read."""
     return scores.index_fill(1, torch.tensor([scores.shape[1] - 1]), -torch.inf)
 
 
 @pytest.mark.slow
-def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_sampled_text_after_an_image_follows_the_targets_distribution(tmp_path_factory: pytest.TempPathFactory) -> None:
     models = _models(6, tmp_path_factory)
     asked = request(models, "specvlm", n=3, width=2, depth=2)
     sampling = SamplingParams(temperature=1.0, top_k=3, processors=(without_placeholder,))
@@ -372,8 +374,8 @@ def test_sampled_text_behind_a_picture_follows_the_targets_law(tmp_path_factory:
 
 @pytest.mark.parametrize("method", model_helpers.image_head_kinds())
 @pytest.mark.parametrize("pictured", [True, False])
-def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: str, pictured: bool) -> None:
-    """Only true features stay: after any number of rounds the state is that of a drafter primed on the same text."""
+def test_drafter_state_equals_a_fresh_prefill_after_every_round(models: Models, method: str, pictured: bool) -> None:
+    """Only true features stay in the state: after any number of rounds it equals a prefill of the same text."""
     asked = (
         request(models, method, n=24) if pictured else Request([1, 2, 3, 4], registry.get(method), max_new_tokens=24)
     )
@@ -392,7 +394,7 @@ def test_what_it_remembers_is_what_it_would_read_anew(models: Models, method: st
     assert len(row.trace.rounds) > 4
 
 
-def test_the_tree_is_the_best_of_what_was_offered(models: Models) -> None:
+def test_tree_has_the_best_candidates(models: Models) -> None:
     trees = []
     for nodes in (96, 9):
         trace = Engine(models).generate(request(models, "eagle-vlm", n=8, depth=4, width=3, nodes=nodes))
@@ -412,7 +414,7 @@ def test_the_tree_is_the_best_of_what_was_offered(models: Models) -> None:
     assert all(path[:-1] in offered or len(path) == 1 for path in offered)
 
 
-def test_the_trace_says_what_the_drafter_sees(models: Models) -> None:
+def test_trace_describes_the_drafters_image_input(models: Models) -> None:
     def vision(method: str, pictures: int = 1, **values: Any) -> dict[str, Any]:
         return Engine(models).generate(request(models, method, n=4, pictures=pictures, **values)).rounds[0].vision
 
@@ -442,7 +444,7 @@ MAPS = [(kind, {}) for kind in model_helpers.image_head_kinds()] + [
 
 @pytest.mark.parametrize(("method", "values"), MAPS, ids=str)
 @pytest.mark.parametrize("pictures", [1, 2])
-def test_attribution_says_what_a_change_of_a_patch_does(
+def test_attribution_equals_the_effect_of_a_change_of_a_patch(
     models: Models, method: str, values: dict[str, Any], pictures: int
 ) -> None:
     asked, tokens = request(models, method, n=5, pictures=pictures, **values), [3, 1, 4, 1, 5]
@@ -454,15 +456,15 @@ def test_attribution_says_what_a_change_of_a_patch_does(
         assert [len(row) for row in maps] == [16 * pictures] * 5
         assert all(max(row) == 255 for row in maps)
     wanted, error = by_contrast(models, asked, tokens, index=3)
-    assert error < 0.1  # of 255: what is left is the rounding of both to whole numbers
+    assert error < 0.1  # of 255: the rest is rounding of both to integers
     assert max(abs(a - b) for a, b in zip(found["gradient"][3], wanted, strict=True)) <= 0.5 + error
 
 
 def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -> tuple[list[float], float]:
-    """|d log q(token) / d s| of each patch, whose embedding and feature are x̄ + s · (x − x̄), at s = 1, of 255.
+    """Return |d log q(token) / d s| of each patch with embedding and feature x̄ + s · (x − x̄), at s = 1, scaled to 255.
 
     Central differences of two steps, in float64 throughout. Their error falls with the square of the step until
-    rounding takes over, so that the finer one is wrong by about a third of what they differ by: the second result.
+    rounding takes over. So the finer one's error is about a third of their difference: the second result.
     """
     drafter: Any = asked.configured_method().drafter
     assert models.target.dtype == torch.float64
@@ -470,7 +472,7 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
     assert inputs is not None
     embeds, features = states_of(
         weight_sharing_copy_of(models.target.model), inputs, tokens[:index]
-    )  # nothing behind it is needed
+    )  # nothing after the prompt is needed
     is_vision, grids, spans = layout(models.target.model.config, inputs)
     question = torch.zeros(1, features.shape[1] - 1, dtype=torch.bool)
     question[0, : len(is_vision) - 1] = ~is_vision[:-1]
@@ -497,7 +499,7 @@ def by_contrast(models: Models, asked: Request, tokens: list[int], index: int) -
     return fine.tolist(), float((fine - coarse).abs().max()) / 3
 
 
-def test_attention_on_a_pooled_picture_is_shared_by_the_patches_of_a_block(models: Models) -> None:
+def test_attention_on_a_pooled_image_is_shared_by_the_patches_of_a_block(models: Models) -> None:
     asked = request(models, "specvlm", n=3, compressor="pool", ratio=4)
     trace = Engine(models).generate(asked)
     blocks = trace.rounds[0].vision["blocks"]
@@ -506,13 +508,13 @@ def test_attention_on_a_pooled_picture_is_shared_by_the_patches_of_a_block(model
         assert len(set(row)) > 1
 
 
-def test_a_drafter_that_is_shown_no_picture_leans_on_none(models: Models) -> None:
+def test_drafter_without_images_has_no_attribution(models: Models) -> None:
     asked = request(models, "specvlm", n=3, compressor="none")
     assert explain(models, asked, Engine(models).generate(asked), asked.configured_method().drafter)["drafter"] is None
 
 
-def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
-    """For the drafter alone: the text stays. For both: what follows is what the target writes behind the other."""
+def test_image_changed_during_a_run_is_read_again(models: Models) -> None:
+    """Changed for the drafter only, the text stays; changed for both, the target continues with the new image."""
     wanted = greedy(models, 20)
     for sees in ("drafter", "both"):
         engine = Engine(models)
@@ -532,13 +534,13 @@ def test_a_picture_changed_in_mid_run_is_read_anew(models: Models) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(model_helpers.image_head_kinds()))
-def test_an_explanation_says_how_far_it_is(models: Models, kind: str) -> None:
+def test_explanation_reports_its_progress(models: Models, kind: str) -> None:
     asked = request(models, kind, n=20, **({"compressor": "pool"} if kind == "specvlm" else {}))
-    trace, told = Engine(models).generate(asked), []
+    trace, progress = Engine(models).generate(asked), []
     for e in (e for r in trace.rounds for e in r.emitted):
-        e.token %= VOCABULARY - 1  # the placeholder of a picture cannot be explained
-    explain(models, asked, trace, asked.configured_method().drafter, told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert {0.4, 0.5} <= {round(done, 3) for done in told}, "16 of 20 tokens of the target, then all of them"
-    assert {0.9} <= {round(done, 3) for done in told}, "16 of 20 tokens of the drafter"
+        e.token %= VOCABULARY - 1  # an image placeholder cannot be explained
+    explain(models, asked, trace, asked.configured_method().drafter, progress.append)
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
+    assert {0.4, 0.5} <= {round(done, 3) for done in progress}, "16 of 20 tokens of the target, then all of them"
+    assert {0.9} <= {round(done, 3) for done in progress}, "16 of 20 tokens of the drafter"

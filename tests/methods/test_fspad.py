@@ -1,4 +1,4 @@
-"""FSPAD: the token gates the feature, the guess goes on, and what speaks is a map of it that has no other duty."""
+"""FSPAD: the token gates the feature, and the LM head reads a separate projection of the predicted feature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
 
 
 def net_of(**more: Any) -> FSPADNet:
-    """A net none of whose parts does nothing."""
+    """Return a network in which every part has an effect."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = FSPADNet(D, HEADS, FFN, **more).double()
@@ -37,8 +37,8 @@ def states(net: FeatureNet, features: Tensor, embeds: Tensor, steps: int = 2) ->
 
 
 @pytest.mark.parametrize("wide", [1, 3])
-def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
-    """Two steps behind a text, with transformers' own layer: the second reads the first one's guess, not what it said.
+def test_two_steps_equal_the_papers_formulas(wide: int) -> None:
+    """Two steps after a text, with transformers' own layer: the second reads the first one's unprojected feature.
 
     Source: the two formulas of the method's card.
     """
@@ -48,44 +48,44 @@ def test_a_gate_one_layer_and_a_map_of_the_guess(wide: int) -> None:
     def norm(x: Tensor, name: str) -> Tensor:
         return x / (x.square().mean(-1, keepdim=True) + net.eps).sqrt() * weight[f"{name}.weight"]
 
-    def behind(hidden: Tensor, tokens: Tensor) -> Tensor:
+    def expected_states(hidden: Tensor, tokens: Tensor) -> Tensor:
         gate = norm(tokens, "norm_embed") @ weight["select.weight"].T
         offered = norm(hidden, "norm_feature") @ weight["offer.weight"].T
         return norm(layer((gate * gate.sigmoid() * offered) @ weight["fuse.weight"].T), "after")
 
     with torch.inference_mode():
         mine = states(net, features, embeds)
-        first = behind(features, embeds[:, :N])
-        second = behind(torch.cat([features, first[:, -1:]], 1), embeds)
+        first = expected_states(features, embeds[:, :N])
+        second = expected_states(torch.cat([features, first[:, -1:]], 1), embeds)
         for got, wanted in ((mine[0], first), (mine[1][:, -1:], second[:, -1:])):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
-            said = wanted + wanted @ weight["voice.weight"].T
-            torch.testing.assert_close(net.lm_head_input(got), said, rtol=0, atol=1e-5)
+            projected = wanted + wanted @ weight["voice.weight"].T
+            torch.testing.assert_close(net.lm_head_input(got), projected, rtol=0, atol=1e-5)
     assert weight["select.weight"].shape == weight["offer.weight"].shape == (wide * D, D)
 
 
 def test_lm_head_projection_does_not_affect_later_steps() -> None:
-    """Partial alignment: a law may become as sure as it likes, and the features of later steps stay what they are."""
+    """Partial alignment: confidence of the distribution may change without any effect on features of later steps."""
     net, features, embeds = net_of(), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
     with torch.inference_mode():
         before = states(net, features, embeds)
-        said = net.lm_head_input(before[1])
+        projected = net.lm_head_input(before[1])
         assert net.voice is not None
         net.voice.weight.mul_(5)
         assert all(torch.equal(*pair) for pair in zip(before, states(net, features, embeds), strict=True))
-        assert not torch.allclose(net.lm_head_input(before[1]), said)
+        assert not torch.allclose(net.lm_head_input(before[1]), projected)
 
 
 def test_zero_embedding_closes_the_gate() -> None:
-    """A gate multiplies, where EAGLE's projection would still let the feature pass."""
+    """The gate multiplies, where EAGLE's projection would let the feature pass."""
     net, features = net_of(), random_tensor(1, N, D)
     assert not net.make_pairs(torch.zeros(1, N, D).double(), features).any()
     eagle = FeatureNet(D, HEADS, FFN).double()
     assert eagle.make_pairs(torch.zeros(1, N, D).double(), features).any()
 
 
-def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part() -> None:
-    """The map learns from the law alone: the distance of features has no gradient there."""
+def test_projection_starts_as_the_identity_and_is_trained_separately() -> None:
+    """Only the distribution loss trains the projection; the feature loss has no gradient there."""
     net, head = FSPADNet(D, HEADS, FFN).double(), random_tensor(V, D)
     features, embeds = random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
     init_weights(net, None)
@@ -101,7 +101,7 @@ def test_training_begins_with_a_guess_that_speaks_for_itself_and_then_they_part(
     assert net.voice.weight.grad.any()
 
 
-def test_it_is_built_again_from_its_configuration() -> None:
+def test_network_is_rebuilt_from_its_configuration() -> None:
     for more in ({"wide": 3}, {"apart": False, "head_size": 4}):
         net = net_of(**more)
         again = FSPADNet.of(net.config()).double()
@@ -112,7 +112,7 @@ def test_it_is_built_again_from_its_configuration() -> None:
         FSPADNet(D, HEADS, FFN, wide=0)
 
 
-def test_without_a_map_the_guess_speaks_for_itself() -> None:
+def test_without_a_projection_the_lm_head_reads_the_feature() -> None:
     net, state = net_of(apart=False), random_tensor(2, D)
     assert net.lm_head_input(state) is state
     assert "voice.weight" not in net.state_dict()

@@ -1,4 +1,4 @@
-"""The head and one draw: what the grower makes, and its law under the verifier made for it, enumerated."""
+"""Top-k head and one sample per node: the trees that the builder makes, and their exact distribution, enumerated."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from workbench.methods.verifiers.lossless import Lossless
 pytestmark = pytest.mark.unchecked
 
 
-def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
-    """Also of a place that the budget leaves less room for."""
+def test_builder_adds_the_most_likely_tokens_and_a_sample_of_the_rest() -> None:
+    """Also at a position for which the budget leaves less room."""
     assert HeadAndOne.siblings is Sampling.HEAD_AND_ONE
     drawn = Counter[int]()
     for seed in range(200):
@@ -39,8 +39,8 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
         assert tree.tokens[:2].tolist() == order[:2]
         assert tree.node_q_rows[:3].tolist() == [-1, -1, 0]
         assert tree.without_replacement[:3].tolist() == [False, False, True]
-        assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "of the second place one child is left"
-        assert tree.node_q_rows[3:].tolist() == [-1, 1, 2], "and it is the draw"
+        assert tree.parents.tolist() == [-1, -1, -1, 0, 0, 1], "the second position has one child"
+        assert tree.node_q_rows[3:].tolist() == [-1, 1, 2], "and it is the sample"
         drawn[int(tree.tokens[2])] += 1
     rest = distributions[()].clone()
     rest[order[:2]] = 0
@@ -51,12 +51,12 @@ def test_the_head_is_the_likeliest_and_one_is_drawn_from_the_rest() -> None:
 def every_tree(
     grower: TreeBuilder, distributions: dict[tuple[int, ...], Tensor], plan: Plan, patch: pytest.MonkeyPatch
 ) -> Drafts:
-    """All trees that a grower can draw with `pick`, with their probabilities: every way its draws can come out."""
+    """Yield all trees that a builder can sample with `pick`, with their probabilities."""
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         wanted, chance, at = waiting.pop(), 1.0, 0
 
-        def told(weights: Tensor, u: Tensor) -> Tensor:
+        def scripted_pick(weights: Tensor, u: Tensor) -> Tensor:
             nonlocal chance, at, wanted
             found = []
             for probs in (weights / weights.sum(1, keepdim=True)).tolist():
@@ -69,7 +69,7 @@ def every_tree(
             return torch.tensor(found)
 
         with patch.context() as seeing:
-            seeing.setattr(sys.modules[type(grower).__module__], "pick", told)
+            seeing.setattr(sys.modules[type(grower).__module__], "pick", scripted_pick)
             tree = grower.build(make_growth(distributions), plan)
         yield tree, chance
 
@@ -77,7 +77,7 @@ def every_tree(
 @pytest.mark.parametrize("plan", [Plan(2), Plan(2, nodes=4)], ids=["whole", "cut"])
 @pytest.mark.parametrize("kind", ["any", "zeros", "disjoint"])
 @pytest.mark.parametrize("verifier", [GreedyDraft(), Lossless()], ids=lambda v: v.name)
-def test_heads_and_a_draw_write_exactly_the_targets_law(
+def test_head_and_one_preserves_the_target_distribution(
     verifier: Verifier, kind: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w = random_tables(kind, 4, 2)
@@ -86,7 +86,7 @@ def test_heads_and_a_draw_write_exactly_the_targets_law(
 
 
 @pytest.mark.parametrize(("n", "acceptance"), [(2, 2 / 3), (3, 0.833333)])
-def test_heads_and_a_draw_are_accepted_as_often_as_their_card_says(
+def test_acceptance_rate_of_head_and_one_equals_the_cards(
     n: int, acceptance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """p = (.5, .3, .15, .05), q = (.1, .4, .3, .2): Σ p over the head + Σ min(p, q̃) over the rest."""
@@ -101,7 +101,7 @@ def test_heads_and_a_draw_are_accepted_as_often_as_their_card_says(
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
-def test_the_rule_is_offered_where_drafts_can_grow_so_and_not_for_independent_ones(name: str) -> None:
+def test_verifier_is_offered_for_head_and_one_and_not_for_independent_siblings(name: str) -> None:
     method = registry.get(name)
     assert "head-and-one" in method.params["grower"].choices
     made = method.with_params(grower="head-and-one", verifier="greedy-draft")

@@ -1,4 +1,4 @@
-"""Hidden transfer: what pseudo states guess, where they enter, and that the pass says the same of the draft."""
+"""Hidden transfer: predictions of pseudo hidden states, the layer where they enter, and equality with a plain pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYERS = 3
 
 
 def make_models(folder: Path, layer: int = 1, transfers: int = 3, **more: Any) -> Models:
-    """Six tokens, three layers, untrained matrices; float64."""
+    """Return models with six tokens, three layers and untrained matrices; float64."""
     models = model_helpers.make_small_models(6, noise=None, num_hidden_layers=LAYERS, **more)
     net = Transfers(models.target.hidden_size, transfers, layer)
     generator = torch.Generator().manual_seed(0)
@@ -39,7 +39,7 @@ def make_models(folder: Path, layer: int = 1, transfers: int = 3, **more: Any) -
 
 
 def streams(model: Any, text: Sequence[int]) -> list[Tensor]:
-    """The residual stream behind 0, 1, … L layers at each place of a text, by a plain pass; the last one un-normed."""
+    """Return the residual stream after 0, 1, … L layers at each position, by a plain pass, without the final norm."""
     found = list[Tensor]()
     hooks = [layer.register_forward_hook(lambda m, a, out: found.append(out)) for layer in model.model.layers]
     try:
@@ -52,9 +52,9 @@ def streams(model: Any, text: Sequence[int]) -> list[Tensor]:
 
 @torch.inference_mode()
 def pseudo_state_logits(models: Models, net: Transfers, text: Sequence[int], n: int) -> Tensor:
-    """The target's logits at the last of n pseudo states behind a text; [V].
+    """Return the target's logits at the last of n pseudo states after a text; [V].
 
-    By hand: the text and the pseudo states go through the upper layers as one text that is `len(text) + n` long.
+    Computed by hand: the text and the pseudo states pass the upper layers as one text of length `len(text) + n`.
     """
     model: Any = models.target.model
     below = streams(model, text)[net.transfer_layer]
@@ -69,10 +69,8 @@ def pseudo_state_logits(models: Models, net: Transfers, text: Sequence[int], n: 
 
 @pytest.mark.parametrize("layer", [1, 2, LAYERS])
 @pytest.mark.parametrize("grower", ["template", "dynamic-sparse"])
-def test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text(
-    grower: str, layer: int, tmp_path: Path
-) -> None:
-    """They entered behind a node of a tree, among others; the newest token was not there yet."""
+def test_predictions_equal_a_plain_pass_over_text_and_pseudo_states(grower: str, layer: int, tmp_path: Path) -> None:
+    """The pseudo states were probe positions after a node of a tree; the newest token was not committed yet."""
     models, levels = make_models(tmp_path, layer), set[int]()
     more = {"nodes": 12} if grower == "template" else {"places": 30, "counts_time": False}
     for draft in drafts(models, "hidden-transfer", SamplingParams(), depth=3, grower=grower, **more):
@@ -85,8 +83,8 @@ def test_guesses_are_what_the_upper_layers_make_of_pseudo_states_behind_the_text
     assert levels == {0, 1, 2} or grower != "template"
 
 
-def test_behind_the_last_layer_they_are_linear_medusa_heads(tmp_path: Path) -> None:
-    """No layer is left that they could see anything in: a guess is the LM head's, of a matrix times the last state."""
+def test_after_the_last_layer_they_equal_linear_medusa_heads(tmp_path: Path) -> None:
+    """No layer remains, so that a prediction is the LM head's output for a matrix times the last state."""
     models = make_models(tmp_path, LAYERS)
     model: Any = models.target.model
     for draft in drafts(models, "hidden-transfer", SamplingParams(), depth=3, grower="template", nodes=12):
@@ -99,8 +97,8 @@ def test_behind_the_last_layer_they_are_linear_medusa_heads(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("layer", [1, LAYERS])
-def test_entries_that_are_kept_are_a_clean_readings(layer: int, tmp_path: Path) -> None:
-    """Of pseudo states nothing stays behind: in no layer, at no place."""
+def test_kv_cache_equals_a_fresh_prefill(layer: int, tmp_path: Path) -> None:
+    """Pseudo states leave no entries in any layer or position."""
     models = make_models(tmp_path, layer)
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, registry.get("hidden-transfer"), max_new_tokens=24, stop_at_eos=False))
@@ -128,8 +126,8 @@ def test_without_matrices_it_is_plain_decoding(tmp_path: Path) -> None:
     assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
 
 
-def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
-    """Rows whose probes enter half way up, and such as have none, tokens as probes, or embeddings of no token."""
+def test_other_sequences_in_the_batch_read_their_own_tokens(tmp_path: Path) -> None:
+    """Probes of the sequences: entering at a middle layer, none, tokens, and embeddings of no token."""
     models = model_helpers.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
     models.heads |= make_models(tmp_path / "matrices").heads
     names = ("hidden-transfer", "autoregressive", "lookahead", "draft-model", "hidden-transfer", "early-exit")
@@ -141,8 +139,8 @@ def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layer", [1, LAYERS])
-def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer: int) -> None:
-    """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first pseudo state stands at 4."""
+def test_each_pseudo_state_is_trained_on_the_feature_that_decides_its_token(layer: int) -> None:
+    """Of tokens 0 … 9, the answer is 4 … 8; after position 3, the first pseudo state is at position 4."""
     models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Transfers(models.target.hidden_size, 3, layer).double()
     for weight in net.parameters():
@@ -161,8 +159,8 @@ def test_each_pseudo_state_is_taught_by_the_feature_that_decides_its_token(layer
             torch.testing.assert_close(models.target.lm_head(state[0]), wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_gradients_come_from_the_upper_layers_alone_and_stay_before_the_place() -> None:
-    """Guesses behind a place move with states up to it, and with no other place's."""
+def test_gradients_pass_only_the_upper_layers_and_reach_no_later_position() -> None:
+    """Predictions after a position depend on hidden states up to it, and on no other pseudo state."""
     models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     model: Any = models.target.model
     net = Transfers(models.target.hidden_size, 2, 1).double()
@@ -181,4 +179,6 @@ def test_gradients_come_from_the_upper_layers_alone_and_stay_before_the_place() 
     first, second = net.parameters()
     assert first.grad is not None
     assert first.grad.abs().sum() > 0
-    assert second.grad is None or not second.grad.any(), "the first guess does not see the second pseudo state"
+    assert second.grad is None or not second.grad.any(), (
+        "the first prediction does not depend on the second pseudo state"
+    )

@@ -1,4 +1,4 @@
-"""Hydra++: what its attention makes of the text is true after every round, and each of its layers is its own."""
+"""Hydra++: the prefix attention's state equals a fresh prefill after every round, and layers have separate weights."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_fresh_head_says_what_the_target_said() -> None:
+def test_fresh_head_repeats_the_targets_prediction() -> None:
     net, features = HydraPlusPlusHeads(D, BLOCKS, C).double(), random_tensor(1, N, D)
     read = net.head_inputs(features)[0]
     for block in range(BLOCKS):
-        said = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
-        torch.testing.assert_close(said, features[0], rtol=0, atol=0)
+        states = net(read, net.project(random_tensor(N, block + 1, D, seed=1)).flatten(1), block)
+        torch.testing.assert_close(states, features[0], rtol=0, atol=0)
 
 
-def test_what_a_head_reads_is_the_text_up_to_its_place_and_the_tokens_since() -> None:
+def test_head_depends_on_earlier_features_and_later_draft_tokens() -> None:
     net, features, tokens = (
         net_of(),
         random_tensor(1, N, D).requires_grad_(),
@@ -53,15 +53,15 @@ def test_what_a_head_reads_is_the_text_up_to_its_place_and_the_tokens_since() ->
     assert (tokens.grad.abs().sum(-1) > 0).all()
 
 
-def test_no_two_layers_are_one() -> None:
-    """In the released code further layers are one block, repeated: they learn as one."""
+def test_layers_have_separate_weights() -> None:
+    """In the released code, further layers are one repeated block and share their weights."""
     net = net_of()
     layers = [*net.first, *net.around, *(layer for stack in net.further for layer in stack)]  # type: ignore[union-attr]
     assert len({layer.get_parameter("weight").data_ptr() for layer in layers}) == len(layers) == BLOCKS * 4
 
 
-def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() -> None:
-    """Hydra's lesson: an answer's guesses go back to features before it, and through each layer of the prefix."""
+def test_gradients_reach_the_whole_text_and_labels_are_in_the_answer() -> None:
+    """Predictions of an answer have gradients at features before it, and through each layer of the prefix attention."""
     assert find_training_module(HydraPlusPlusHeads.kind) is not None
     net, features, embedding = (
         net_of().float(),
@@ -79,9 +79,11 @@ def test_the_whole_text_is_learnt_from_and_no_label_lies_outside_the_answer() ->
     assert learns == {"norm", "narrow", "prefix", "first", "around", "further", "through", "leave"}
 
 
-def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) -> None:
+def test_kv_cache_equals_a_fresh_prefill_after_every_round(tmp_path: Path) -> None:
     models = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads")
-    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: untrained drafts are kept now and then
+    models.target.lm_head.get_parameter("weight").data.mul_(
+        0.2
+    )  # flat distributions: untrained drafts are accepted now and then
     engine, method = Engine(models), registry.get("hydra-plus-plus").with_params(depth=3)
     row = engine.submit(Request(PROMPT, method, SamplingParams(2.0), 30, seed=2, stop_at_eos=False))
     lengths = set()
@@ -96,7 +98,7 @@ def test_entries_are_those_of_a_fresh_reading_after_every_round(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
-def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+def test_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
     models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("hydra-plus-plus"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)

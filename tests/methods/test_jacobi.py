@@ -1,4 +1,4 @@
-"""Jacobi decoding: its iteration by hand, against explicit forwards in a run, and what it cannot lose."""
+"""Jacobi decoding: its iteration by hand, its rounds compared with explicit forward passes, and its limits."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def models(device: str) -> Models:
 
 
 @pytest.mark.parametrize(
-    ("said", "emitted", "tokens", "stood"),
+    ("said", "emitted", "tokens", "confirmed"),
     [
-        ([1, 2, 3, 4, 5], 5, [], []),  # all four are right, and there is one behind them
-        ([1, 2, 9, 4, 7], 3, [4, 7], [3, 0]),  # the third was wrong; the fourth stands behind it
-        ([8, 2, 3, 6, 7], 1, [2, 3, 6, 7], [3, 3, 0, 0]),  # nothing was kept, two guesses came out again
-        ([], 1, [2, 3, 4], [2, 2, 2]),  # another drafter's round
-        ([8, 2], 1, [2, 3, 4], [3, 2, 2]),  # a draft of one
+        ([1, 2, 3, 4, 5], 5, [], []),  # all four are correct, followed by one more token
+        ([1, 2, 9, 4, 7], 3, [4, 7], [3, 0]),  # the third was wrong; the fourth follows it
+        ([8, 2, 3, 6, 7], 1, [2, 3, 6, 7], [3, 3, 0, 0]),  # nothing was accepted, two predictions came out again
+        ([], 1, [2, 3, 4], [2, 2, 2]),  # a round of another drafter
+        ([8, 2], 1, [2, 3, 4], [3, 2, 2]),  # a draft of one token
     ],
 )
-def test_golden_iterations(said: list[int], emitted: int, tokens: list[int], stood: list[int]) -> None:
+def test_golden_iterations(said: list[int], emitted: int, tokens: list[int], confirmed: list[int]) -> None:
     state = Iterate([1, 2, 3, 4], [2, 2, 2, 2])
     state.step(said, emitted)
-    assert (state.tokens, state.stood) == (tokens, stood)
+    assert (state.tokens, state.stood) == (tokens, confirmed)
 
 
 def test_each_round_is_a_step_of_the_iteration(models: Models) -> None:
-    """y(i) is what a plain forward says behind the text and y(1) … y(i − 1)."""
+    """y(i) is the result of a plain forward pass after the text and y(1) … y(i − 1)."""
     engine, ask = Engine(models), model_helpers.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, registry.get("jacobi"), max_new_tokens=40, stop_at_eos=False))
     for _ in range(8):
@@ -47,22 +47,22 @@ def test_each_round_is_a_step_of_the_iteration(models: Models) -> None:
         if not row.trace or not row.trace.rounds:
             continue
         r = row.trace.rounds[-1]
-        said = [int(ask([*text, *r.nodes.tokens[:i]]).argmax()) for i in range(len(r.nodes.tokens) + 1)]
-        assert row.state.drafter.tokens == said[len(r.emitted) :]
+        predicted = [int(ask([*text, *r.nodes.tokens[:i]]).argmax()) for i in range(len(r.nodes.tokens) + 1)]
+        assert row.state.drafter.tokens == predicted[len(r.emitted) :]
     row.cancel()
     engine.step()
 
 
-class Counts(LogitsProcessor):
-    """A world in which a place of the text has its token, whatever was written before."""
+class PositionWorld(LogitsProcessor):
+    """Force tokens that depend on their position only, independent of earlier tokens."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         token = torch.tensor([input_ids.shape[1] % 50], device=scores.device)
         return torch.full_like(scores, -20.0).index_fill(1, token, 20.0)
 
 
-class Adds(Counts):
-    """A world in which a token follows from the one before: a wrong guess makes wrong ones behind it."""
+class SuccessorWorld(PositionWorld):
+    """Force tokens that depend on the previous token, so that a wrong prediction makes the following ones wrong."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         token = (input_ids[0, -1:] + 1) % scores.shape[1]
@@ -70,19 +70,19 @@ class Adds(Counts):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_is_gained_depends_on_how_much_a_wrong_guess_spoils(temperature: float, models: Models) -> None:
-    """All of a block in its second round where guesses are right behind wrong ones; nothing where none ever is."""
+def test_gain_depends_on_the_effect_of_wrong_predictions(temperature: float, models: Models) -> None:
+    """If predictions after wrong ones are correct, round two accepts the whole block; otherwise nothing is gained."""
     lengths = {}
-    for world in (Counts(), Adds()):
+    for world in (PositionWorld(), SuccessorWorld()):
         sampling = SamplingParams(temperature, processors=(world,))
         request = Request([3] * 5, registry.get("jacobi").with_params(depth=4), sampling, 26, stop_at_eos=False)
         lengths[type(world)] = [len(r.emitted) for r in Engine(models).generate(request).rounds]
-    assert lengths[Counts] == [1, 5] * 4 + [1, 1]
-    assert set(lengths[Adds]) == {1}
+    assert lengths[PositionWorld] == [1, 5] * 4 + [1, 1]
+    assert set(lengths[SuccessorWorld]) == {1}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_run_says_which_guesses_stood(temperature: float, models: Models) -> None:
+def test_run_records_which_predictions_were_confirmed(temperature: float, models: Models) -> None:
     request = Request(model_helpers.repeating_prompt(12), registry.get("jacobi"), SamplingParams(temperature), 40)
     trace = Engine(models).generate(request)
     before: list[int] = []
@@ -90,10 +90,10 @@ def test_a_run_says_which_guesses_stood(temperature: float, models: Models) -> N
         if not r.nodes.tokens:
             continue
         assert r.grown is not None
-        assert r.signals["guesses that stood"] == sum(bool(n) for n in r.grown.before)
+        assert r.signals["unchanged guesses"] == sum(bool(n) for n in r.grown.before)
         old = before[: len(r.nodes.tokens)]
         assert [n > 0 for n, _ in zip(r.grown.before, old, strict=False)] == [
             a == b for a, b in zip(r.nodes.tokens, old, strict=False)
         ]
         before = r.nodes.tokens[len(r.emitted) :]
-    assert any(r.signals.get("guesses that stood") for r in trace.rounds)
+    assert any(r.signals.get("unchanged guesses") for r in trace.rounds)

@@ -1,4 +1,4 @@
-"""Judge Decoding: what a linear judge keeps, what that costs, and that its exact end is exact."""
+"""Judge Decoding: drafts that a linear judge accepts, the resulting distribution error, and its exact setting."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .test_rules import check_formulas
 
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-"""The golden p and q of the cards."""
+"""p and q of the verifier card's example."""
 WARM, GREEDY = SamplingParams(temperature=1.0), SamplingParams()
 LIKES = {1: 0.9, 3: 0.6}
-"""What the judge of these tests says of tokens; 0.2 of the others."""
+"""Probability that these tests' judge gives each token; 0.2 for the others."""
 
 
 def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
-    """A judge that reads one-hot tokens."""
+    """Return a judge of one-hot hidden states."""
     net = JudgeHead(size).double()
     with torch.no_grad():
         net.weight.fill_(0.2)
@@ -50,7 +50,7 @@ def judge_of(size: int, likes: dict[int, float]) -> JudgeHead:
 def run_judge(
     tree: DraftTree, p: Tensor, sampling: SamplingParams = WARM, threshold: float = 0.5, **more: Any
 ) -> AcceptanceDecision:
-    """The judge's ruling on a tree whose states are its tokens. `p`: [N+1, V]."""
+    """Return the judge's decision on a tree whose hidden states are its one-hot tokens. `p`: [N+1, V]."""
     size = p.shape[1]
     hidden = torch.nn.functional.one_hot(torch.cat([torch.tensor([0]), tree.tokens]), size).double()
     u = None if sampling.greedy else torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
@@ -77,7 +77,7 @@ def sampled_draft(token: int) -> DraftTree:
 def test_golden_distribution_and_error(
     threshold: float, out: list[float], kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """q(x) where the judge likes x, min(p, q) elsewhere, the rest to (p − q)₊; the mean price is the TV."""
+    """Output q(x) where the judge accepts x, min(p, q) elsewhere, the rest from (p − q)₊; the mean error is the TV."""
     seen: list[Tensor] = []
     monkeypatch.setattr("workbench.core.sibling_groups.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     found, accepted, paid = torch.zeros(4, dtype=torch.float64), 0.0, 0.0
@@ -92,14 +92,14 @@ def test_golden_distribution_and_error(
     assert found.tolist() == pytest.approx(out, abs=1e-9)
     assert accepted == pytest.approx(kept, abs=1e-9)
     assert paid == pytest.approx(float((found - P).abs().sum() / 2), abs=1e-9)
-    assert paid == pytest.approx(kept - 0.6, abs=1e-9), "it buys as much acceptance"
+    assert paid == pytest.approx(kept - 0.6, abs=1e-9), "the extra acceptance equals the error"
 
 
 @pytest.mark.parametrize(
     "tree", [DraftTree.chain([1, 3]), DraftTree.from_parents([1, 3, 0], [-1, -1, 0])], ids=["chain", "tree"]
 )
 @pytest.mark.parametrize("sampling", [WARM, GREEDY], ids=["sampled", "greedy"])
-def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) -> None:
+def test_threshold_one_equals_the_exact_rule(tree: DraftTree, sampling: SamplingParams) -> None:
     p = torch.rand(len(tree) + 1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(1)
     u = torch.full((len(tree) + 1,), 0.5, dtype=torch.float64)
     wanted = greedy_match(tree, p.argmax(1)) if sampling.greedy else recursive_rejection(tree, p, u)
@@ -110,7 +110,7 @@ def test_at_one_it_is_the_exact_rule(tree: DraftTree, sampling: SamplingParams) 
     assert float(found.distribution_error.sum()) == 0
 
 
-def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exact_rule() -> None:
+def test_lower_thresholds_accept_more_and_never_less_than_the_exact_rule() -> None:
     """On the same drafts and uniforms: chains sampled and greedy, trees greedy."""
     generator = torch.Generator().manual_seed(5)
     trees = [DraftTree.chain([1, 0, 3, 2]), DraftTree.from_parents([1, 3, 2, 0, 1, 3], [-1, -1, -1, 1, 1, 2])]
@@ -125,10 +125,10 @@ def test_the_lower_the_threshold_the_more_is_kept_and_never_less_than_by_the_exa
             paths = [walk(parents, r.accept.tolist(), r.bonus.tolist(), u).path for r in rulings]
             for less, more in itertools.pairwise(paths):
                 assert len(less) <= len(more)
-            assert paths[0] == paths[1][: len(paths[0])], "what the exact rule keeps is kept"
+            assert paths[0] == paths[1][: len(paths[0])], "drafts that the exact rule accepts are accepted"
 
 
-def test_a_greedy_siblings_favour_gives_way_to_the_targets_own_token() -> None:
+def test_greedy_sibling_equal_to_the_targets_token_comes_first() -> None:
     p = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64).expand(4, 4)
     ruling = run_judge(DraftTree.from_parents([1, 0, 3], [-1, -1, -1]), p, GREEDY)
     assert ruling.accept.tolist() == [0, 1, 0]
@@ -138,7 +138,7 @@ def test_a_greedy_siblings_favour_gives_way_to_the_targets_own_token() -> None:
     assert alone.distribution_error.tolist() == [1, 0, 1]
 
 
-def test_what_a_processor_forbids_is_not_kept() -> None:
+def test_forbidden_token_is_not_accepted() -> None:
     logits = P.log().expand(2, 4).clone()
     logits[0, 1] = -torch.inf
     p = logits.softmax(1)
@@ -151,7 +151,7 @@ def test_what_a_processor_forbids_is_not_kept() -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    """Six tokens, and a judge of random weights."""
+    """Six tokens, and a judge with random weights."""
     from workbench.training.heads.artefact import save_net
 
     found = model_helpers.make_small_models(6)
@@ -173,19 +173,19 @@ def run(models: Models, name: str = "draft-model", heat: float = 0.0, seed: int 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled", "prompt-lookup"])
 @pytest.mark.parametrize("heat", [0.0, 0.9])
-def test_it_judges_by_the_targets_state_behind_each_draft(name: str, heat: float, models: Models) -> None:
-    """j is σ(w·e + b) of the text up to and including the draft, read without a cache."""
+def test_judge_reads_the_targets_hidden_state_at_each_draft_token(name: str, heat: float, models: Models) -> None:
+    """j is σ(w·e + b) for the text up to and including the draft token, computed without a cache."""
     trace = run(models, name, heat)
     net, text, kept = models.shared["judge", "judge"], [3, 1, 4, 1, 5, 3, 1, 4, 1], 0
     for r in trace.rounds:
         paths: list[list[int]] = []
         for node, (token, parent) in enumerate(zip(r.nodes.tokens, r.nodes.parents, strict=True)):
             paths.append([*(paths[parent] if parent >= 0 else []), token])
-            if (said := r.nodes.inputs["judged"][node]) is not None:
+            if (judged := r.nodes.inputs["judged"][node]) is not None:
                 slot = models.target.open()
                 models.target.prefill(slot, [*text, *paths[node]])
                 assert slot.last_hidden is not None
-                assert said == pytest.approx(float(net(slot.last_hidden).sigmoid()), abs=1e-6)
+                assert judged == pytest.approx(float(net(slot.last_hidden).sigmoid()), abs=1e-6)
                 models.target.close(slot)
                 kept += r.nodes.rule[node] == "judged-good"
         text += [token.token for token in r.emitted]
@@ -198,8 +198,8 @@ def test_it_judges_by_the_targets_state_behind_each_draft(name: str, heat: float
 
 
 @pytest.mark.parametrize("heat", [0.0, 0.9])
-def test_what_was_bought_is_what_the_exact_rule_would_not_have_kept(heat: float, models: Models) -> None:
-    """Of each chain, by hand: all drafts, where the judge keeps all, less Σ ∏ min(1, p / q), or those that match."""
+def test_recorded_extra_acceptance_equals_the_difference_to_the_exact_rule(heat: float, models: Models) -> None:
+    """By hand for chains accepted completely: their length less Σ ∏ min(1, p / q), or less the matching drafts."""
     total = 0.0
     for r in (r for r in run(models, heat=heat, judge_threshold=0.0).rounds if r.nodes.tokens):
         alive, exact = 1.0, 0.0
@@ -212,13 +212,15 @@ def test_what_was_bought_is_what_the_exact_rule_would_not_have_kept(heat: float,
     for name in ("draft-model", "draft-tree-sampled"):
         bought = [[float(r.signals[ACCEPTANCE_GAIN]) for r in run(models, name, heat, judge_threshold=delta).rounds
                    if r.nodes.tokens] for delta in (0.5, 1.0)]  # fmt: skip
-        assert all(value > -1e-9 for value in bought[0]) or name != "draft-model", "of a chain, whatever was drawn"
+        assert all(value > -1e-9 for value in bought[0]) or name != "draft-model", (
+            "for a chain, independent of the random numbers"
+        )
         assert sum(bought[0]) > 0.01
         assert bought[1] == pytest.approx([0.0] * len(bought[1]), abs=1e-9), "it is the exact rule"
     assert not any(ACCEPTANCE_GAIN in r.signals for r in run(models, heat=heat, verifier="lossless").rounds)
 
 
-def test_an_exact_rule_on_drafts_that_it_is_not_made_for_says_what_it_bought(models: Models) -> None:
+def test_unsound_use_of_an_exact_rule_records_its_extra_acceptance(models: Models) -> None:
     """K-SEQ on siblings drawn without replacement is approximate; on independent ones, and at temperature 0, exact."""
     unsound = run(models, heat=0.9, verifier="k-seq", grower="rsd-c")
     assert unsound.header.promise == "approximate"
@@ -228,23 +230,23 @@ def test_an_exact_rule_on_drafts_that_it_is_not_made_for_says_what_it_bought(mod
         assert not any(ACCEPTANCE_GAIN in r.signals for r in run(models, verifier="k-seq", **other).rounds)
 
 
-def test_only_what_was_tested_is_paid_for(models: Models) -> None:
-    """Where the judge keeps all, the eldest draft of each place is tested, and its younger siblings never are."""
+def test_only_tested_drafts_add_distribution_error(models: Models) -> None:
+    """If the judge accepts all, the eldest sibling at each position is tested and its younger siblings never are."""
     paid, untested = 0.0, 0
     trace = run(models, "draft-tree-sampled", 0.9, judge_threshold=0.0)
     for r in (r for r in trace.rounds if r.nodes.tokens):
         kept = [node for node, rule in enumerate(r.nodes.rule) if rule == "judged-good"]
         ratios = [r.nodes.p[node] / (r.nodes.q[node] or 1.0) for node in kept]
-        said = float(r.signals[DISTRIBUTION_ERROR_BOUND])
-        assert DISTRIBUTION_ERROR not in r.signals, "siblings may pay less than that"
-        assert said == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
-        paid += said
+        bound = float(r.signals[DISTRIBUTION_ERROR_BOUND])
+        assert DISTRIBUTION_ERROR not in r.signals, "for siblings the error may be smaller"
+        assert bound == pytest.approx(sum(1 - min(1.0, ratio) for ratio in ratios), abs=1e-9)
+        paid += bound
         untested += len(r.nodes.tokens) - len(kept)
     assert paid > 0
     assert untested > 10
 
 
-def test_it_says_that_nothing_is_promised_and_at_one_text_is_the_exact_rules(models: Models) -> None:
+def test_it_is_declared_approximate_and_threshold_one_keeps_the_exact_text(models: Models) -> None:
     method = registry.get("draft-model").with_params(verifier="judge")
     assert method.promise is Promise.APPROXIMATE
     assert not method.verifier.keeps_greedy
@@ -253,32 +255,32 @@ def test_it_says_that_nothing_is_promised_and_at_one_text_is_the_exact_rules(mod
         assert run(models, heat=heat, judge_threshold=1.0).token_ids == exact.token_ids
         lax = run(models, heat=heat, judge_threshold=0.0)
         assert lax.token_ids != exact.token_ids
-        assert all(r.path == list(range(len(r.nodes))) for r in lax.rounds), "σ is above 0: all is kept"
+        assert all(r.path == list(range(len(r.nodes))) for r in lax.rounds), "σ is above 0: all drafts are accepted"
 
 
-def test_alpha_is_not_told_of_the_drafts_that_the_judge_leaves_over(models: Models) -> None:
+def test_alpha_estimates_exclude_drafts_that_the_judge_decides(models: Models) -> None:
     trace = run(models, heat=0.9)
     alpha = next(d for d in definitions(trace.rounds, trace.header.rules) if d.name == "α")
     assert alpha.value is None
     assert "accepted by the judge" in alpha.note
 
 
-def test_a_target_without_a_judge_is_told_how_to_get_one(models: Models) -> None:
+def test_error_for_a_target_without_a_judge_names_the_training_command(models: Models) -> None:
     bare = replace(models, heads={}, target_name="nobody")
     with pytest.raises(MethodUnavailableError, match="no judge heads trained for nobody") as caught:
         run(bare)
     assert "workbench train judge --set target=nobody" in str(caught.value)
 
 
-def test_a_judge_that_cannot_be_read_says_so(models: Models, tmp_path: Path) -> None:
+def test_error_for_an_unreadable_judge_names_the_training_command(models: Models, tmp_path: Path) -> None:
     info = models.heads["judge"]
     shared_copy = replace(models, heads={"judge": HeadInfo("judge-of-nothing", tmp_path, info.config)}, shared={})
     with pytest.raises(WorkbenchError, match="workbench train judge"):
         run(shared_copy)
 
 
-def test_it_reads_the_draft_models_state_too_where_it_was_trained_with_that(models: Models, tmp_path: Path) -> None:
-    """j is of both states after each draft of a chain; other drafters are judged by the target's state alone."""
+def test_judge_trained_on_both_states_reads_the_draft_models_state_too(models: Models, tmp_path: Path) -> None:
+    """j depends on both models' states at each draft token of a chain; with other drafters on the target's only."""
     from workbench.training.heads.artefact import save_net
 
     assert models.drafter is not None
@@ -303,7 +305,9 @@ def test_it_reads_the_draft_models_state_too_where_it_was_trained_with_that(mode
             text += [token.token for token in r.emitted]
         assert looked > 5
     exact = run(both, verifier="lossless")
-    assert run(both, judge_threshold=1.0).token_ids == exact.token_ids, "one more pass of the drafter changes no text"
+    assert run(both, judge_threshold=1.0).token_ids == exact.token_ids, (
+        "the drafter's additional pass does not change the text"
+    )
     assert not Judge().reads_draft_states(replace(both, drafter_name="another"))
 
 

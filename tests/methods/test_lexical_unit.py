@@ -1,4 +1,4 @@
-"""Lexical units: what the target said at placeholders is the draft, and no placeholder is read by what is kept."""
+"""Lexical units: the target's predictions at placeholders are the draft, and no committed token reads a placeholder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def models(device: str) -> Models:
 
 
 def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams(), **params: Any) -> Any:  # noqa: B008
-    """A run's row after each of its rounds."""
+    """Yield a run's sequence after each of its rounds."""
     engine = Engine(models)
     method = UNIT.with_params(**{"policy": "fixed", "depth": 3, "places": 3} | params)
     row = engine.submit(Request(PROMPT, method, sampling, n, stop_at_eos=False))
@@ -38,29 +38,27 @@ def run(models: Models, n: int = 24, sampling: SamplingParams = SamplingParams()
 
 
 def placeholder_logits(models: Models, text: list[int], blank: int, m: int) -> torch.Tensor:
-    """By a plain pass: logits at m placeholders that stand behind all of a text but its last token."""
+    """Return the logits at m placeholders after all of a text but its last token, by a plain pass."""
     ids = torch.tensor([[*text[:-1], *[blank] * m]], device=models.target.device)
     with torch.inference_mode():
         return models.target.model(ids, use_cache=False).logits[0, -m:]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_draft_is_what_a_plain_pass_says_at_placeholders_behind_the_text(
-    temperature: float, models: Models
-) -> None:
-    """After every verdict: whole drafts kept, some of one, none."""
+def test_draft_equals_a_plain_pass_over_text_and_placeholders(temperature: float, models: Models) -> None:
+    """After each kind of verification result: drafts accepted completely, partly, not at all."""
     ends = set[int]()
     for row in run(models, 40, SamplingParams(temperature)):
         wanted = placeholder_logits(models, row.committed, row.state.drafter.blank, 3)
         torch.testing.assert_close(row.state.drafter.logits, wanted, rtol=0, atol=1e-10)
         ends.add(len(row.trace.rounds[-1].path))
         drawn = row.trace.rounds[-1].signals
-        sure = [drawn[f"how sure of what comes [placeholder, {j}]"] for j in (1, 2, 3)]
+        sure = [drawn[f"prediction confidence [placeholder, {j}]"] for j in (1, 2, 3)]
         assert sure == pytest.approx(wanted.float().softmax(1).amax(1).tolist())
     assert len(ends) > 1
 
 
-def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
+def test_greedy_drafts_are_the_most_likely_tokens(models: Models) -> None:
     engine = Engine(models)
     row = engine.submit(Request(PROMPT, UNIT.with_params(policy="fixed", depth=3, places=3), max_new_tokens=30))
     while not row.is_open:
@@ -73,8 +71,8 @@ def test_greedy_drafts_are_the_likeliest_tokens_said(models: Models) -> None:
     engine.step()
 
 
-def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token() -> None:
-    """Tokenizers may know more tokens than the model has."""
+def test_placeholder_outside_the_targets_vocabulary_is_the_first_token() -> None:
+    """Tokenizers may have more tokens than the model."""
     models = model_helpers.make_models("llama", noise=None, vocab_size=90)
     models.tokenizer = model_helpers.byte_tokenizer()
     assert models.tokenizer.encode("_", add_special_tokens=False) == [ord("_") + 1]
@@ -84,8 +82,8 @@ def test_a_placeholder_that_the_target_has_no_row_for_is_the_texts_first_token()
 
 
 def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
-    """By hand: each placeholder reads the draft up to its own end, those before it there, and itself."""
-    row = worlds_row()
+    """By hand: a placeholder attends to the draft up to its own node, to earlier placeholders there, and itself."""
+    row = small_sequence()
     probes = LexicalUnit(places=2).probes(row, DraftTree.chain([7, 8]))
     x = [[0, 0, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 0, 0],
          [1, 0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0, 0],
@@ -100,15 +98,15 @@ def test_golden_mask_of_two_drafts_and_two_placeholders_each() -> None:
     assert none.parents.tolist() == [-1, 0]
 
 
-def worlds_row() -> Sequence:
-    """A row whose placeholder is the token 4."""
+def small_sequence() -> Sequence:
+    """Return a sequence whose placeholder is token 4."""
     row = model_helpers.make_sequence(Request([1, 2], UNIT), [1, 2], model_helpers.make_small_models(6, noise=None))
     row.state.drafter = Unit(4)
     return row
 
 
-def test_no_placeholder_stays_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The committed entries are a clean prefill's. The negative: drafts that read placeholders are another text."""
+def test_placeholders_leave_no_entries_in_the_cache(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The committed entries equal a clean prefill's. Negative case: if drafts read placeholders, the text changes."""
     for row in run(models):
         model_helpers.assert_cache_equals_prefill(row)
     text = row.committed

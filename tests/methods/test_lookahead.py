@@ -1,4 +1,4 @@
-"""Lookahead decoding: its pool and its window against naive references, and what it drafts in a run."""
+"""Lookahead decoding: its pool and window compared with naive references, and its drafts in a run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def models(device: str) -> Models:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40), st.integers(1, 3), st.integers(1, 6))
-def test_the_pool_keeps_what_was_written_last_and_no_more(
-    items: list[tuple[int, int]], guesses: int, most: int
-) -> None:
+def test_pool_keeps_only_the_latest_n_grams(items: list[tuple[int, int]], guesses: int, most: int) -> None:
     pool, firsts, tails = Pool(guesses, most), list[int](), dict[int, list[int]]()
     for first, token in items:
         pool.add(first, (token,))
@@ -51,8 +49,8 @@ def test_the_pool_keeps_what_was_written_last_and_no_more(
 
 @settings(deadline=None)
 @given(letters, letters, st.integers(2, 4), st.integers(1, 3))
-def test_without_a_window_it_looks_n_grams_of_the_text_up(a: list[int], b: list[int], n: int, guesses: int) -> None:
-    """Of all earlier places of the newest token with n − 1 tokens behind them, the last ones that differ."""
+def test_without_a_window_it_looks_up_n_grams_of_the_text(a: list[int], b: list[int], n: int, guesses: int) -> None:
+    """Of all earlier occurrences of the newest token with n − 1 tokens after them, the latest distinct ones."""
     pool, text = Pool(guesses), a + b
     pool.read(a, n)
     pool.read(text, n, len(a))
@@ -65,7 +63,7 @@ def test_without_a_window_it_looks_n_grams_of_the_text_up(a: list[int], b: list[
 
 
 def test_golden_window() -> None:
-    """W = 3, N = 4: the root and guesses at places 1, 2; two rows below, each guess reading the column above it."""
+    """W = 3, N = 4: the root and guesses at positions 1, 2; two rows below attend to the column above each guess."""
     places, parents, sees = window_layout(3, 3, torch.device("cpu"))
     assert places.tolist() == [1, 2, 1, 2, 3, 2, 3, 4]
     assert parents.tolist() == [-1, 0, -1, 0, 1, 2, 3, 4]
@@ -81,7 +79,7 @@ def window_of(row: Sequence) -> list[list[int]]:
 
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -> None:
-    """Each guess by a plain forward of its own over the text, row 0 up to its column and the column above it."""
+    """Each guess equals a plain forward pass over the text, row 0 up to its column, and the column above it."""
     method = registry.get("lookahead").with_params(window=4, ngram=4, follow=follow)
     engine, ask = Engine(models), model_helpers.next_logits_function(models.target.model)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=60, stop_at_eos=False))
@@ -93,24 +91,24 @@ def test_a_new_row_is_a_step_of_jacobi_iteration(models: Models, follow: bool) -
         while len(row.committed) == len(text):
             engine.step()
         new, emitted = window_of(row)[-1], len(row.committed) - len(text)
-        said = [
+        predicted = [
             int(ask([*text, *before[0][1 : c + 1], *(above[c] for above in before[1:])]).argmax())
             for c in range(len(before[0]))
         ]
-        wanted = said if len(before) + 1 == 4 else said[1:]
+        wanted = predicted if len(before) + 1 == 4 else predicted[1:]
         skip = emitted - 1 if follow else 0
         moved += emitted - 1
         assert new[: max(0, len(wanted) - skip)] == wanted[skip:]
         assert len(new) == len(wanted)
         assert [len(guessed) for guessed in window_of(row)] == [len(new)] * min(3, len(before) + 1)
         before, text = window_of(row), list(row.committed)
-    assert moved, "no round kept a draft"
+    assert moved, "no round accepted a draft"
     row.cancel()
     engine.step()
 
 
-def test_a_window_that_watches_does_not_read_another_ones(models: Models, caplog: pytest.LogCaptureFixture) -> None:
-    """A narrower window drafts in between: the wide one waits for its own next round, as it was."""
+def test_wider_window_is_not_affected_by_a_narrower_one(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    """A narrower window drafts in between; the wider window is unchanged in its next round."""
     engine, method = Engine(models), registry.get("lookahead")
     row = engine.submit(Request(PROMPT, method.with_params(window=6, ngram=4), max_new_tokens=60, stop_at_eos=False))
 
@@ -141,15 +139,15 @@ def run(models: Models, temperature: float = 0.0, **params: Any) -> Any:
     return Engine(models).generate(Request(PROMPT, method, SamplingParams(temperature), 60, stop_at_eos=False))
 
 
-def test_a_whole_tail_brings_the_next_token_too(models: Models) -> None:
-    """N tokens of a draft of N − 1: the released code throws the last one away."""
+def test_completely_accepted_draft_adds_the_bonus_token(models: Models) -> None:
+    """A draft of N − 1 tokens emits N; the released code discards the last one."""
     whole = [r for r in run(models, ngram=3, depth=2).rounds if len(r.path) == 2]
     assert whole
     assert {len(r.emitted) for r in whole[:-1]} == {3}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_run_says_which_entry_made_a_draft(temperature: float, models: Models) -> None:
+def test_run_records_the_pool_entry_of_each_draft(temperature: float, models: Models) -> None:
     trace = run(models, temperature, guesses=2)
     drafted = [r for r in trace.rounds if r.nodes.tokens]
     assert drafted
@@ -164,13 +162,13 @@ def test_a_run_says_which_entry_made_a_draft(temperature: float, models: Models)
     assert {p.source for r in trace.rounds for p in r.probes} == {"lookahead"}
 
 
-def test_no_request_drafts_for_another(models: Models) -> None:
+def test_requests_do_not_share_the_pool(models: Models) -> None:
     first, again = run(models), run(models)
     assert [r.nodes.tokens for r in first.rounds] == [r.nodes.tokens for r in again.rounds]
     assert "lookahead" not in models.shared
 
 
-def test_a_draft_that_read_the_window_would_write_another_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_that_reads_the_window_changes_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     right, segment = run(models).token_ids, VerificationInput.segment
 
     def sees_probes(block: VerificationInput, row: Sequence, them: Models) -> Segment:
@@ -183,15 +181,15 @@ def test_a_draft_that_read_the_window_would_write_another_text(models: Models, m
     assert run(models).token_ids != right
 
 
-def test_drafts_and_window_share_the_room_of_a_pass(models: Models) -> None:
-    """At the largest window: fewer drafts, and never a window that is left out."""
+def test_drafts_and_window_share_the_positions_of_a_pass(models: Models) -> None:
+    """With the largest window there are fewer drafts; the window is never left out."""
     trace = run(models, window=24, ngram=6, guesses=32, from_text=True, depth=16)
     assert trace.footer.warnings == []
     assert all(r.probes for r in trace.rounds)
     assert max(len(r.nodes.tokens) + len(r.probes) for r in trace.rounds) <= 127
 
 
-def test_it_drafts_nothing_of_a_token_that_the_pool_does_not_hold(models: Models) -> None:
+def test_token_outside_the_pool_has_no_draft(models: Models) -> None:
     drafter = Lookahead(window=0)
     row = model_helpers.make_sequence(Request([1], registry.get("lookahead")), [1], models)
     row.state.drafter = drafter.init_state(row, models)

@@ -1,4 +1,4 @@
-"""M2R2: the fast stream is what it says there, begins as plain early exit, and leaves nothing behind."""
+"""M2R2: predictions of the fast stream, equality with early exit before training, and a clean cache after rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import model_helpers
 import pytest
 import torch
-from methods.test_drafts import Drafted, drafts
+from methods.test_drafts import RecordedDraft, drafts
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import DynamicCache
@@ -35,14 +35,14 @@ WARM = SamplingParams(temperature=1.5)
 
 
 def make_models(folder: Path, spread: float = 0.5, kind: str = "llama", exit_layer: int = EXIT, **more: Any) -> Models:
-    """Six tokens, three layers, adapters of random numbers; float64."""
+    """Return models with six tokens, three layers and random adapters; float64."""
     models = model_helpers.make_models(kind, 3, None, vocab_size=6, num_hidden_layers=LAYERS, **more)
     models.heads[Accelerators.kind] = head(models, folder, spread, exit_layer)
     return models
 
 
 def head(models: Models, folder: Path, spread: float, exit_layer: int = EXIT) -> HeadInfo:
-    """Adapters on disk; of a spread of 0 they do nothing."""
+    """Write adapters to disk; with a spread of 0 they have no effect."""
     net = Accelerators(models.target.hidden_size, exit_layer, rank=3)
     generator = torch.Generator().manual_seed(0)
     for weight in net.parameters():
@@ -51,13 +51,13 @@ def head(models: Models, folder: Path, spread: float, exit_layer: int = EXIT) ->
 
 
 def net_of(models: Models) -> Accelerators:
-    """The adapters, as the drafter has them."""
+    """Return the adapters as loaded by the drafter."""
     return load_fitting(Accelerators, models, "adapters", "")
 
 
 @torch.inference_mode()
 def by_hand(model: Any, net: Accelerators, text: list[int]) -> tuple[Tensor, Tensor]:
-    """Logits of a Llama's slow and of its fast stream at each place of a text, written out; [n, V] each."""
+    """Return logits of a Llama's slow and fast stream at each position of a text, written out; [n, V] each."""
     slow = fast = model.model.embed_tokens(torch.tensor([text]))
     n, rope = len(text), model.model.rotary_emb(slow, torch.arange(len(text))[None])
     unseen = torch.ones(n, n, dtype=torch.bool).triu(1)
@@ -86,15 +86,13 @@ def by_hand(model: Any, net: Accelerators, text: list[int]) -> tuple[Tensor, Ten
         fast = fast + adapted(attention.o_proj(mixed(attention.q_proj(asks), k, v)), i, "read")
         slow = slow + mlp(layer.post_attention_layernorm(slow))
         fast = fast + adapted(mlp(adapted(layer.post_attention_layernorm(fast), i, "feeds")), i, "fed")
-    said = [model.lm_head(model.model.norm(x))[0] for x in (slow, fast)]
-    return said[0], said[1]
+    logits = [model.lm_head(model.model.norm(x))[0] for x in (slow, fast)]
+    return logits[0], logits[1]
 
 
 @pytest.mark.parametrize("texts", [1, 3], ids=["alone", "together"])
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
-def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
-    lean: bool, texts: int, tmp_path: Path
-) -> None:
+def test_each_token_is_sampled_from_the_fast_stream_after_its_path(lean: bool, texts: int, tmp_path: Path) -> None:
     models = make_models(tmp_path, attention_bias=True, mlp_bias=True)
     for name, bias in models.target.model.named_parameters():
         if name.endswith("bias"):
@@ -112,8 +110,8 @@ def test_each_token_is_drawn_from_what_the_fast_stream_says_behind_its_path(
     assert seen > 20
 
 
-def draft_records(found: list[Drafted]) -> list[tuple[list[int], list[int], Any]]:
-    """Text, draft and laws of each round, to the bit."""
+def draft_records(found: list[RecordedDraft]) -> list[tuple[list[int], list[int], Any]]:
+    """Return text, draft and distributions of each round, for bitwise comparison."""
     return [(d.committed, d.tree.tokens.tolist(), None if d.tree.q is None else d.tree.q.tolist()) for d in found]
 
 
@@ -129,7 +127,7 @@ OFTEN = ("lean-float64-sampled", "lean-bfloat16-greedy", "transformers-float32-g
 
 
 @pytest.mark.parametrize("form", model_helpers.mark_on_demand_unless(OFTEN, FORMS))
-def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path: Path) -> None:
+def test_adapters_without_effect_equal_early_exit_bit_for_bit(form: str, tmp_path: Path) -> None:
     lean, dtype, sampling = FORMS[form]
     models = make_models(tmp_path / "none", spread=0.0)
     model: Any = models.target.model
@@ -137,7 +135,7 @@ def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path
     if not lean:
         models.target._lean = None
     early: dict[str, Any] = {"depth": 4, "policy": "fixed", "exit_layer": EXIT}
-    drafts(models, "early-exit", sampling, **early)  # which also tries whether verification may go on from there
+    drafts(models, "early-exit", sampling, **early)  # which also tests whether verification may continue from there
     plain = draft_records(drafts(models, "early-exit", sampling, **early))
     assert len(plain) > 5
     assert draft_records(drafts(models, "m2r2", sampling, depth=4, policy="fixed")) == plain
@@ -148,9 +146,7 @@ def test_adapters_that_do_nothing_are_early_exit_bit_for_bit(form: str, tmp_path
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "transformers"])
 @pytest.mark.parametrize("temperature", [0.0, 2.0], ids=["greedy", "sampled"])
-def test_behind_each_round_the_cache_is_as_if_nothing_had_been_drafted(
-    temperature: float, lean: bool, tmp_path: Path
-) -> None:
+def test_after_each_round_the_cache_is_as_without_drafting(temperature: float, lean: bool, tmp_path: Path) -> None:
     models = make_models(tmp_path)
     if not lean:
         models.target._lean = None
@@ -167,15 +163,15 @@ def test_behind_each_round_the_cache_is_as_if_nothing_had_been_drafted(
 
 
 @pytest.mark.parametrize("policy", ["fixed", "confidence"])
-def test_layers_above_read_a_round_once_and_those_below_twice(
+def test_upper_layers_read_a_round_once_and_lower_ones_twice(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow stream reads root and draft; the fast one all behind which something was guessed; the others follow."""
+    """The slow stream reads root and draft, the fast one each token with a prediction, upper layers each token once."""
     models = make_models(tmp_path)
     engine = Engine(models)
     method = registry.get("m2r2").with_params(policy=policy, depth=3)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
-    engine.step()  # which also tries whether verification may go on from there
+    engine.step()  # which also tests whether verification may continue from there
     read, plain = dict.fromkeys(range(LAYERS), 0), LeanLayer.__call__
 
     def counted(self: LeanLayer, x: Tensor, rope: Any, mask: Any, store: Any, number: int) -> Tensor:
@@ -196,7 +192,7 @@ def test_layers_above_read_a_round_once_and_those_below_twice(
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral", "gpt2", "gemma3_text", "qwen3_moe", "gpt_oss"])
-def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) -> None:
+def test_targets_of_other_families_emit_their_own_text(kind: str, tmp_path: Path) -> None:
     models = make_models(tmp_path, kind=kind)
     method = registry.get("m2r2").with_params(policy="fixed", depth=3)
     trace = Engine(models).generate(Request(PROMPT, method, max_new_tokens=24, stop_at_eos=False))
@@ -206,8 +202,8 @@ def test_targets_of_other_kinds_write_their_own_text(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "gemma3_text"])
-def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
-    """In whatever family: a draft's laws are those of the states that the lesson compares."""
+def test_trained_states_are_those_that_draft(kind: str, tmp_path: Path) -> None:
+    """In each model family, a draft's distributions are those of the states that the training loss compares."""
     models = make_models(tmp_path, kind=kind)
     net = net_of(models)
     for draft in drafts(models, "m2r2", WARM, n=12, depth=3, policy="fixed"):
@@ -219,7 +215,7 @@ def test_what_is_taught_is_what_drafts(kind: str, tmp_path: Path) -> None:
         torch.testing.assert_close(draft.tree.q, distributions, atol=1e-9, rtol=1e-9)
 
 
-def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
+def test_other_sequences_in_the_batch_read_their_own_tokens(tmp_path: Path) -> None:
     models = model_helpers.make_small_models(6, heads=tmp_path / "heads", num_hidden_layers=LAYERS)
     models.heads |= make_models(tmp_path / "adapters", hidden_size=16).heads
     names = ("m2r2", "autoregressive", "early-exit", "m2r2", "draft-model", "m2r2")
@@ -230,7 +226,7 @@ def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
-def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> None:
+def test_gradients_reach_only_the_adapters_and_no_later_token() -> None:
     models = model_helpers.make_small_models(10, noise=None, num_hidden_layers=LAYERS)
     net = Accelerators(models.target.hidden_size, EXIT, 3).double()
     for weight in net.parameters():
@@ -246,8 +242,8 @@ def test_gradients_reach_the_adapters_alone_and_come_from_no_later_token() -> No
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_what_entries_the_fast_stream_reads_are_the_slow_ones(tmp_path: Path) -> None:
-    """Adapters before the attention of a layer change its queries, and keys and values of nobody."""
+def test_fast_stream_reads_the_slow_streams_kv_cache(tmp_path: Path) -> None:
+    """Adapters before a layer's attention change its queries, and no cached keys or values."""
     models = make_models(tmp_path)
     net, model, text = net_of(models), models.target.model, torch.tensor([[3, 1, 4, 1, 5]])
     cache: Any = DynamicCache()
@@ -261,14 +257,14 @@ def test_what_entries_the_fast_stream_reads_are_the_slow_ones(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "wrong", [{"exit_layer": 0}, {"exit_layer": "1"}, {"exit_layer": 1.5}, {"rank": 0}, {"rank": None}]
 )
-def test_a_folder_of_a_wrong_shape_is_refused_with_what_to_do(wrong: dict[str, Any], tmp_path: Path) -> None:
+def test_error_for_a_folder_with_wrong_shapes_has_a_remedy(wrong: dict[str, Any], tmp_path: Path) -> None:
     models = make_models(tmp_path)
     models.heads[Accelerators.kind].config["net"] |= wrong
     with pytest.raises(WorkbenchError, match=r"(?s)cannot be read.*Train or fetch them again"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 
-def test_targets_that_adapters_cannot_stand_in_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_error_for_unsupported_targets_has_a_remedy(tmp_path: Path) -> None:
     models = make_models(tmp_path / "deep", exit_layer=5)
     with pytest.raises(WorkbenchError, match=r"are for 5 layers; the target has 3.*workbench train m2r2"):
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
@@ -277,7 +273,7 @@ def test_targets_that_adapters_cannot_stand_in_are_refused_with_what_to_do(tmp_p
         Engine(models).generate(Request(PROMPT, registry.get("m2r2"), max_new_tokens=4))
 
 
-def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_path: Path) -> None:
+def test_layer_copy_shares_all_weights_except_the_replaced_ones(tmp_path: Path) -> None:
     own = make_models(tmp_path).target.layers[0]
     before = {name: weight.clone() for name, weight in own.named_parameters()}
     name = "mlp.up_proj.weight"
@@ -289,8 +285,8 @@ def test_a_copy_of_a_layer_shares_all_weights_but_those_that_it_is_given(tmp_pat
 
 
 @pytest.mark.skipif("text-target-m2r2" not in bundled(), reason="the adapters are not there")
-def test_the_bundled_fast_stream_is_nearer_to_where_the_target_ends_than_the_slow_one() -> None:
-    """In the mean over a prompt of each kind that it was trained on; of other texts it may be farther."""
+def test_bundled_fast_stream_is_closer_to_the_final_state_than_the_slow_one() -> None:
+    """On average over a prompt of each kind in the training data; on other texts it may be farther."""
     models = load_models("text-target", None, "cpu", "float32")
     net, plain = net_of(models), registry.get("autoregressive")
     model: Any = models.target.model

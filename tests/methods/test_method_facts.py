@@ -1,4 +1,4 @@
-"""What is known of methods without PyTorch is what the registry says, and gives way to it where it cannot know."""
+"""Facts about methods that need no PyTorch: they equal the registry's, which is read where they do not suffice."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture(scope="module", autouse=True)
 def _is_written() -> None:
-    """The processes of these tests find the file."""
+    """Write the file that the processes of these tests read."""
     method_info.save()
 
 
-def test_the_file_has_the_facts_of_the_registry(fresh_cache: None) -> None:
+def test_file_equals_the_registry(fresh_cache: None) -> None:
     assert method_info.is_stale()
     method_info.save()
     assert not method_info.is_stale()
@@ -48,7 +48,7 @@ def test_the_file_has_the_facts_of_the_registry(fresh_cache: None) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"fingerprint": "0"}', "damaged"], ids=str)
-def test_a_file_without_the_facts_is_not_used(fresh_cache: None, content: str) -> None:
+def test_unusable_file_is_ignored(fresh_cache: None, content: str) -> None:
     """Also one with the right fingerprint whose content is damaged."""
     content = (
         json.dumps({"fingerprint": method_info.fingerprint(), "methods": [{}]}) if content == "damaged" else content
@@ -60,27 +60,27 @@ def test_a_file_without_the_facts_is_not_used(fresh_cache: None, content: str) -
     assert method_info.get("draft-model").name == "draft-model"
 
 
-def test_the_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_cache: None) -> None:
+def test_first_process_writes_the_file_and_the_next_needs_no_pytorch(fresh_cache: None) -> None:
     code = "print(method_info.get('draft-model').name)"
     assert run(code).splitlines() == ["draft-model", "True"]
     assert run(code).splitlines() == ["draft-model", "False"]
 
 
-def test_a_cache_that_cannot_be_written_costs_time_only(fresh_cache: None) -> None:
+def test_unwritable_cache_only_costs_time(fresh_cache: None) -> None:
     disk_cache.folder().parent.mkdir(parents=True, exist_ok=True)
     disk_cache.folder().write_text("a file in place of the folder")
     assert run("print(method_info.get('draft-model').name)").splitlines() == ["draft-model", "True"]
 
 
-def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_described() -> None:
-    """Of every method with a paper; on its page of the app, on the site's, and on the board of methods."""
-    told = {method.name: method.differs for method in method_info.methods()}
-    assert {name for name, points in told.items() if not points} == {"autoregressive"}
-    assert all(point[0].isupper() or "=" in point.split()[0] for points in told.values() for point in points)
-    assert all(point.endswith(".") and 60 < len(point) < 500 for points in told.values() for point in points)
+def test_differences_from_the_paper_are_shown_wherever_a_method_is_described() -> None:
+    """Every method with a paper states them on its page of the app, on the site's, and on the board of methods."""
+    differences = {method.name: method.differs for method in method_info.methods()}
+    assert {name for name, points in differences.items() if not points} == {"autoregressive"}
+    assert all(point[0].isupper() or "=" in point.split()[0] for points in differences.values() for point in points)
+    assert all(point.endswith(".") and 60 < len(point) < 500 for points in differences.values() for point in points)
     board, site = docs.pages(method_info.methods())["methods.md"], methodpages.pages()
     cards = {card["name"]: card for card in methods_page.catalogue()}
-    for name, points in told.items():
+    for name, points in differences.items():
         assert cards[name]["differs"] == list(points)
         for point in points:
             assert f"- {point}\n" in board
@@ -88,7 +88,7 @@ def test_what_differs_from_a_paper_is_said_in_sentences_wherever_a_method_is_des
 
 
 def run(code: str, **env: str) -> str:
-    """What a program prints in a process of its own; it ends with whether PyTorch was imported."""
+    """Return the output of a program in its own process; its last line states whether PyTorch was imported."""
     whole = f"import sys\nfrom workbench.methods import method_info\n{code}\nprint('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", whole], capture_output=True, text=True, check=True, env={**os.environ, **env}
@@ -96,17 +96,17 @@ def run(code: str, **env: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_a_method_needs_is_said_in_words_wherever_it_is_shown_in_full() -> None:
+def test_requirements_of_a_method_are_shown_in_words() -> None:
     shown = {entry["name"]: entry["needed"] for entry in methods_page.catalogue()}
     assert shown["prompt-lookup"] == "nothing but the target"
     assert shown["flash"] == "flash heads trained for the target, a target that verifies trees"
     names = {need for method in method_info.methods() for need in method.needs}
     for method in method_info.methods():
         assert shown[method.name] == method_info.describe_needs(method.needs)
-        assert not names & set(shown[method.name].split(", ")), "a name of the registry is no word for people"
+        assert not names & set(shown[method.name].split(", ")), "registry names are not shown to users"
 
 
-def test_a_request_is_checked_without_pytorch() -> None:
+def test_request_is_checked_without_pytorch() -> None:
     code = """
 from workbench.core.errors import WorkbenchError
 assert method_info.check("draft-model", {"depth": "3", "temperature": "0.5"}).needs == ("drafter",)
@@ -120,9 +120,7 @@ for name, values in (("draft-modle", {}), ("draft-model", {"dept": 3}), ("medusa
     assert "Did you mean 'draft-model'" in run(code)
 
 
-def test_methods_of_ones_own_and_changed_declarations_are_asked_of_the_registry(
-    tmp_path: Path, fresh_cache: None
-) -> None:
+def test_custom_methods_and_changed_declarations_are_read_from_the_registry(tmp_path: Path, fresh_cache: None) -> None:
     method_info.save()
     own = tmp_path / "mine.py"
     own.write_text(TEXT, encoding="utf-8")
@@ -135,8 +133,8 @@ method_info.check("draft-model", {"depth": 2})"""
     assert run(grown) == "True"
 
 
-def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path: Path) -> None:
-    """With another verifier's parameter, say, which the file of the catalogue cannot know."""
+def test_replaced_catalogue_method_is_read_from_the_registry(tmp_path: Path) -> None:
+    """It may have another verifier's parameter, for example, which the cached file does not contain."""
     own = tmp_path / "mine.py"
     own.write_text(
         "from dataclasses import replace\n"
@@ -151,6 +149,6 @@ def test_a_method_that_ones_own_file_replaces_is_asked_of_the_registry(tmp_path:
     )
 
 
-def test_the_file_holds_no_methods_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_contains_no_custom_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._methods, "mine", registry.get("draft-model"))
     assert "mine" not in [method["name"] for method in method_info.facts()["methods"]]

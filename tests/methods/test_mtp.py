@@ -1,4 +1,4 @@
-"""Multi-token prediction: DeepSeek-V3's module as somebody else builds it, and what engines get wrong about it."""
+"""Multi-token prediction: DeepSeek-V3's module compared with an independent one, and known mistakes of engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ D, HEADS, FFN, N, V = 12, 2, 20, 5, 9
 
 
 def net_of(kind: type[FeatureNet] = MTPNet, **more: Any) -> FeatureNet:
-    """A net none of whose norms is the identity."""
+    """Return a network whose norms all have random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = kind(D, HEADS, FFN, **more).double()
@@ -36,7 +36,7 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Released(torch.nn.Module):
-    """The module as released weights name its parts, around transformers' own decoder layer."""
+    """Reference module with the weight names of released checkpoints, around transformers' own decoder layer."""
 
     def __init__(self, net: FeatureNet) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class Released(torch.nn.Module):
         self.layer = TransformersLayer(net)
 
     def forward(self, hidden: Tensor, embeds: Tensor) -> Tensor:
-        """The states behind a whole text, given those before it and the embeddings of the tokens that follow."""
+        """Return the states of a whole text from its hidden states and the embeddings of the following tokens."""
         return self.layer(self.eh_proj(torch.cat([self.enorm(embeds), self.hnorm(hidden)], -1)))
 
 
 @pytest.mark.parametrize("head_size", [0, 4])
-def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> None:
-    """Two steps behind a text: the second reads the first one's state as the layer left it, not normed for the head."""
+def test_steps_equal_the_released_module_on_its_own_states(head_size: int) -> None:
+    """Two steps after a text: the second reads the first one's state as the layer returned it, without a norm."""
     net, features, embeds, head = (
         net_of(head_size=head_size),
         random_tensor(1, N, D),
@@ -78,8 +78,8 @@ def test_it_is_the_released_module_applied_to_its_own_states(head_size: int) -> 
 
 
 @pytest.mark.parametrize(("kind", "is_read_again"), [(MTPNet, False), (FeatureNet, True)])
-def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again: bool) -> None:
-    """That is all that EAGLE's layer has otherwise: its state is a feature, which left the target through that norm."""
+def test_state_is_not_normalised_before_the_next_step(kind: type[FeatureNet], is_read_again: bool) -> None:
+    """This is the only difference to EAGLE's layer, whose state is a feature, which the target has already normed."""
     net, features, embeds = net_of(kind), random_tensor(1, N, D), random_tensor(1, N + 1, D, seed=1)
 
     def states() -> list[Tensor]:
@@ -87,10 +87,10 @@ def test_the_heads_norm_is_not_read_again(kind: type[FeatureNet], is_read_again:
             return list(unroll(net, lambda step: embeds[:, step : step + N], features, 2))
 
     before = states()
-    said = net.lm_head_input(before[1])
+    lm_head_input = net.lm_head_input(before[1])
     net.after.weight.data.mul_(torch.linspace(0.5, 2, D, dtype=torch.float64))
     assert all(torch.equal(*pair) != is_read_again for pair in zip(before, states(), strict=True))
-    assert torch.equal(net.lm_head_input(before[1]), said) == is_read_again
+    assert torch.equal(net.lm_head_input(before[1]), lm_head_input) == is_read_again
 
 
 def test_embedding_and_output_head_are_the_targets() -> None:
@@ -99,8 +99,8 @@ def test_embedding_and_output_head_are_the_targets() -> None:
     assert set(with_targets) == {f"{part}.weight" for part in parts}
 
 
-def test_the_first_pair_has_its_token() -> None:
-    """Engines blank the embedding at position 0 before they join it; there the token behind the first state stands."""
+def test_first_pair_keeps_its_token() -> None:
+    """Engines set the embedding at position 0 to zero; here this is the token after the first hidden state."""
     net, embeds, features = net_of(), random_tensor(1, N, D, seed=1).requires_grad_(), random_tensor(1, N - 1, D)
     entered = net.build_inputs(PromptFeatures(embeds, features))
     net(entered.inputs, entered.positions)[0, 1].sum().backward()
@@ -108,7 +108,7 @@ def test_the_first_pair_has_its_token() -> None:
     assert (embeds.grad[0].abs().sum(-1) > 0).tolist() == [False, True, True, False, False], "of tokens 1 and 2"
 
 
-def test_heads_of_an_odd_size_are_refused() -> None:
+def test_odd_head_size_is_refused() -> None:
     for wrong in (3, -2):
         with pytest.raises(ValueError, match="not an even number"):
             MTPNet(D, HEADS, FFN, head_size=wrong)
@@ -117,7 +117,7 @@ def test_heads_of_an_odd_size_are_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
-def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+def test_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
     models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("mtp"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)

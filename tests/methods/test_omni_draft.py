@@ -1,4 +1,4 @@
-"""Drafts that are translated: word for word by hand, against a copy of the target with other numbers for its tokens."""
+"""Translated drafts: examples by hand, and a copy of the target with other token ids."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ WORDS = VocabularyMap(PIECES, TOKENS, frozenset({0}), 2)
 @pytest.mark.parametrize(
     ("said", "drafted", "apart"),
     [
-        ([1, 2, 3, 4], [7], [3, 4]),  # "hello" is one; " wor" may still become " world", so that it waits
-        ([1, 2, 3, 4, 5, 6], [7, 5], [3, 4]),  # "!" ends the text, and might be the first half of "!!"
-        ([7, 5, 6], [7, 5], []),  # one that spells several of the target's is split
+        ([1, 2, 3, 4], [7], [3, 4]),  # "hello" is complete; " wor" may still become " world" and therefore waits
+        ([1, 2, 3, 4, 5, 6], [7, 5], [3, 4]),  # "!" ends the text but could be the first half of "!!"
+        ([7, 5, 6], [7, 5], []),  # a token that spells several of the target's tokens is split
         ([6], [9], [9]),  # a draft of one token is better than none
-        ([8, 0], [10, 2], [10, 2]),  # behind the end of the text nothing comes, so that the last one is whole
-        ([6, 9, 6], [9], [9]),  # what cannot be said ends the draft
-        ([5, 6], [4], []),  # "ld" begins with a token, and nothing goes on from "d"
+        ([8, 0], [10, 2], [10, 2]),  # nothing follows the end of the text, so that the last token is complete
+        ([6, 9, 6], [9], [9]),  # text without target tokens ends the draft
+        ([5, 6], [4], []),  # "ld" begins with a token, and no token continues with "d"
         ([0], [2], [2]),
     ],
 )
-def test_what_a_draft_becomes(said: list[int], drafted: list[int], apart: list[int]) -> None:
+def test_translation_of_drafts_by_hand(said: list[int], drafted: list[int], apart: list[int]) -> None:
     assert WORDS.translate(said, merge=True) == drafted
     assert WORDS.translate(said, merge=False) == apart
 
 
 @needs_bundle
-def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
-    """What it would not write itself it would reject: the longest token that fits is not always the one."""
+def test_drafts_are_tokenised_like_the_targets_own_text() -> None:
+    """The target would reject other tokenisations; the longest token that fits is not always the correct one."""
     tokenizer = load_tokenizer("text-target")
-    said = token_texts(tokenizer, len(tokenizer))
-    words = VocabularyMap(said, {text: i for i, text in enumerate(said) if text}, frozenset(), -1, tokenizer)
+    pieces = token_texts(tokenizer, len(tokenizer))
+    words = VocabularyMap(pieces, {text: i for i, text in enumerate(pieces) if text}, frozenset(), -1, tokenizer)
     before, text = "Say this again, word for word:", " lamp river seven. Replace Anna with Rosa and go home"
     whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
     behind = whole[len(tokenizer(before, add_special_tokens=False)["input_ids"]) :]
@@ -61,11 +61,13 @@ def test_a_draft_is_cut_as_the_target_cuts_its_own_text() -> None:
     assert cut is not None
     assert [token for token, _ in cut] == behind
     assert cut[-1][1] == len(text)
-    assert words.tokenise_after("hel", "lo there") is None or "hello" not in words.token_of, "it reaches back"
+    assert words.tokenise_after("hel", "lo there") is None or "hello" not in words.token_of, (
+        "merging changes earlier tokens"
+    )
     assert words.translate(behind, merge=True, before=before) == behind[: len(behind) - 1]
 
 
-def test_texts_begin_alike_up_to_the_first_difference() -> None:
+def test_common_prefix_ends_at_the_first_difference() -> None:
     assert [common_prefix_length([1, 2, 3], other) for other in ([], [1, 2], [1, 4, 3], [1, 2, 3, 4], [9])] == [
         0,
         2,
@@ -76,17 +78,17 @@ def test_texts_begin_alike_up_to_the_first_difference() -> None:
 
 
 @needs_bundle
-def test_pieces_are_what_each_token_adds_to_a_text() -> None:
+def test_pieces_are_the_text_that_each_token_adds() -> None:
     tokenizer = load_tokenizer("text-target")
-    said = token_texts(tokenizer, len(tokenizer))
-    assert all(said[token] == "" for token in tokenizer.all_special_ids)
+    pieces = token_texts(tokenizer, len(tokenizer))
+    assert all(pieces[token] == "" for token in tokenizer.all_special_ids)
     ids = tokenizer("The little fox ran home, and it was late.", add_special_tokens=False)["input_ids"]
-    assert "".join(said[token] for token in ids) == "The little fox ran home, and it was late."
-    assert not any(BROKEN in piece for piece in said)
-    assert sum(map(bool, said)) > 0.9 * len(said)
+    assert "".join(pieces[token] for token in ids) == "The little fox ran home, and it was late."
+    assert not any(BROKEN in piece for piece in pieces)
+    assert sum(map(bool, pieces)) > 0.9 * len(pieces)
 
 
-# -- a copy of the target that has other numbers for the same tokens --------------------------------------------------
+# -- a copy of the target with other token ids -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +97,8 @@ def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @needs_bundle
-def test_a_copy_in_other_tokens_is_accepted_to_the_end_of_every_draft(shuffled_models: Models) -> None:
-    """A wrong place in its cache, a token too many or too few, and it would be rejected."""
+def test_copy_with_other_token_ids_is_accepted_completely(shuffled_models: Models) -> None:
+    """A wrong cache position, or a token too many or too few, would cause rejections."""
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     trace = Engine(shuffled_models).generate(
         Request("Once upon a time there was a fox", method, max_new_tokens=50, stop_at_eos=False)
@@ -110,8 +112,8 @@ def test_a_copy_in_other_tokens_is_accepted_to_the_end_of_every_draft(shuffled_m
 
 
 @needs_bundle
-def test_what_its_cache_holds_is_the_text_that_was_committed(shuffled_models: Models) -> None:
-    """Rejected drafts leave nothing, and tokens that were cut elsewhere are read again."""
+def test_cache_equals_the_committed_text_after_every_round(shuffled_models: Models) -> None:
+    """Rejected drafts leave no entries, and tokens with changed boundaries are read again."""
     method = registry.get(NAME).with_params(policy="fixed", depth=4)
     engine = Engine(shuffled_models)
     row = engine.submit(Request("The king", method, SamplingParams(temperature=1.5), 40, seed=3, stop_at_eos=False))
@@ -125,18 +127,18 @@ def test_what_its_cache_holds_is_the_text_that_was_committed(shuffled_models: Mo
         text = state.tokenise_committed(row)
         state.catch_up(row)
         assert state.cached_ids == text[:-1]
-        said = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
+        logits = runner.forward([Segment(state.slot, torch.tensor(text[-1:]))], last_only=True).logits[0, -1]
         runner.rewind(state.slot, len(text) - 1)
         torch.testing.assert_close(
-            said, model_helpers.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8
+            logits, model_helpers.chunked_logits(runner, text, [len(text)])[-1], rtol=1e-8, atol=1e-8
         )
     assert rewound > 3
 
 
 @needs_bundle
 @pytest.mark.unchecked
-def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(shuffled_models: Models) -> None:
-    """What is drafted letter by letter for the target may be another token of the drafter's with each letter."""
+def test_continued_word_is_read_again_with_its_new_tokens(shuffled_models: Models) -> None:
+    """Drafted letter by letter for the target, a word may become another token of the drafter's with each letter."""
     letters, writer = (
         model_helpers.byte_tokenizer(),
         OtherVocabularyDrafter(shuffled_models.target, shuffled_models.tokenizer, "words"),
@@ -149,17 +151,19 @@ def test_a_word_that_goes_on_is_read_again_as_it_is_cut_now(shuffled_models: Mod
         state.catch_up(row)  # pyright: ignore[reportArgumentType]
         assert state.ids == shuffled_models.tokenizer(text)["input_ids"]
         cuts.add(len(before) - 1 - common_prefix_length(before, state.ids))
-        said = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[0, -1]
+        logits = writer.runner.forward([Segment(state.slot, torch.tensor(state.ids[-1:]))], last_only=True).logits[
+            0, -1
+        ]
         writer.runner.rewind(state.slot, len(state.ids) - 1)
         fresh = model_helpers.chunked_logits(writer.runner, state.ids, [len(state.ids)])[-1]
-        torch.testing.assert_close(said, fresh, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(logits, fresh, rtol=1e-8, atol=1e-8)
     writer.runner.close(state.slot)
-    assert max(cuts) > 0, "no token before the last one was cut anew"
+    assert max(cuts) > 0, "no token before the last one changed"
 
 
 @needs_bundle
 @pytest.mark.parametrize(("merge", "temperature"), [(True, 0.0), (False, 0.0), (True, 0.8)])
-def test_untrained_drafter_of_another_vocabulary_changes_no_token(
+def test_untrained_drafter_with_another_vocabulary_changes_no_token(
     merge: bool, temperature: float, shuffled_models: Models
 ) -> None:
     target = shuffled_models.target
@@ -167,7 +171,7 @@ def test_untrained_drafter_of_another_vocabulary_changes_no_token(
     models.other_vocabulary_drafter = OtherVocabularyDrafter(
         Runner(model_helpers.family("llama", vocab_size=257)), model_helpers.byte_tokenizer(), "bytes"
     )
-    prompt = "A café in Zürich 🙂"  # characters of several bytes, of which a draft may be half
+    prompt = "A café in Zürich 🙂"  # characters of several bytes, which a draft may contain incompletely
     for seed in range(3):
         asked = {"max_new_tokens": 30, "seed": seed, "stop_at_eos": False}
         sampling = SamplingParams(temperature=temperature)
@@ -199,7 +203,7 @@ def test_drafter_with_few_positions_stops_drafting_with_a_note(shuffled_models: 
 
 @needs_bundle
 def test_drafter_switched_during_a_run_drafts_from_then_on(shuffled_models: Models) -> None:
-    """And an ordinary draft model behind it: each reads the text anew, and gives its place back."""
+    """Then an ordinary draft model follows: each one prefills the text and releases its slot."""
     target, tokenizer = shuffled_models.target, shuffled_models.tokenizer
     blind = Models(target, tokenizer, "text-drafter", shared=shuffled_models.shared)
     blind.other_vocabulary_drafter = OtherVocabularyDrafter(
@@ -210,11 +214,11 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(shuffled_models: Mode
     engine = Engine(shuffled_models)
     asked = {"max_new_tokens": 60, "stop_at_eos": False}
     row = engine.submit(Request("Once upon a time there was a fox", method, models=blind, **asked))
-    told = [(4, shuffled_models), (8, own), (12, blind)]
+    switches = [(4, shuffled_models), (8, own), (12, blind)]
     while not engine.is_idle:
         engine.step()
-        if told and row.trace is not None and len(row.trace.rounds) == told[0][0]:
-            row.change(models=told.pop(0)[1])
+        if switches and row.trace is not None and len(row.trace.rounds) == switches[0][0]:
+            row.change(models=switches.pop(0)[1])
     assert row.trace is not None
     assert row.trace.footer.error == ""
     changes = [(r.index, c.after) for r in row.trace.rounds for c in r.changes if c.name == "drafter"]
@@ -229,7 +233,7 @@ def test_drafter_switched_during_a_run_drafts_from_then_on(shuffled_models: Mode
 
 
 @needs_bundle
-def test_a_prompt_without_a_word_is_drafted_for_as_soon_as_there_is_one(shuffled_models: Models) -> None:
+def test_prompt_without_a_word_is_drafted_for_once_there_is_one(shuffled_models: Models) -> None:
     end = shuffled_models.tokenizer.eos_token_id
     method = registry.get(NAME).with_params(policy="fixed", depth=4, merge=False)
     trace = Engine(shuffled_models).generate(Request([end], method, max_new_tokens=30, stop_at_eos=False))
@@ -239,7 +243,7 @@ def test_a_prompt_without_a_word_is_drafted_for_as_soon_as_there_is_one(shuffled
 
 
 class Ending:
-    """A tokenizer that puts an end behind every text."""
+    """A tokenizer that appends an end token to every text."""
 
     def __init__(self, inner: PreTrainedTokenizerFast) -> None:
         self._inner = inner
@@ -252,7 +256,7 @@ class Ending:
 
 
 @needs_bundle
-def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(shuffled_models: Models) -> None:
+def test_end_token_that_a_tokenizer_appends_is_not_read(shuffled_models: Models) -> None:
     assert shuffled_models.other_vocabulary_drafter is not None
     models = Models(shuffled_models.target, shuffled_models.tokenizer, "text-drafter")
     words = VocabularyMap.of(shuffled_models, shuffled_models.other_vocabulary_drafter)
@@ -271,7 +275,7 @@ def test_the_end_that_a_tokenizer_puts_behind_each_text_is_not_read(shuffled_mod
 
 
 @needs_bundle
-def test_only_translating_methods_accept_a_drafter_of_another_vocabulary(tmp_path: Path) -> None:
+def test_only_translating_methods_accept_a_drafter_with_another_vocabulary(tmp_path: Path) -> None:
     model_helpers.family("llama", vocab_size=257).save_pretrained(tmp_path)
     model_helpers.byte_tokenizer().save_pretrained(tmp_path)
     models = load_models("text-target", str(tmp_path), "cpu", "float32")

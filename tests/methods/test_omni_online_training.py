@@ -1,4 +1,4 @@
-"""What a drafter of another vocabulary learns: places and losses by hand, then better drafts and no other text."""
+"""Online training of a drafter with another vocabulary: positions and losses by hand, better drafts, same text."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ TARGET_PROBS = torch.zeros(12).index_fill_(0, torch.tensor([3, 9, 7]), 0.25)
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_borders_are_where_tokens_end() -> None:
+def test_borders_are_token_ends() -> None:
     slow = SimpleNamespace(is_fast=False)
     assert borders("hello world!", [1, 2, 3, 4, 5], slow, PIECES) == {2: 1, 5: 2, 6: 3, 11: 4, 12: 5}
-    assert borders("hello  world!", [1, 2, 3, 4, 5], slow, PIECES) == {}, "a text that they do not make has none"
+    assert borders("hello  world!", [1, 2, 3, 4, 5], slow, PIECES) == {}, "a text of other tokens has no borders"
     letters = model_helpers.byte_tokenizer()
     text = "né"
     ids = letters(text)["input_ids"]
     assert borders(text, ids, letters, []) == {1: 1, 2: len(ids)}, "bytes of one character end together"
 
 
-def test_places_are_where_both_cut_before_and_behind() -> None:
+def test_training_positions_have_common_token_borders() -> None:
     ends = {2: 1, 5: 2, 6: 3, 11: 4, 12: 5}
     found = [
-        (0, 2, TARGET_PROBS, 3),  # nothing stands before it that the drafter could have read
-        (2, 5, TARGET_PROBS, 8),  # one of its tokens: "llo"
-        (5, 11, TARGET_PROBS, 7),  # two of its: " " and "world"
-        (11, 11, TARGET_PROBS, 2),  # a mark
-        (7, 12, TARGET_PROBS, 3),  # cut elsewhere
-        (11, 12, 0 * TARGET_PROBS, 9),  # the target says nothing that both have
+        (0, 2, TARGET_PROBS, 3),  # the drafter has no token before it
+        (2, 5, TARGET_PROBS, 8),  # one of the drafter's tokens: "llo"
+        (5, 11, TARGET_PROBS, 7),  # two of the drafter's tokens: " " and "world"
+        (11, 11, TARGET_PROBS, 2),  # a special token
+        (7, 12, TARGET_PROBS, 3),  # other token borders
+        (11, 12, 0 * TARGET_PROBS, 9),  # the target gives shared tokens no probability
     ]
     direct, spelt = training_positions(found, ends, [1, 2, 3, 4, 5], SHARED)
     assert [place.at for place in direct] == [0]
@@ -66,7 +66,7 @@ def test_places_are_where_both_cut_before_and_behind() -> None:
     assert spelt == [Spelt(1, (3, 4), 0.25)]
 
 
-def test_the_loss_is_the_divergence_among_shared_tokens_and_the_likelihood_of_spellings() -> None:
+def test_loss_is_the_divergence_over_shared_tokens_and_the_likelihood_of_spellings() -> None:
     logq = torch.randn(6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).log_softmax(1)
     p = torch.tensor([0.2, 0.3, 0.5])
     direct, spelt = [Direct(2, p)], [Spelt(3, (1, 4), 0.25), Spelt(0, (2, 2, 6), 0.5)]
@@ -78,18 +78,22 @@ def test_the_loss_is_the_divergence_among_shared_tokens_and_the_likelihood_of_sp
     assert float(hybrid(logq, [], spelt, SHARED, 1.0)) == pytest.approx(sum(lines) / 2)
 
 
-def test_what_a_trimmed_drafter_cannot_say_is_not_asked_of_it() -> None:
+def test_tokens_outside_a_trimmed_vocabulary_have_no_loss() -> None:
     logq = torch.zeros(4, 7).log_softmax(1)
     logq[:, 1] = -torch.inf
     found = hybrid(logq, [Direct(0, torch.tensor([0.2, 0.6, 0.2]))], [Spelt(1, (1, 2), 0.5)], SHARED, 1.0)
-    assert float(found) == pytest.approx(0.0, abs=1e-6), "0.2 and 0.2 of what is left, as it says, and no spelling"
+    assert float(found) == pytest.approx(0.0, abs=1e-6), (
+        "the two remaining tokens are equally likely in p and q, and the spelling is impossible"
+    )
 
 
-def test_the_head_that_stops_learns_which_states_end_well() -> None:
+def test_stopping_head_learns_which_states_are_accepted() -> None:
     torch.manual_seed(0)
     good, bad = torch.randn(32), torch.randn(32)
     head = StoppingHead(32)
-    assert head.acceptance_prob(good) == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-5), "sure at first: it drafts"
+    assert head.acceptance_prob(good) == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-5), (
+        "confident before training, so that it drafts"
+    )
     for _ in range(20):
         head.learn(good + 0.1 * torch.randn(32), True)
         head.learn(bad + 0.1 * torch.randn(32), False)
@@ -97,20 +101,20 @@ def test_the_head_that_stops_learns_which_states_end_well() -> None:
     assert head.acceptance_prob(bad) < 0.2
 
 
-def test_stop_head_learns_up_to_the_first_rejection() -> None:
-    told: list[tuple[float, bool]] = []
+def test_stopping_head_is_trained_up_to_the_first_rejection() -> None:
+    labels: list[tuple[float, bool]] = []
     study = OnlineTrainingState()
     study.stop = StoppingHead(1)
-    study.stop.learn = lambda state, kept: told.append((float(state), kept))  # type: ignore[method-assign]
+    study.stop.learn = lambda state, kept: labels.append((float(state), kept))  # type: ignore[method-assign]
     written: list[tuple[Tensor, int]] = [(torch.tensor(float(i)), end) for i, end in enumerate((2, 5, 6, 11))]
     study.draft_states = list(written)
     study.train_stopping_head(5, rejected=True)
-    assert told == [(0.0, True), (1.0, True), (2.0, False)]
-    assert study.draft_states == [], "and not again"
-    told.clear()
+    assert labels == [(0.0, True), (1.0, True), (2.0, False)]
+    assert study.draft_states == [], "and only once"
+    labels.clear()
     study.draft_states = list(written)
     study.train_stopping_head(6, rejected=False)
-    assert told == [(0.0, True), (1.0, True), (2.0, True)], "of what was kept back nothing is known"
+    assert labels == [(0.0, True), (1.0, True), (2.0, True)], "tokens that were not drafted have no label"
 
 
 # -- in use -----------------------------------------------------------------------------------------------------------
@@ -123,7 +127,7 @@ def shuffled_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def degraded_models(shuffled_models: Models) -> Models:
-    """The copy in other tokens, its layers moved: it has something to learn again."""
+    """The copy with other token ids and perturbed layers, which can be improved by training."""
     assert shuffled_models.other_vocabulary_drafter is not None
     shared_copy = copy.deepcopy(shuffled_models.other_vocabulary_drafter.runner.model)
     generator = torch.Generator().manual_seed(0)
@@ -174,12 +178,12 @@ def test_online_training_improves_drafts_and_keeps_the_text(degraded_models: Mod
     )
     assert not degraded_models.other_vocabulary_drafter.runner.slots
     cold = write(degraded_models, prompts[0], rate=1e-3)
-    assert cold.rounds[0].signals["training steps"] == 0, "another run that does not share begins anew"
+    assert cold.rounds[0].signals["training steps"] == 0, "a run without shared training starts untrained"
 
 
 @needs_bundle
 def test_online_training_state_is_inspectable_savable_and_survives_a_switch(degraded_models: Models) -> None:
-    """And of the learning rate; a run that begins with the file begins with what was learnt."""
+    """The change of method keeps the training state; a run that loads the saved state starts with it."""
     learning = registry.get(NAME).with_params(policy="fixed", depth=4, rate=1e-3)
     request = Request("Once upon a time there was a fox", learning, max_new_tokens=40, stop_at_eos=False)
     engine = Engine(degraded_models)
@@ -195,7 +199,7 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(degr
     shown = state_actions.inspect_state(row, engine.token_text)
     assert shown["kind"] == NAME
     assert shown["entries"] == row.state.drafter.training.trainable.n_steps >= 3
-    assert shown["top"], "layers that moved"
+    assert shown["top"], "no layer has changed"
     saved = state_actions.save(row)
     while not engine.is_idle:
         engine.step()
@@ -206,7 +210,7 @@ def test_online_training_state_is_inspectable_savable_and_survives_a_switch(degr
     assert taught.rounds[0].signals["training steps"] == shown["entries"]
     assert taught.token_ids == fresh.token_ids
     unlearnt = registry.get(NAME).with_params(rate=0.0)
-    assert unlearnt.drafter.state_key() is None, "whose layers do not learn has nothing to keep"
+    assert unlearnt.drafter.state_key() is None, "without trained layers there is no state to save"
 
 
 @needs_bundle
@@ -233,28 +237,32 @@ def test_each_drafter_has_its_own_online_training(degraded_models: Models, shuff
 
 
 @needs_bundle
-def test_the_head_that_stops_writes_less_where_little_is_kept(degraded_models: Models, shuffled_models: Models) -> None:
+def test_stopping_head_shortens_drafts_where_few_are_accepted(degraded_models: Models, shuffled_models: Models) -> None:
     prompt = "Once upon a time there was a fox"
-    taught, wild = write(degraded_models, prompt, stop=0.4), write(degraded_models, prompt)
-    assert taught.token_ids == wild.token_ids
+    trained, untrained = write(degraded_models, prompt, stop=0.4), write(degraded_models, prompt)
+    assert trained.token_ids == untrained.token_ids
 
-    def kept_of(trace: Trace) -> tuple[float, float]:
-        """Tokens written a round, and of the written ones the share that was kept, once something was learnt."""
-        rounds = [r for r in trace.rounds[10:] if "tokens written" in r.signals]
-        written = sum(r.signals["tokens written"] for r in rounds)
+    def drafted_and_accepted(trace: Trace) -> tuple[float, float]:
+        """Return drafted tokens per round and their accepted share, after the first ten rounds."""
+        rounds = [r for r in trace.rounds[10:] if "drafter tokens" in r.signals]
+        written = sum(r.signals["drafter tokens"] for r in rounds)
         return written / len(rounds), sum(len(r.emitted) - 1 for r in rounds) / written
 
-    assert kept_of(taught)[0] < 0.7 * kept_of(wild)[0]
-    assert kept_of(taught)[1] > 1.2 * kept_of(wild)[1]
-    said = [r.signals["chance that all is kept"] for r in taught.rounds if "chance that all is kept" in r.signals]
-    assert said
-    assert all(0 < chance <= 1 for chance in said)
+    assert drafted_and_accepted(trained)[0] < 0.7 * drafted_and_accepted(untrained)[0]
+    assert drafted_and_accepted(trained)[1] > 1.2 * drafted_and_accepted(untrained)[1]
+    predictions = [
+        r.signals["predicted acceptance of the whole draft"]
+        for r in trained.rounds
+        if "predicted acceptance of the whole draft" in r.signals
+    ]
+    assert predictions
+    assert all(0 < chance <= 1 for chance in predictions)
     sure = write(shuffled_models, prompt, stop=0.4, merge=False)
-    assert {len(r.emitted) for r in sure.rounds[:-1]} == {5}, "where all is kept it goes on writing"
+    assert {len(r.emitted) for r in sure.rounds[:-1]} == {5}, "drafts are complete where all are accepted"
 
 
 @needs_bundle
-def test_its_cache_is_the_committed_text_whenever_it_stopped(shuffled_models: Models) -> None:
+def test_cache_equals_the_committed_text_after_every_stop(shuffled_models: Models) -> None:
     method = registry.get(NAME).with_params(policy="fixed", depth=4, stop=0.85)
     engine = Engine(shuffled_models)
     row = engine.submit(Request("The king", method, max_new_tokens=40, seed=3, stop_at_eos=False))
@@ -264,8 +272,8 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(shuffled_models: Mo
         if row.state.drafter is None or row.trace is None or not row.trace.rounds:
             continue
         state = row.state.drafter
-        stopped += row.trace.rounds[-1].signals["tokens written"] < 4
-        assert state.slot.scratch == 0, "nothing half read is left"
+        stopped += row.trace.rounds[-1].signals["drafter tokens"] < 4
+        assert state.slot.scratch == 0, "no scratch entries remain"
         text = state.tokenise_committed(row)
         state.catch_up(row)
         assert state.cached_ids == text[:-1]
@@ -273,7 +281,7 @@ def test_its_cache_is_the_committed_text_whenever_it_stopped(shuffled_models: Mo
     assert stopped > 2
 
 
-def test_of_several_spellings_of_a_token_the_first_is_shared() -> None:
+def test_first_of_several_equal_tokens_is_shared() -> None:
     words = VocabularyMap(["", "a", "b", "a"], {"a": 5, "c": 6}, frozenset({0}), 2)
     assert words.shared.drafter_ids.tolist() == [1, 0]
     assert words.shared.target_ids.tolist() == [5, 2]

@@ -1,5 +1,4 @@
-"""A method from one file outside the package, with a head to be trained or without one, is found by all that lists,
-describes, trains, measures or shows methods."""
+"""A method in one file outside the package, with or without a head, is listed, described, trained and measured."""
 
 from __future__ import annotations
 
@@ -98,7 +97,7 @@ METHOD = Method(
 '''
 
 
-def test_a_head_is_declared_trained_and_found_with_its_method(
+def test_head_is_declared_trained_and_found_with_its_method(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(TRAINED, encoding="utf-8")
@@ -138,12 +137,12 @@ def test_a_head_is_declared_trained_and_found_with_its_method(
     assert "my-layer" in model_helpers.make_models(heads=tmp_path / "medusa").heads, "and heads"
 
 
-def test_two_nets_cannot_be_heads_of_one_kind(file: Path) -> None:
+def test_two_networks_cannot_be_heads_of_one_kind(file: Path) -> None:
     file.write_text(TRAINED.replace('kind = "my-layer"', 'kind = "msd"'), encoding="utf-8")
     with pytest.raises(WorkbenchError, match="my-layer and msd have two nets for heads of one kind, 'msd'"):
         registry.load(file)
 
 
-def test_what_a_method_needs_trained_it_declares_or_another_does() -> None:
+def test_each_needed_head_is_declared_by_some_method() -> None:
     needed = {kind for method in registry.catalogue_methods() for kind in heads_in(method.needs)}
     assert needed == {method.head.kind for method in registry.catalogue_methods() if method.head}

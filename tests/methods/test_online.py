@@ -1,4 +1,4 @@
-"""OSD: what a lesson is about, that it teaches, whose it is, and that nothing of it reaches the text."""
+"""OSD: training positions and labels, improvement, separate or shared training, and unchanged text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N = 60
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """Float64."""
+    """Models in float64."""
     return model_helpers.make_models("llama", noise=0.25, device=device)
 
 
@@ -42,13 +42,13 @@ def run_to_end(models: Models, **asked: Any) -> Sequence:
 
 
 def accepted(row: Sequence) -> tuple[int, int]:
-    """Drafts kept, and rounds."""
+    """Return the numbers of accepted drafts and of rounds."""
     assert row.trace is not None
     return sum(len(r.path) for r in row.trace.rounds), len(row.trace.rounds)
 
 
 def next_distribution(model: Any, text: list[int]) -> torch.Tensor:
-    """A model's own law behind a text, read whole."""
+    """Return a model's own distribution after a text, by a full forward pass."""
     with torch.no_grad():
         return model(torch.tensor([text], device=model.device)).logits[0, -1].float().softmax(0)
 
@@ -57,7 +57,7 @@ def next_distribution(model: Any, text: list[int]) -> torch.Tensor:
 def test_training_step_uses_the_right_positions_and_target_probs(
     models: Models, places: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A law stands one place before its token: the released code leaves that shift to the caller."""
+    """A distribution is one position before its token; the released code leaves this shift to the caller."""
     lessons = []
 
     def noted(self: TrainableLayers, tokens: Any, start: int, at: Any, distributions: Any, rate: float) -> float:
@@ -99,10 +99,10 @@ def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
     before = divergence()
     q = torch.stack([next_distribution(models.drafter.model, text[: i + 1]) for i in at])
     assert before == pytest.approx(float((distributions * (distributions / q).log()).sum(1).mean()), rel=1e-4), (
-        "it begins as the model"
+        "the copy starts equal to the model"
     )
     assert trainable.distil_step(text, 0, at, distributions, 3e-3) == pytest.approx(before, rel=1e-5), (
-        "what is told is D(p || q)"
+        "the reported loss is D(p || q)"
     )
     for _ in range(40):
         trainable.distil_step(text, 0, at, distributions, 3e-3)
@@ -112,7 +112,7 @@ def test_training_step_reduces_the_mean_divergence(models: Models) -> None:
 
 
 def test_drafting_uses_the_updated_layers(models: Models) -> None:
-    """In the quick forward as in the model's own."""
+    """The fast forward pass and the model's own use the trained layers."""
     assert models.drafter is not None
     trainable, text = TrainableLayers(models.drafter), model_helpers.random_prompt(12)
     distributions = torch.full((1, models.target.vocab_size), 1.0 / models.target.vocab_size)
@@ -120,7 +120,7 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
         trainable.distil_step(text, 0, [5], distributions, 1e-2)
         slot = models.drafter.open()
         ids = torch.tensor(text, device=models.drafter.device)
-        said = (
+        logprobs = (
             models.drafter.forward([Segment(slot, ids)], shared_copy=trainable.shared_copy)
             .logits[0]
             .float()
@@ -128,18 +128,18 @@ def test_drafting_uses_the_updated_layers(models: Models) -> None:
         )
         models.drafter.close(slot)
         with torch.no_grad():
-            torch.testing.assert_close(said, trainable.log_probs(text), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(logprobs, trainable.log_probs(text), atol=1e-4, rtol=1e-4)
 
 
-def test_a_trimmed_draft_model_is_asked_for_what_it_can_say(device: str) -> None:
+def test_trimmed_draft_model_is_trained_on_its_own_vocabulary(device: str) -> None:
     models = model_helpers.make_models("llama", noise=0.25, device=device)
     assert models.drafter is not None
     kept = list(range(0, models.target.vocab_size, 3))
     models.drafter = Runner(trimmed(models.drafter.model, kept), models.target.context)
     trainable, text = TrainableLayers(models.drafter), model_helpers.random_prompt(20)
     probs = next_distribution(models.target.model, text)
-    said = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
-    assert 0 <= said[-1] < said[0] / 5
+    losses = [trainable.distil_step(text, 0, [19], probs.unsqueeze(0), 3e-3) for _ in range(40)]
+    assert 0 <= losses[-1] < losses[0] / 5
     with torch.no_grad():
         q = trainable.log_probs(text)[19]
     assert (q > -torch.inf).nonzero().flatten().tolist() == kept
@@ -154,8 +154,8 @@ def test_without_training_it_equals_the_draft_model(models: Models) -> None:
     assert still.trace.rounds[-1].signals["training steps"] == 0
 
 
-def test_drafts_are_accepted_more_often_and_the_text_stays(models: Models) -> None:
-    """A small target goes round in circles, which its noisy copy has to learn."""
+def test_training_increases_acceptance_and_keeps_the_text(models: Models) -> None:
+    """A small target repeats itself in cycles, which its noisy copy has to learn."""
     text = model_helpers.hf_greedy(models.target.model, PROMPT, 100)
     still, taught = run_to_end(models, n=100, rate=0.0), run_to_end(models, n=100, rate=3e-3, every=1)
     assert still.trace is not None
@@ -170,7 +170,7 @@ def test_online_training_is_per_sequence_unless_shared(device: str) -> None:
     before = copy.deepcopy(models.drafter.model.state_dict())
     alone = [run_to_end(models, rate=3e-3).trace for _ in range(2)]
     drafts = [[r.nodes.tokens for r in trace.rounds] for trace in alone if trace]
-    assert drafts[0] == drafts[1], "nothing of the first run is left"
+    assert drafts[0] == drafts[1], "nothing of the first run remains"
     first, second = (run_to_end(models, rate=3e-3, warm=True) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
@@ -180,7 +180,9 @@ def test_online_training_is_per_sequence_unless_shared(device: str) -> None:
     )
     assert first.trace.token_ids == second.trace.token_ids
     after = models.drafter.model.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before), "those who draft without it keep theirs"
+    assert all(torch.equal(before[name], after[name]) for name in before), (
+        "methods without online training keep the plain model"
+    )
 
 
 def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
@@ -197,6 +199,6 @@ def test_each_draft_model_has_its_own_trained_copy(device: str) -> None:
     assert row.trace.token_ids == model_helpers.hf_greedy(models.target.model, PROMPT, N)
     assert models.drafter is not None
     assert other.drafter is not None
-    assert not models.drafter.slots, "its row is given back"
+    assert not models.drafter.slots, "its slot is released"
     assert not other.drafter.slots
     assert isinstance(row.drafter, Online)

@@ -1,4 +1,4 @@
-"""PARD: a draft is one pass over text and masks, in training as in use, and what is dropped leaves no gap."""
+"""PARD: a draft is one pass over text and mask tokens in training and drafting; conditional drop leaves no gap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = model_helpers.random_prompt(9)
 
 
 def net_of() -> PARDNet:
-    """A net none of whose norms is the identity."""
+    """Return a network whose norms all have random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = PARDNet(D, HEADS, FFN).double()
@@ -40,8 +40,8 @@ def random_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
-    """As a language model's whose text goes on with mask tokens: transformers' own layer says the same."""
+def test_draft_equals_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
+    """The reference is transformers' own layer on the text followed by mask tokens."""
     net, following, features = net_of(), random_tensor(1, N, D), random_tensor(1, N, D, seed=1)
     mask = torch.cat([net.norm_embed(net.mask), net.norm_feature(features[0, -1])]) @ net.fuse.weight.T
     text = torch.cat([net.norm_embed(following), net.norm_feature(features)], -1) @ net.fuse.weight.T
@@ -50,11 +50,11 @@ def test_a_draft_is_one_pass_of_a_plain_decoder_over_text_and_masks() -> None:
         states = net.forward_drafts(following, features, [torch.arange(N), *[torch.tensor([N - 1])] * (STEPS - 1)])
     mine = torch.cat([state[:, -1:] for state in states], 1)
     torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
-    assert dict(net.named_parameters())["mask"].shape == (D,), "one for all places"
+    assert dict(net.named_parameters())["mask"].shape == (D,), "one mask embedding for all positions"
 
 
-def test_training_makes_the_drafts_that_drafting_makes() -> None:
-    """Each step behind each pair that it is asked for: the same state as by a pass over that text and its masks."""
+def test_training_states_equal_drafting_states() -> None:
+    """Each step after each selected pair has the same state as a pass over that text and its mask tokens."""
     net, following, features = net_of(), random_tensor(2, N, D), random_tensor(2, N, D, seed=1)
     columns = [torch.arange(N), torch.tensor([0, 2, 3, 5]), torch.tensor([0, 3, 5]), torch.tensor([3])]
     states, pairs = net.forward_drafts(following, features, columns), net.make_pairs(following, features)
@@ -70,7 +70,7 @@ def test_training_makes_the_drafts_that_drafting_makes() -> None:
                     torch.testing.assert_close(states[step][b, k], draft[step], rtol=0, atol=1e-12)
 
 
-def test_a_step_learns_from_the_text_up_to_its_pair_and_through_its_own_masks() -> None:
+def test_gradients_of_a_step_reach_the_text_up_to_its_pair_and_its_masks() -> None:
     net, following, features = (
         net_of(),
         random_tensor(1, N, D).requires_grad_(),
@@ -82,8 +82,8 @@ def test_a_step_learns_from_the_text_up_to_its_pair_and_through_its_own_masks() 
         assert (read.grad.abs().sum(-1)[0] > 0).tolist() == [True, True, True, False, False, False]
 
 
-def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess() -> None:
-    """The conditional drop: as many as released, nested, and never wrapped around at the end of the text."""
+def test_conditional_drop_is_nested_and_has_labels() -> None:
+    """Conditional drop: as many positions as in the released code, nested, without wrap-around at the text's end."""
     n, steps = 200, 8
     follows = [(torch.arange(n) >= 20) & (torch.arange(n) < n - step) for step in range(steps)]
     columns = sample_retained(follows, torch.Generator().manual_seed(3))
@@ -93,7 +93,7 @@ def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess(
         assert kept == sorted(set(kept) & set(columns[step - 1].tolist()))
         assert follows[step][columns[step]].all()
         wanted = 180 * max(RETENTION**step, MIN_RETENTION)
-        assert wanted - steps - 1 <= len(kept) <= wanted + 1, "less those that have come to the end"
+        assert wanted - steps - 1 <= len(kept) <= wanted + 1, "less those at the end of the text"
     assert (RETENTION, MIN_RETENTION) == (0.7, 0.2)
     assert [len(c) for c in sample_retained(follows, None)] == [200, *(180 - step for step in range(1, steps))]
     others = sample_retained(follows, torch.Generator().manual_seed(4))
@@ -101,9 +101,9 @@ def test_what_stays_of_a_step_stayed_of_the_one_before_and_has_a_token_to_guess(
 
 
 def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params: Any) -> list[int]:
-    """Passes of the drafter in each round."""
+    """Return the drafter's passes in each round."""
     models, ran = model_helpers.make_models("llama", noise=None, heads=tmp_path / "heads"), 0
-    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat laws: some drafts are accepted
+    models.target.lm_head.get_parameter("weight").data.mul_(0.2)  # flat distributions: some drafts are accepted
     forward = FeatureNet.forward
 
     def counted(self: FeatureNet, *args: Any, **more: Any) -> Tensor:
@@ -118,7 +118,9 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
         engine.step()
     monkeypatch.setattr(FeatureNet, "forward", counted)
     for committed in model_helpers.run_rounds(engine, row):
-        assert row.state.drafter.kv_cache.n_used == row.state.drafter.kv_cache.n_stable, "no mask leaves an entry"
+        assert row.state.drafter.kv_cache.n_used == row.state.drafter.kv_cache.n_stable, (
+            "mask tokens leave no entries in the cache"
+        )
         assert committed
         found.append(ran)
         ran = 0
@@ -128,30 +130,30 @@ def passes(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **params:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
-def test_a_draft_costs_one_pass_however_long_it_is(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multi-token prediction runs once for each token of the draft."""
+def test_draft_takes_one_pass_whatever_its_length(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multi-token prediction runs once per draft token."""
     mine = passes("pard", monkeypatch, tmp_path, depth=depth)
     theirs = passes("mtp", monkeypatch, tmp_path, depth=depth, grower="chain")
-    assert set(mine[1:-1]) == {1}, "the first round's pair is read with the prompt, the last one drafts nothing"
-    assert set(theirs[1:-depth]) == {depth}, "near its end a text has room for fewer"
+    assert set(mine[1:-1]) == {1}, "the first round's pair is read with the prompt; the last round has no draft"
+    assert set(theirs[1:-depth]) == {depth}, "near the end of a text there is room for fewer"
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
-def test_a_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
+def test_prompt_too_short_to_draft_from_is_answered(prompt: list[int], tmp_path: Path) -> None:
     models = model_helpers.make_small_models(6, noise=None, heads=tmp_path / "heads")
     request = Request(prompt, registry.get("pard"), max_new_tokens=6, stop_at_eos=False)
     assert Engine(models).generate(request).token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
 
 
 @pytest.mark.on_demand
-def test_the_lab_counts_the_tokens_of_a_pass() -> None:
+def test_lab_counts_the_tokens_per_pass() -> None:
     own, theirs = (TextLab(name, Scale(tokens=16)).on_groups("maths") for name in ("pard", "mtp"))
     assert 4 < own.drafted_per_pass(depth=6).value <= 6, "fewer near the end of a text"
-    assert 1 <= theirs.drafted_per_pass(depth=6, grower="chain").value < 1.3, "the first is read with the prompt"
+    assert 1 <= theirs.drafted_per_pass(depth=6, grower="chain").value < 1.3, "the first pair is read with the prompt"
 
 
-def test_it_has_the_sizes_that_training_asks_for() -> None:
-    """`Head.build` gives a constructor what its signature names, and no more."""
+def test_head_is_built_with_the_sizes_of_the_training_recipe() -> None:
+    """`Head.build` passes a constructor only the arguments in its signature."""
     net = registry.heads()["pard"].build(D, {"heads": 3, "ffn": 8, "head_size": 2, "rows": 32})
     assert (net.heads, net.head_size, net.qkv.out_features) == (3, 2, 18)
     assert {k: v.shape for k, v in PARDNet.of(net.config()).state_dict().items()} == {

@@ -1,7 +1,7 @@
-"""Alarms of quality: a drafter that cannot be wrong is accepted to the end, every round, in every tree and head.
+"""Quality alarms: drafts of a perfect drafter are always accepted completely, for every tree and head.
 
-A wrong position, a stale state, a child under another parent: exactness hides them all, since the text stays right and
-only τ falls. Here it may not: τ is depth + 1. Laws are made peaked, so that every tree holds the likeliest path.
+An exact verifier hides a wrong position, a stale state or a child at the wrong parent: the text stays right and only τ
+falls. Here every round must emit depth + 1 tokens. Distributions are peaked, so each tree has the most likely path.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from workbench.methods.drafters.medusa import MedusaState
 
 DEPTH, TOKENS, EXIT = 3, 33, 1
 PEAKED = 40.0
-"""What the LM head is multiplied by: the likeliest token then has nearly all of the law."""
+"""Factor of the LM head's weights: the most likely token then has nearly all of the probability."""
 PROMPT = model_helpers.random_prompt(9)
 CHOSEN = ("draft-tree", "rasd", "omnidraft")
-"""Methods whose siblings are not drawn: at a temperature the target may draw another token."""
+"""Methods with deterministic siblings: at temperature 1 the target may sample another token."""
 IMAGE_SETTINGS = {"chain": {"policy": "fixed"}, "tree": {"policy": "dynamic-tree", "path_threshold": 0.02}}
 TESTED = [method for method in registry.catalogue_methods() if method.testing.perfect is not None]
 COPIES = [method.name for method in TESTED if method.head is None]
-"""Methods whose drafter can be the target itself. A copy's q is p, so that what is drawn from it is always kept."""
+"""Methods whose drafter can be the target itself. A copy has q = p, so that its samples are always accepted."""
 HEADS = [method.name for method in TESTED if method.head is not None]
-"""Methods whose drafter guesses from the target's states."""
+"""Methods whose drafter predicts from the target's hidden states."""
 
 
-def test_every_method_has_its_alarm_or_a_reason() -> None:
+def test_every_method_has_an_alarm_or_a_reason() -> None:
     for method in registry.catalogue_methods():
         assert (method.testing.perfect is None) is bool(method.testing.no_perfect_reason), method.name
     assert len(COPIES) > 5
@@ -55,7 +55,7 @@ def perfect(name: str) -> ConfiguredMethod:
 
 
 def peaked(models: Models) -> Models:
-    """The same models with surer laws."""
+    """Make the models' distributions more peaked, in place."""
     for runner in {id(r): r for r in (models.target, models.drafter) if r is not None}.values():
         weight: Any = runner.lm_head.weight
         weight.data.mul_(PEAKED)
@@ -64,12 +64,12 @@ def peaked(models: Models) -> Models:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory, device: str) -> Models:
-    """A target, its copy as drafter, heads."""
+    """A target, its copy as drafter, and heads."""
     return peaked(model_helpers.make_models("llama", noise=0.0, device=device, heads=tmp_path_factory.mktemp("medusa")))
 
 
 def lengths(models: Models, request: Request) -> set[int]:
-    """Tokens emitted by each round that the end of the text did not cut."""
+    """Return the numbers of tokens that the rounds emitted, without the last one, which the end of the text cuts."""
     trace = Engine(models).generate(request)
     assert trace.footer.error == ""
     found = [len(r.emitted) for r in trace.rounds[:-1]]
@@ -80,13 +80,13 @@ def lengths(models: Models, request: Request) -> set[int]:
 @pytest.mark.parametrize(
     ("name", "temperature"), [(name, t) for name in COPIES for t in (0.0, 1.0) if t == 0 or name not in CHOSEN]
 )
-def test_a_copy_of_the_target_is_accepted_to_the_end(name: str, temperature: float, models: Models) -> None:
+def test_copy_of_the_target_is_accepted_completely(name: str, temperature: float, models: Models) -> None:
     sampling = SamplingParams(temperature)
     assert lengths(models, Request(PROMPT, perfect(name), sampling, TOKENS, stop_at_eos=False)) == {DEPTH + 1}
 
 
 @pytest.mark.parametrize("form", IMAGE_SETTINGS)
-def test_copy_with_image_input_is_accepted_to_the_end(form: str, device: str) -> None:
+def test_copy_with_image_input_is_accepted_completely(form: str, device: str) -> None:
     models, shared_copy = (peaked(tiny_vision_models(vocabulary=20, device=device)) for _ in range(2))
     models.target, models.drafter = (Runner(m.target.model, m.target.context) for m in (models, shared_copy))
     models.drafter_processor = models.processor
@@ -100,7 +100,7 @@ def test_copy_with_image_input_is_accepted_to_the_end(form: str, device: str) ->
 
 
 class GreedyTextOracle:
-    """The target's greedy text and what its LM head reads at every place of it."""
+    """The target's greedy text and the LM head's inputs at each of its positions."""
 
     def __init__(self, models: Models) -> None:
         model: Any = models.target.model
@@ -112,54 +112,56 @@ class GreedyTextOracle:
         self.vocabulary = models.target.vocab_size
 
     def places(self, states: Tensor, among: Tensor | None = None) -> Tensor:
-        """Where the target had these states, [*b, D] → [*b]. A state that it never had is nowhere."""
+        """Return the positions with these hidden states, [*b, D] → [*b]; the last position if there is none."""
         distance = (states.unsqueeze(-2) - (self.features if among is None else among)).norm(dim=-1)
         nearest = distance.min(-1)
         return torch.where(nearest.values < 1e-6, nearest.indices, len(self.text) - 1)
 
     def after(self, places: Tensor, ahead: int) -> Tensor:
-        """Features `ahead` places behind others, [*b] → [*b, D]."""
+        """Return the features `ahead` positions after the given ones, [*b] → [*b, D]."""
         return self.features[(places + ahead).clamp_max(len(self.text) - 1)]
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_perfect_heads_are_accepted_to_the_end(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They find out where they are by the state or the place that they are given: a wrong one shows."""
-    knows = GreedyTextOracle(models)
+def test_perfect_heads_are_accepted_completely(name: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heads find their position from the state or position that they get, so that a wrong one is detected."""
+    oracle = GreedyTextOracle(models)
 
     def medusa(self: MedusaState, hidden: Tensor) -> Tensor:
         k = len(self.net.heads)
-        wanted = knows.places(hidden).unsqueeze(1) + 2 + torch.arange(k, device=hidden.device)
-        ids = torch.tensor(knows.text, device=hidden.device)[wanted.clamp_max(len(knows.text) - 1)]
-        return 9.0 * torch.nn.functional.one_hot(ids, knows.vocabulary).double()
+        wanted = oracle.places(hidden).unsqueeze(1) + 2 + torch.arange(k, device=hidden.device)
+        ids = torch.tensor(oracle.text, device=hidden.device)[wanted.clamp_max(len(oracle.text) - 1)]
+        return 9.0 * torch.nn.functional.one_hot(ids, oracle.vocabulary).double()
 
     def layer(self: FeatureNet, x: Tensor, positions: Tensor, mask: Any = None, kv_cache: Any = None) -> Tensor:
         if kv_cache is not None:
             kv_cache.append(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
-        return knows.after(positions, 1).unsqueeze(0)
+        return oracle.after(positions, 1).unsqueeze(0)
 
     def ahead(self: FalconNet, x: Tensor, positions: Tensor, mask: Any = None, kv_cache: Any = None) -> Tensor:
         layer(self, x, positions, mask, kv_cache)
-        return knows.after(positions, self.block).unsqueeze(0)
+        return oracle.after(positions, self.block).unsqueeze(0)
 
     def futures(self: FlashNet, state: Tensor) -> Tensor:
-        here = knows.places(state)
-        return torch.stack([knows.after(here, i) for i in range(self.ahead)], -2)
+        here = oracle.places(state)
+        return torch.stack([oracle.after(here, i) for i in range(self.ahead)], -2)
 
     def adapter(self: ExitAdapter, x: Tensor, positions: Tensor, kv_cache: Any = None) -> Tensor:
         if kv_cache is not None:
             kv_cache.append(x.new_zeros(2, 1, self.heads, x.shape[1], self.head_size))
-        here = knows.places(x[0], knows.exits)
-        return knows.features[torch.where(here == positions, here, 0)].unsqueeze(0)
+        here = oracle.places(x[0], oracle.exits)
+        return oracle.features[torch.where(here == positions, here, 0)].unsqueeze(0)
 
     def block(self: BlockNet, x: Tensor, positions: Tensor, text_kv: Any, mask: Any = None) -> Tensor:
-        return knows.after(positions, -1).unsqueeze(0)
+        return oracle.after(positions, -1).unsqueeze(0)
 
     monkeypatch.setattr(MedusaState, "head_logits", medusa)
     monkeypatch.setattr(BlockNet, "forward", block)
     monkeypatch.setattr(ExitAdapter, "forward", adapter)
     monkeypatch.setattr(FeatureNet, "forward", layer)
     monkeypatch.setattr(FalconNet, "forward", ahead)
-    monkeypatch.setattr(FSPADNet, "lm_head_input", lambda self, state: state)  # untrained, it would say something else
+    monkeypatch.setattr(
+        FSPADNet, "lm_head_input", lambda self, state: state
+    )  # it is untrained and would change the prediction
     monkeypatch.setattr(FlashNet, "futures", futures)
     assert lengths(models, Request(PROMPT, perfect(name), max_new_tokens=TOKENS, stop_at_eos=False)) == {DEPTH + 1}

@@ -1,4 +1,4 @@
-"""Parallel prompt decoding: what prompt tokens guess, where they stand, and the trees planned with them."""
+"""Parallel prompt decoding: predictions of prompt tokens, their positions, and the trees planned with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHANCES = ((0.5, 0.2, 0.1), (0.4, 0.1, 0.1), (0.3, 0.1, 0.05))
 
 
 def make_models(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
-    """Six tokens, and untrained prompt tokens; float64."""
+    """Return models with six tokens and untrained prompt tokens; float64."""
     models = model_helpers.make_small_models(6, noise=None)
     net = PromptTokens(models.target.hidden_size, prompts, ensemble)
     torch.nn.init.normal_(net.embeds, generator=torch.Generator().manual_seed(0))
@@ -38,7 +38,7 @@ def make_models(folder: Path, prompts: int = 3, ensemble: int = 1) -> Models:
 
 
 def prompt_token_logits(models: Models, text: list[int], prompts: Tensor) -> Tensor:
-    """The target's logits at the last of some prompt tokens [j, D] behind a text, by a plain pass; [V]."""
+    """Return the target's logits at the last of some prompt tokens [j, D] after a text, by a plain pass; [V]."""
     model: Any = models.target.model
     with torch.inference_mode():
         read = torch.cat([models.target.embed(torch.tensor(text)), prompts])[None]
@@ -47,10 +47,8 @@ def prompt_token_logits(models: Models, text: list[int], prompts: Tensor) -> Ten
 
 @pytest.mark.parametrize("ensemble", [1, 2])
 @pytest.mark.parametrize("grower", ["template", "dynamic-sparse"])
-def test_guesses_are_what_the_target_says_at_prompt_tokens_behind_the_text(
-    grower: str, ensemble: int, tmp_path: Path
-) -> None:
-    """They stood behind a node of a tree, among others; the newest token was not there yet."""
+def test_predictions_equal_a_plain_pass_over_text_and_prompt_tokens(grower: str, ensemble: int, tmp_path: Path) -> None:
+    """The prompt tokens were probe positions after a node of a tree; the newest token was not committed yet."""
     models, levels = make_models(tmp_path, ensemble=ensemble), set[int]()
     more = {"nodes": 12} if grower == "template" else {"places": 30, "counts_time": False}
     for draft in drafts(models, "ppd", SamplingParams(), depth=3, grower=grower, **more):
@@ -73,8 +71,8 @@ def test_without_prompt_tokens_it_is_plain_decoding(tmp_path: Path) -> None:
     assert [(len(r.nodes), len(r.probes)) for r in trace.rounds] == [(0, 0)] * 12
 
 
-def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
-    """A guess is at a token that the round behind this one could draft: of the last two rounds none can."""
+def test_no_prompt_tokens_near_the_end_of_the_text(tmp_path: Path) -> None:
+    """Prompt tokens predict drafts of the following rounds: in the last two rounds there are none."""
     models = make_models(tmp_path)
     for n in (1, 2, 3, 9):
         trace = Engine(models).generate(Request(PROMPT, registry.get("ppd"), max_new_tokens=n, stop_at_eos=False))
@@ -84,8 +82,8 @@ def test_nothing_is_asked_for_behind_the_texts_end(tmp_path: Path) -> None:
         assert any(r.probes for r in trace.rounds) == (n > 2)
 
 
-def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
-    """In one pass some rows are given embeddings, and the others are not."""
+def test_other_sequences_in_the_batch_read_their_own_tokens(tmp_path: Path) -> None:
+    """In one pass some sequences get embeddings and the others get tokens."""
     models = model_helpers.make_small_models(6, heads=tmp_path / "heads")
     names = ("ppd", "autoregressive", "lookahead", "draft-model", "ppd")
     requests = [
@@ -95,7 +93,7 @@ def test_rows_beside_it_read_their_own_tokens(tmp_path: Path) -> None:
     assert model_helpers.generate_batched(models, requests) == model_helpers.generate_separately(models, requests)
 
 
-def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
+def test_prompt_tokens_attend_only_to_their_own_path_and_ensemble_part() -> None:
     at = probe_layout((2, 0, 1), 2, torch.device("cpu"))
     assert list(zip(at.anchor.tolist(), at.step.tolist(), at.input_index.tolist(), strict=True)) == [
         (0, 0, 0), (0, 0, 1), (0, 1, 2), (0, 1, 3), (2, 0, 0), (2, 0, 1),
@@ -104,8 +102,8 @@ def test_prompt_tokens_read_their_own_place_and_part_alone() -> None:
     assert [row.nonzero().flatten().tolist() for row in at.mask] == [[0], [1], [0, 2], [1, 3], [4], [5]]
 
 
-def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> None:
-    """Of tokens 0 … 9 an answer is 4 … 8; behind place 3 the first prompt token stands at 4."""
+def test_each_prompt_token_is_trained_on_the_feature_that_decides_its_token() -> None:
+    """Of tokens 0 … 9, the answer is 4 … 8; after position 3, the first prompt token is at position 4."""
     models = model_helpers.make_small_models(10, noise=None)
     net = PromptTokens(models.target.hidden_size, 3, 2).double()
     torch.nn.init.normal_(net.embeds)
@@ -128,7 +126,7 @@ def test_each_prompt_token_is_taught_by_the_feature_that_decides_its_token() -> 
 
 
 def simulate_rounds(machine: StateTrees, rounds: int, seed: int = 0) -> tuple[list[float], float]:
-    """Share of rounds in each state, and tokens of a round, by walking: at each level at most one draft is right."""
+    """Return the share of rounds per state and the mean tokens per round; at each level at most one draft matches."""
     rng, state, seen, tokens = np.random.default_rng(seed), 0, [0] * len(machine.states), 0
     for _ in range(rounds):
         tree, place, path = machine.states[state], 0, ()
@@ -146,7 +144,7 @@ def simulate_rounds(machine: StateTrees, rounds: int, seed: int = 0) -> tuple[li
 
 
 @pytest.mark.parametrize("costs", [None, tuple(1 + 0.08 * n for n in range(17))], ids=["alike", "rising"])
-def test_shares_and_tokens_are_what_comes_of_the_trees(costs: tuple[float, ...] | None) -> None:
+def test_shares_and_tokens_equal_a_simulation_of_the_trees(costs: tuple[float, ...] | None) -> None:
     machine = plan_state_trees(CHANCES, 3, 16, costs)
     share, tokens = simulate_rounds(machine, 20_000)
     assert sum(machine.share) == pytest.approx(1)
@@ -157,8 +155,8 @@ def test_shares_and_tokens_are_what_comes_of_the_trees(costs: tuple[float, ...] 
         assert tree.size <= 17
 
 
-def test_no_other_trees_of_the_same_nodes_write_more() -> None:
-    """Against all ways of putting up to two prompt tokens behind places of trees of up to three nodes in all."""
+def test_no_other_trees_of_this_size_emit_more_tokens() -> None:
+    """Compare with all assignments of up to two prompt tokens to the nodes of trees with up to three nodes in all."""
     costs, chances = (1.0, 1.1, 1.25, 1.6), CHANCES[:2]
     orders = [[()], [(0,), (1,), (2,)], [(0,), (0, 0), (1,)]]
     best = 0.0
@@ -182,8 +180,8 @@ def test_no_other_trees_of_the_same_nodes_write_more() -> None:
     assert machine.tokens / machine.seconds == pytest.approx(best, rel=1e-6)
 
 
-def test_passes_are_as_large_as_costs_nothing() -> None:
-    """Up to nine tokens a pass costs the same, each further one a fifth more: nine are the most."""
+def test_passes_use_all_positions_without_additional_cost() -> None:
+    """Up to nine tokens per pass cost the same and each further one 20 % more, so that nine are used at most."""
     costs = tuple(1 + 0.2 * max(0, n - 8) for n in range(25))
     machine = plan_state_trees(CHANCES, 3, 24, costs)
     used = [tree.size for tree, share in zip(machine.states, machine.share, strict=True) if share > 0.01]

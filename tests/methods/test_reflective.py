@@ -1,4 +1,4 @@
-"""Reflective verification: the law it writes, what it pays, what it reads in its second reading, and its exact end."""
+"""Reflective verification: output distribution and its error, the second reading's attention, and its exact setting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workbench.trace import metrics
 V = 4
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-"""The golden p and q of the cards."""
+"""p and q of the verifier card's example."""
 WARM = SamplingParams(temperature=1.0)
 
 
@@ -38,7 +38,7 @@ def sampled_draft(token: int, q: Tensor = Q) -> DraftTree:
 
 
 def second_pass_results(tree: DraftTree, second: Tensor) -> ProbeOutput:
-    """Logits of a second reading at the tree's places, behind probes that nobody looks at."""
+    """Return a probe result with these logits at the tree's nodes in the second reading; the lead probes are unused."""
     lead = torch.zeros(3, second.shape[1], dtype=second.dtype)
     logits = torch.cat([lead, second])[1:]
     return ProbeOutput(second_reading(tree, torch.tensor([0, 0, 0])), logits, logits)
@@ -51,17 +51,17 @@ def run_verifier(verifier: Reflective, tree: DraftTree, first: Tensor, second: T
 
 
 @pytest.mark.parametrize(
-    ("alpha", "believed", "kept", "paid"),
+    ("alpha", "expected", "acceptance", "error"),
     [
         (0.0, [0.5, 0.3, 0.15, 0.05], 0.6, 0.0),
         (0.5, [0.2534796, 0.3926889, 0.2404719, 0.1133595], 0.8465204, 0.2465204),
         (1.0, [0.1, 0.4, 0.3, 0.2], 1.0, 0.4),
     ],
 )
-def test_it_judges_by_the_mixture_of_logits(
-    alpha: float, believed: list[float], kept: float, paid: float, monkeypatch: pytest.MonkeyPatch
+def test_it_verifies_by_interpolated_logits(
+    alpha: float, expected: list[float], acceptance: float, error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With second reading q: p̂ ∝ p^(1−α)·q^α, acceptance Σ min(p̂, q), price TV(p̂, p): in plain arithmetic."""
+    """With second reading q: p̂ ∝ p^(1−α)·q^α, acceptance rate Σ min(p̂, q), distribution error TV(p̂, p)."""
     seen: list[Tensor] = []
     monkeypatch.setattr("workbench.core.sibling_groups.pick", lambda w, u: (seen.append(w), w.argmax(1))[1])
     out, chance = torch.zeros(V, dtype=torch.float64), 0.0
@@ -72,13 +72,13 @@ def test_it_judges_by_the_mixture_of_logits(
         out[x] += Q[x] * accept
         out += Q[x] * (1 - accept) * rest / rest.sum()
         chance += float(Q[x] * accept)
-        assert float(ruling.distribution_error.sum()) == pytest.approx(paid, abs=1e-6)
-    assert out.tolist() == pytest.approx(believed, abs=1e-6)
-    assert chance == pytest.approx(kept, abs=1e-6)
+        assert float(ruling.distribution_error.sum()) == pytest.approx(error, abs=1e-6)
+    assert out.tolist() == pytest.approx(expected, abs=1e-6)
+    assert chance == pytest.approx(acceptance, abs=1e-6)
 
 
 class Reflecting(Reflective):
-    """Told, at the second reading, the law of a third model."""
+    """A verifier whose second reading has the distributions of a third model."""
 
     second: Any = None
 
@@ -87,8 +87,8 @@ class Reflecting(Reflective):
         return super().rule(replace(v, probe_output=second_pass_results(v.tree, second)))
 
 
-def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The joint law of two tokens and the bonus, over all drafts: p̂ where a draft was tested, p behind the last one."""
+def test_output_distribution_of_a_chain_is_the_interpolated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The joint distribution of two tokens and the bonus token: p̂ at tested nodes, p after the last one."""
     generator = torch.Generator().manual_seed(4)
     texts = [text for n in range(3) for text in itertools.product(range(3), repeat=n)]
     p, q, second = (
@@ -98,16 +98,16 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
     world = DistributionTables(3, 2, p, q)
     verifier = Reflecting(0.4)
     object.__setattr__(verifier, "second", second)
-    believed: dict[Text, Tensor] = dict(p)
+    interpolated: dict[Text, Tensor] = dict(p)
     for text in texts:
         if len(text) < 2:
             mixed = p[text] ** 0.6 * second[text] ** 0.4
-            believed[text] = mixed / mixed.sum()
+            interpolated[text] = mixed / mixed.sum()
     out = output_distribution(world, chains(world), verifier, monkeypatch)
     joint = torch.zeros(3, 3, 3, dtype=torch.float64)
     for x, y in itertools.product(range(3), repeat=2):
-        kept = torch.minimum(q[()], believed[()])[x]  # where x is the target's own the rest is the next round's, from p
-        joint[x, y] = (kept * believed[(x,)][y] + (believed[()][x] - kept) * p[(x,)][y]) * p[(x, y)]
+        kept = torch.minimum(q[()], interpolated[()])[x]  # if x came from the residual, the rest of the text is from p
+        joint[x, y] = (kept * interpolated[(x,)][y] + (interpolated[()][x] - kept) * p[(x,)][y]) * p[(x, y)]
     assert distance(out, joint) < 1e-12
     assert distance(out, world.joint()[()]) > 0.01
 
@@ -115,7 +115,7 @@ def test_every_place_of_a_chain_is_emitted_by_the_mixture(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "tree", [DraftTree.chain([0, 1]), DraftTree.from_parents([0, 1, 2], [-1, -1, 0])], ids=["chain", "tree"]
 )
-def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
+def test_alpha_zero_equals_the_exact_rule(tree: DraftTree) -> None:
     first = torch.randn(len(tree) + 1, V, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ruling = run_verifier(Reflective(0.0), tree, first, -first)
     wanted = recursive_rejection(tree, first.softmax(1), torch.zeros(len(tree) + 1, dtype=torch.float64))
@@ -124,8 +124,8 @@ def test_at_zero_it_is_the_exact_rule(tree: DraftTree) -> None:
     assert float(ruling.distribution_error.abs().max()) == 0.0
 
 
-def test_penalties_weigh_on_both_readings_alike() -> None:
-    """The law of the mixture of what the model said, under the row's own penalties, which are applied once."""
+def test_penalties_are_applied_once_to_the_interpolated_logits() -> None:
+    """The model's raw logits are interpolated; then the sequence's own penalties apply."""
     sampling = SamplingParams(temperature=0.7, repetition_penalty=1.8)
     generator = torch.Generator().manual_seed(2)
     first, second = (torch.randn(2, V, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -149,7 +149,7 @@ def test_penalties_weigh_on_both_readings_alike() -> None:
 
 
 @pytest.mark.parametrize("parents", [[-1, 0, 1], [-1, -1, 0, 0, 1]], ids=["chain", "tree"])
-def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: list[int]) -> None:
+def test_second_reading_attends_to_the_whole_first_one_and_its_own_path(parents: list[int]) -> None:
     tree = DraftTree.from_parents(list(range(10, 10 + len(parents))), parents)
     n, lead = len(tree), torch.tensor([7, 8])
     probes = second_reading(tree, lead)
@@ -159,7 +159,7 @@ def test_the_second_reading_sees_the_whole_first_one_and_its_own_path(parents: l
     assert bool(probes.attention_mask[1:, n : n + 2].all())
     own = tree_attention_mask(tree.parents, tree.depth)
     assert torch.equal(probes.attention_mask[2:, n + 2 :], own)
-    assert not bool(probes.attention_mask[:2, n + 2 :].any()), "the question is asked before the second reading"
+    assert not bool(probes.attention_mask[:2, n + 2 :].any()), "the question precedes the second reading"
     deep = tree.depth
     assert probes.depths.tolist() == [deep + 1, deep + 2, *(deep + 2 + own.sum(1)).tolist()]
     assert probes.max_depth >= int(probes.depths.max())
@@ -180,8 +180,8 @@ def make_request(models: Models, name: str, temperature: float = 1.0, **values: 
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
-def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Models) -> None:
-    """Of a chain: what it says of text, draft, question, the last words and the draft again, without a cache."""
+def test_second_reading_in_a_run_equals_a_plain_pass(name: str, models: Models) -> None:
+    """For chains: logits after text, draft, question, the last tokens and the draft again, without a cache."""
     trace = Engine(models).generate(make_request(models, name, verifier="reflective", again=4))
     question = models.tokenizer.encode(QUESTION, add_special_tokens=False)
     text = list(trace.header.prompt_tokens)
@@ -195,8 +195,8 @@ def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Model
                 with torch.inference_mode():
                     logits = models.target.model(whole.to(models.target.device), use_cache=False).logits[0]
                 second = logits[-len(r.nodes) - 1 :].softmax(1).cpu()
-                said = r.nodes.inputs["reflected"]
-                for i, value in enumerate(said):
+                reflected = r.nodes.inputs["reflected"]
+                for i, value in enumerate(reflected):
                     if value is not None:
                         assert value == pytest.approx(float(second[i, r.nodes.tokens[i]]), abs=1e-9)
                         looked += 1
@@ -205,7 +205,7 @@ def test_the_second_reading_of_a_run_is_the_targets_own(name: str, models: Model
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree-sampled"])
-def test_where_nothing_is_asked_the_text_is_the_exact_rules(name: str, models: Models) -> None:
+def test_without_a_second_reading_the_text_is_the_exact_rules(name: str, models: Models) -> None:
     exact = Engine(models).generate(make_request(models, name))
     zero = Engine(models).generate(make_request(models, name, verifier="reflective", reflection=0.0))
     assert zero.token_ids == exact.token_ids
@@ -216,8 +216,8 @@ def test_where_nothing_is_asked_the_text_is_the_exact_rules(name: str, models: M
     assert all(not r.probes for r in greedy[1].rounds)
 
 
-def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -> None:
-    """The paper fuses logits at temperature 0, too; the token after the last draft is the first reading's own."""
+def test_greedy_rounds_accept_the_most_likely_token_of_the_interpolated_logits() -> None:
+    """The paper interpolates logits at temperature 0, too; the token after the draft uses the first reading only."""
     first = torch.tensor([[0.0, 2.0, 1.9, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     second = torch.tensor([[0.0, 0.0, 5.0, 0.0], [0.0, 0.0, 0.5, 0.0], [9.0, 0.0, 0.0, 0.0]])
     tree = DraftTree.chain([2, 1])
@@ -225,16 +225,16 @@ def test_greedy_rounds_accept_the_likeliest_token_of_the_interpolated_logits() -
         tree, first, first.softmax(1), SamplingParams(), None, probe_output=second_pass_results(tree, second)
     )
     ruling = Reflective(0.3).rule(v)
-    assert ruling.accept.tolist() == [1, 0], "0.7 · 1.9 + 0.3 · 5 > 0.7 · 2; the second place stays token 0"
+    assert ruling.accept.tolist() == [1, 0], "0.7 · 1.9 + 0.3 · 5 > 0.7 · 2; the second token stays 0"
     assert ruling.bonus.tolist() == [2, 0, 3]
     assert ruling.distribution_error is not None
-    assert ruling.distribution_error.tolist() == [1, 0], "tested places where the target's own token is another one"
+    assert ruling.distribution_error.tolist() == [1, 0], "tested positions at which the target's own token differs"
     assert Reflective(0.0).rule(replace(v, probe_output=None)).accept.tolist() == [0, 0]
     assert not Reflective.keeps_greedy
 
 
-def test_a_greedy_run_asks_and_says_what_the_second_reading_changed(models: Models) -> None:
-    """With α = 1 the second reading alone decides: kept drafts are its likeliest tokens, and are paid for."""
+def test_greedy_run_records_the_effect_of_the_second_reading(models: Models) -> None:
+    """With α = 1 only the second reading decides: accepted drafts are its greedy tokens and add to the error."""
     trace = Engine(models).generate(make_request(models, "draft-model", 0.0, verifier="reflective", reflection=1.0))
     exact = Engine(models).generate(make_request(models, "draft-model", 0.0))
     assert any(r.probes for r in trace.rounds)
@@ -242,7 +242,7 @@ def test_a_greedy_run_asks_and_says_what_the_second_reading_changed(models: Mode
     assert sum(r.signals["distribution error (TV)"] for r in trace.rounds) >= 1
 
 
-def test_it_says_that_it_is_approximate_and_what_it_pays(models: Models) -> None:
+def test_it_is_declared_approximate_and_records_its_error(models: Models) -> None:
     chosen = registry.get("draft-model").with_params(verifier="reflective")
     assert chosen.promise is Promise.APPROXIMATE
     assert "trees" in chosen.needs

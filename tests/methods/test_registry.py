@@ -1,4 +1,4 @@
-"""Methods of one's own: from a file, from the environment, and again after the file was edited."""
+"""Custom methods: from a file, from the environment, and again after an edit of the file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
         mine.update(kept)
 
 
-def test_a_file_registers_its_methods_and_again_after_an_edit(file: Path) -> None:
+def test_file_registers_its_methods_again_after_an_edit(file: Path) -> None:
     assert registry.load(file) == ["my-stutter"]
     assert registry.get("my-stutter").title == "TITLE"
     file.write_text(TEXT.replace("TITLE", "another title"), encoding="utf-8")
@@ -57,17 +57,15 @@ def test_a_file_registers_its_methods_and_again_after_an_edit(file: Path) -> Non
     assert registry.get("my-stutter").title == "another title"
 
 
-def test_the_environment_names_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_the_environment_variable_are_loaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.OWN_METHODS, str(file))
     monkeypatch.setattr(registry, "_is_loaded", False)  # as in a new process
     assert "my-stutter" in registry.names()
-    assert registry.names()[0] == "autoregressive", "one's own come after the catalogue"
+    assert registry.names()[0] == "autoregressive", "custom methods come after the catalogue"
 
 
-def test_a_file_of_the_environment_may_derive_its_method_from_another(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What its paper claims, and how its rows are measured, is the other method's alone."""
+def test_custom_method_may_be_derived_from_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's claims and the recording settings stay with the other method only."""
     file.write_text(
         "import dataclasses\nfrom workbench.methods import registry\n"
         "METHOD = dataclasses.replace(registry.get('draft-tree'), name='my-tree')\n",
@@ -79,10 +77,10 @@ def test_a_file_of_the_environment_may_derive_its_method_from_another(
     assert mine.drafter == registry.get("draft-tree").drafter
     assert registry.get("draft-tree").claims
     assert (mine.claims, mine.suites) == ((), {})
-    assert len({mine, registry.get("draft-tree")}) == 2, "methods can be kept in sets"
+    assert len({mine, registry.get("draft-tree")}) == 2, "methods are hashable"
 
 
-def test_a_file_that_fails_is_named_with_the_reason(file: Path) -> None:
+def test_error_names_the_failing_file_and_the_reason(file: Path) -> None:
     with pytest.raises(WorkbenchError, match=r"nowhere\.py cannot be loaded"):
         registry.load("nowhere.py")
     file.write_text("1 / 0", encoding="utf-8")
@@ -90,7 +88,7 @@ def test_a_file_that_fails_is_named_with_the_reason(file: Path) -> None:
         registry.load(file)
 
 
-def test_a_name_is_taken_once_unless_it_is_to_be_replaced(file: Path) -> None:
+def test_a_name_can_only_be_registered_again_with_replace(file: Path) -> None:
     method = registry.get("prompt-lookup")
     with pytest.raises(ValueError, match="registered twice"):
         registry.register(method)
@@ -102,7 +100,7 @@ def test_a_name_is_taken_once_unless_it_is_to_be_replaced(file: Path) -> None:
         registry.load(other)
 
 
-def test_a_file_needs_no_more_than_its_method_by_name(file: Path) -> None:
+def test_file_may_only_assign_method(file: Path) -> None:
     text = TEXT.replace("register(Method(", "METHOD = Method(").replace("(Fixed(),)))", "(Fixed(),))")
     file.write_text(text, encoding="utf-8")
     assert registry.load(file) == ["my-stutter"]
@@ -110,17 +108,17 @@ def test_a_file_needs_no_more_than_its_method_by_name(file: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["1 / 0", "raise SystemExit(3)", "register(None)"])
-def test_a_file_that_fails_halfway_leaves_nothing_of_itself(file: Path, end: str) -> None:
+def test_failing_file_registers_nothing(file: Path, end: str) -> None:
     before = registry.names()
     file.write_text(f"{TEXT}\n{end}\n", encoding="utf-8")
     with pytest.raises(WorkbenchError, match="cannot be loaded"):
         registry.load(file)
     assert registry.names() == before
     file.write_text(TEXT, encoding="utf-8")
-    assert registry.load(file) == ["my-stutter"], "mended, it is taken as if it had never failed"
+    assert registry.load(file) == ["my-stutter"], "after a correction it loads normally"
 
 
-def test_an_edit_that_fails_leaves_what_was_loaded_before(file: Path) -> None:
+def test_failing_edit_keeps_the_methods_loaded_before(file: Path) -> None:
     registry.load(file)
     whole = registry.get("my-stutter")
     file.write_text(TEXT.replace("TITLE", "half done") + "\n1 / 0\n", encoding="utf-8")
@@ -146,7 +144,7 @@ def test_a_module_that_is_named_twice_keeps_its_methods(file: Path, monkeypatch:
         sys.modules.pop(name, None)
 
 
-def test_a_package_that_fails_halfway_runs_whole_the_next_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_package_is_imported_completely_the_next_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = file.parent / "stuttering_for_tests"
     package.mkdir()
     (package / "part.py").write_text(TEXT, encoding="utf-8")
@@ -164,7 +162,7 @@ def test_a_package_that_fails_halfway_runs_whole_the_next_time(file: Path, monke
             sys.modules.pop(name, None)
 
 
-def test_two_files_of_one_name_do_not_run_in_one_another(file: Path) -> None:
+def test_two_files_with_the_same_name_are_separate_modules(file: Path) -> None:
     registry.load(file)
     other = file.parent / "elsewhere" / file.name
     other.parent.mkdir()
@@ -175,7 +173,7 @@ def test_two_files_of_one_name_do_not_run_in_one_another(file: Path) -> None:
     assert sys.modules[first.__module__].Stutter is first
 
 
-def test_of_several_threads_that_ask_first_one_loads_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_threads_loads_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     known, put, together = registry.names(), registry._register, threading.Barrier(3)
     for name in ("_methods", "_places"):
         monkeypatch.setattr(registry, name, {})
@@ -195,7 +193,7 @@ def test_of_several_threads_that_ask_first_one_loads_the_catalogue(monkeypatch: 
         assert all(sorted(asked.result()) == sorted(known) for asked in [pool.submit(names) for _ in range(3)])
 
 
-def test_a_method_without_a_policy_is_refused_by_name(file: Path) -> None:
+def test_method_without_a_policy_is_refused_by_name(file: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace("policies=(Fixed(),)", "policies=()"), encoding="utf-8")
     with pytest.raises(WorkbenchError, match=r"'my-stutter' names no policy.*policies=\(Fixed\(\),\)"):
         registry.load(file)

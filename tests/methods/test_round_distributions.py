@@ -1,8 +1,8 @@
 """Output distribution of a round of every method, in the engine: drafts are sampled, verification results summed.
 
-For each draft that the verifier gets, the exact output distribution is computed as in test_enumerated.py, so that one
-draft is worth thousands of runs. All seeds are fixed; a test of a correct method fails with probability below 1e-5.
-Whole runs are tested in test_exact_sampling.py.
+For each draft that the verifier gets, the exact output distribution is computed as in test_round_enumeration.py, so
+that one draft is worth thousands of runs. All seeds are fixed; a test of a correct method fails with probability below
+1e-5. Whole runs are tested in test_exact_sampling.py.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def first_drafts(
         draw(models, method, sampling, DEPTH, FEW, prompt=prompt)
         if (same := known.drafts.get(draft_key(method))) is not None:
             drawn = {(tuple(v.tree.tokens.tolist()), tuple(v.tree.parents.tolist())) for v, _ in same}
-            assert set(found) <= drawn, "who judges has changed what is drafted"
+            assert set(found) <= drawn, "the verifier has changed the drafts"
             return same
         if len(found) > 1 or any(v.tree.sampling is not Sampling.DETERMINISTIC for (v, *_) in found.values()):
             enough = True
@@ -151,7 +151,9 @@ def first_drafts(
     drafts = [(same[0], len(same)) for same in found.values()]
     for v, _ in drafts:
         wanted = torch.stack([w.p[text] for text in texts_of(v.tree)])
-        assert float((v.p - wanted).abs().max()) < 1e-9, "a node is judged by another law than its own path's"
+        assert float((v.p - wanted).abs().max()) < 1e-9, (
+            "a node is verified with another distribution than its own path's"
+        )
     known.drafts[draft_key(method)] = drafts
     return drafts
 
@@ -197,9 +199,9 @@ WHOLE = ("unified-skip", "as-drafted")
 DRAWING = ("draft-tree-sampled",)
 """Method with which all exact verifiers are tested; a chain is a tree with one child each.
 
-These verifiers do not depend on the source of the siblings and are enumerated in test_enumerated.py. Untrained heads
-can be so confident, or so different from the target, that a few hundred samples lack the relevant drafts (hydra: 2
-different drafts in 300)."""
+These verifiers do not depend on the source of the siblings and are enumerated in test_round_enumeration.py. Untrained
+heads can be so confident, or so different from the target, that a few hundred samples lack the relevant drafts (hydra:
+2 different drafts in 300)."""
 
 
 def choices(method: Method) -> list[ConfiguredMethod]:
@@ -210,9 +212,11 @@ def choices(method: Method) -> list[ConfiguredMethod]:
     tested with the first suitable one.
     """
     chosen = method.testing.short
-    told = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
-    told = [spec for spec in told if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")]
-    named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in told for c in spec.choices[1:]]
+    choice_params = [spec for name, spec in method.params.items() if name != "grower" or method.name == "draft-tree"]
+    choice_params = [
+        spec for spec in choice_params if spec.kind == "choice" and spec.name not in ("shape", "branching", "form")
+    ]
+    named = [{spec.name: c, **FAR_ENOUGH.get(c, {})} for spec in choice_params for c in spec.choices[1:]]
     for verifier in (v for v in method.other_verifiers if isinstance(v, Exact)):
         suited = [grower.name for grower in method.tree_builders if grower.siblings in verifier.useful_for]
         if method.tree_builders and method.tree_builders[0].name not in suited:
@@ -283,12 +287,12 @@ def test_round_distribution_is_the_targets_unless_approximate(
         ("draft-model", "always accept"),
     ],
 )
-def test_a_wrong_rule_is_caught(name: str, mistake: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_rule_is_detected(name: str, mistake: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = dataclasses.replace(setting(name), verifier=Wrong(mistake))
     assert error(models, broken, PLAIN, monkeypatch) > MAX_STANDARD_ERRORS, f"{mistake} went unnoticed"
 
 
-def test_a_residual_where_nothing_was_rejected_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residual_without_a_rejection_is_detected(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cap at its lower limit, one of the settings of `choices`."""
     for right, rule in ((True, FirstFew()), (False, WrongFirstFew())):
         method = dataclasses.replace(
@@ -313,6 +317,8 @@ class KeepsLikeliest(SampledTree):
         )  # fmt: skip
 
 
-def test_drawing_three_and_keeping_the_likeliest_two_is_caught(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selecting_the_two_most_likely_of_three_samples_is_detected(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = dataclasses.replace(setting("draft-tree-sampled"), drafter=KeepsLikeliest())
     assert error(models, broken, PLAIN, monkeypatch) > MAX_STANDARD_ERRORS

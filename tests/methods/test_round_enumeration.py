@@ -366,14 +366,14 @@ class DrawRecorder:
         distributions = torch.cat([sure[:1], *self.distributions])[
             torch.where(ruling.bonus < MARK, 0, ruling.bonus - MARK + 1)
         ]
-        said = f"{type(verifier).__name__} accepts by what `pick` drew: accept by chances, and emit what was drawn."
-        assert torch.equal(ruling.accept, verifier.rule(v).accept), said
+        message = f"{type(verifier).__name__} accepts by `pick`'s token: accept by probabilities, and emit that token."
+        assert torch.equal(ruling.accept, verifier.rule(v).accept), message
         return ruling, torch.where((ruling.bonus < MARK)[:, None], sure, distributions)
 
 
 @contextmanager
 def record_draws(patch: pytest.MonkeyPatch) -> Iterator[DrawRecorder]:
-    """Replace `pick` in all modules, to record the distributions that a rule draws from (`Drawn.rule`)."""
+    """Replace `pick` in all modules, to record the distributions that a rule draws from (`DrawRecorder.rule`)."""
     drawn, really = DrawRecorder(pick), pick
     with patch.context() as seeing:
         for module in [m for m in sys.modules.values() if vars(m).get("pick") is really]:
@@ -434,7 +434,7 @@ def output_distribution(
             )
             out += chance * output_distribution_of_draft(v, verifier, joint, w.depth, drawn)
             whole += chance
-    assert whole == pytest.approx(1, abs=EXACTLY), "drafts were forgotten"
+    assert whole == pytest.approx(1, abs=EXACTLY), "the probabilities of the drafts do not add up to 1"
     return out
 
 
@@ -448,7 +448,7 @@ def output_distribution_of_draft(
     Args:
         v: the draft and the target's distributions for it.
         verifier: verifier under test.
-        joint: the target's joint distributions after each text (`World.joint`).
+        joint: the target's joint distributions after each text (`DistributionTables.joint`).
         depth: maximum depth of the draft.
         drawn: recorder of `record_draws`.
     """
@@ -491,7 +491,7 @@ def test_round_distribution_is_the_targets(
     w = random_tables(kind, size, depth)
     found = next(drafts(w), None)
     if found is None:
-        pytest.skip("the drafter knows too few tokens for such drafts")
+        pytest.skip("the drafter has too few tokens for such drafts")
     tree, _ = found
     if not len(tree) or not why_unsound("", {tree.sampling}, "", verifier.exact_for):
         assert float((output_distribution(w, drafts(w), verifier, monkeypatch) - w.joint()[()]).abs().max()) < EXACTLY
@@ -507,7 +507,7 @@ def test_round_distribution_is_the_targets(
         ("chain of 2", Sampling.DETERMINISTIC),
     ],
 )
-def test_a_drafter_that_says_it_drew_otherwise_is_caught(
+def test_false_declaration_of_the_sampling_is_detected(
     way: str, said: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A false declaration makes the output distribution wrong, with one exception.
@@ -529,13 +529,13 @@ def test_a_drafter_that_says_it_drew_otherwise_is_caught(
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "equal"])
-def test_what_ends_a_round_early_is_drawn_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_after_an_early_end_is_sampled_from_p(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that calls `pick` twice is traced correctly; one that wrongly draws from the residual is detected."""
     w = random_tables(kind, 3, 3)
     wanted = w.joint()[()]
     assert distance(output_distribution(w, chains(w), FirstFew(most), monkeypatch), wanted) < EXACTLY
     apart = distance(output_distribution(w, chains(w), WrongFirstFew(most), monkeypatch), wanted)
-    assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "of disjoint laws nothing is kept"
+    assert apart < EXACTLY if kind == "disjoint" else apart > 1e-3, "with disjoint distributions nothing is accepted"
 
 
 @dataclass(frozen=True)
@@ -551,7 +551,7 @@ class SampledOutcomeVerifier(Lossless):
 def test_verifier_that_accepts_by_a_sampled_outcome_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its decisions are outcomes and not probabilities, so that they cannot be summed to a distribution."""
     w = random_tables("any", 3, 2)
-    with pytest.raises(AssertionError, match="accept by chances, and emit what was drawn"):
+    with pytest.raises(AssertionError, match="accept by probabilities, and emit that token"):
         output_distribution(w, chains(w), SampledOutcomeVerifier(), monkeypatch)
 
 
@@ -560,9 +560,7 @@ GREEDY_EXACT = {verifier for verifier in VERIFIERS if verifier.keeps_greedy}
 
 @pytest.mark.parametrize("verifier", sorted(GREEDY_EXACT, key=repr), ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("way", ["chain of 2", "beam of 2", "top-k tree", "n-gram (0, 0)", "n-gram (1, 2)"])
-def test_a_greedy_round_writes_what_the_target_would(
-    way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_greedy_round_emits_the_targets_tokens(way: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """For all drafts; approximate verifiers promise this, too, unless they declare otherwise."""
     drafts, size, depth = DRAFT_SCHEMES[way]
     w = random_tables("any", size, depth)
@@ -572,7 +570,7 @@ def test_a_greedy_round_writes_what_the_target_would(
 
 
 @pytest.mark.parametrize("verifier", sorted(APPROXIMATE, key=repr), ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize(  # tokens with p = 0 are never accepted, so disjoint worlds show nothing
+@pytest.mark.parametrize(  # tokens with p = 0 are never accepted, so disjoint distributions test nothing
     ("kind", "way"),
     [
         *itertools.product(("any",), ("chain of 2", "independent siblings", "top-k tree")),
@@ -583,7 +581,7 @@ def test_a_greedy_round_writes_what_the_target_would(
         ("zeros", "chain of 2"),
     ],
 )
-def test_an_approximate_verifier_does_not(
+def test_approximate_verifier_changes_the_distribution(
     way: str, kind: str, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An approximate verifier changes the distribution, unless q = p and it accepts everything."""

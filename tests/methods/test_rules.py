@@ -1,7 +1,7 @@
-"""The trace says by which rule each node was judged, and the rule gives what was recorded: for every method.
+"""The trace states the rule by which each node was verified, and the rule reproduces the recorded values.
 
-The worlds have eight tokens at most, so that the recorded likeliest tokens are the whole law, in float64: each rule is
-computed anew from the laws alone, and its formula, as the card prints it, from the recorded inputs.
+The models have at most eight tokens, so that the recorded most likely tokens are the whole distribution, in float64:
+each rule is recomputed from distributions only, and its formula, as on the card, from the recorded inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workbench.trace.nodes import ACCEPTED, TopTokens
 
 PROMPT = [3, 1, 4, 1, 5, 3, 1, 4, 1]
 close = partial(pytest.approx, rel=1e-9, abs=1e-12)
-LAWS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
+SAMPLING = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.9)}
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,12 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @pytest.fixture(scope="module")
 def vision() -> Models:
-    """Eight tokens; target and drafter read pictures."""
+    """Eight tokens; target and drafter read images."""
     return tiny_vision_models(vocabulary=8)
 
 
 def generate(method: ConfiguredMethod, probs: str, text: Models, vision: Models, n: int = 40) -> Trace:
-    options: dict[str, Any] = {"sampling": LAWS[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
+    options: dict[str, Any] = {"sampling": SAMPLING[probs], "max_new_tokens": n, "stop_at_eos": False, "seed": 4}
     if "pictures" not in method.method.needs:
         return Engine(text).generate(Request(PROMPT, method, **options))
     pictures = (noise_image(1),)
@@ -56,11 +56,11 @@ def generate(method: ConfiguredMethod, probs: str, text: Models, vision: Models,
     return Engine(vision).generate(Request(prompt, method, image_inputs=inputs, pil_images=pictures, **options))
 
 
-# -- the formula, as it is written, from what is recorded --------------------------------------------------------------
+# -- formulas as written, with the recorded inputs ---------------------------------------------------------------------
 
 
 def value_at(r: Round, node: int, where: str) -> float:
-    """What stands at a place of a rule's formula."""
+    """Return the value of a symbol in a rule's formula."""
     nodes = r.nodes
     column, _, _ = where.partition(".")
     if where == "elders.p":
@@ -76,7 +76,7 @@ def value_at(r: Round, node: int, where: str) -> float:
 
 
 def evaluated(formula: str, rule: Rule, r: Round, node: int) -> float:
-    """A formula in Python's own arithmetic."""
+    """Evaluate a formula with Python's own arithmetic."""
     for i, symbol in enumerate(sorted(rule.places, key=len, reverse=True)):
         formula = formula.replace(symbol, f"_{i}_") if len(symbol) > 1 or not symbol.isascii() else formula
     names = {f"_{i}_": value_at(r, node, rule.places[s])
@@ -88,15 +88,15 @@ def evaluated(formula: str, rule: Rule, r: Round, node: int) -> float:
 
 
 def check(trace: Trace, method: ConfiguredMethod) -> int:
-    """What every trace must satisfy; the number of tested nodes."""
-    looked = check_formulas(trace)
+    """Check all conditions for a trace; return the number of tested nodes."""
+    n_tested = check_formulas(trace)
     check_rules(trace, method)
-    return looked
+    return n_tested
 
 
 def check_formulas(trace: Trace) -> int:
-    """Each tested node's `accept` is what its stated rule gives; the number of nodes looked at."""
-    looked = 0
+    """Check that the stated rule gives each tested node's `accept`; return the number of tested nodes."""
+    n_tested = 0
     for r in trace.rounds:
         for node, (name, accept) in enumerate(zip(r.nodes.rule, r.nodes.accept, strict=True)):
             assert (name is None) == (accept is None)
@@ -108,11 +108,11 @@ def check_formulas(trace: Trace) -> int:
             for symbol, formula in rule.because.items():
                 stated = value_at(r, node, rule.places[symbol])
                 assert evaluated(formula, rule, r, node) == close(stated), (name, symbol)
-            looked += 1
-    return looked
+            n_tested += 1
+    return n_tested
 
 
-# -- the rule itself, from the laws alone ------------------------------------------------------------------------------
+# -- rules, from distributions only ------------------------------------------------------------------------------------
 
 
 def to_distribution(top: TopTokens) -> dict[int, float]:
@@ -125,10 +125,12 @@ def normalised(weights: dict[int, float]) -> dict[int, float]:
 
 
 def expected_decision(r: Round, node: int, method: ConfiguredMethod) -> tuple[str, float, dict[str, float]]:
-    """(rule, acceptance probability, inputs) of a node, by the papers' words."""
-    nodes, place = r.nodes, r.nodes.parents[node] + 1
-    token, p = nodes.tokens[node], to_distribution(r.top_p[place])
-    assert math.fsum(p.values()) == pytest.approx(1, abs=1e-9), "the world is small enough to record the whole law"
+    """Return (rule, acceptance probability, inputs) of a node, as in the papers."""
+    nodes, position = r.nodes, r.nodes.parents[node] + 1
+    token, p = nodes.tokens[node], to_distribution(r.top_p[position])
+    assert math.fsum(p.values()) == pytest.approx(1, abs=1e-9), (
+        "the vocabulary is small enough to record the whole distribution"
+    )
     if r.params["temperature"] == 0:
         best = max(p, key=lambda t: p[t])
         return "greedy", float(token == best), {"likeliest": best}
@@ -137,13 +139,13 @@ def expected_decision(r: Round, node: int, method: ConfiguredMethod) -> tuple[st
         threshold = min(method.values["epsilon"], method.values["delta"] * math.exp(-entropy))
         return "typical", float(p[token] > threshold), {"threshold": threshold, "entropy": entropy}
     elders = [i for i in range(node) if nodes.parents[i] == nodes.parents[node]]
-    drawn = r.top_q[place] if r.top_q else None
-    if drawn is None:
-        held = {nodes.tokens[i] for i in elders}
-        share = 0.0 if token in held else p[token] / (1 - math.fsum(p[t] for t in held))
+    top_q = r.top_q[position] if r.top_q else None
+    if top_q is None:
+        elder_tokens = {nodes.tokens[i] for i in elders}
+        share = 0.0 if token in elder_tokens else p[token] / (1 - math.fsum(p[t] for t in elder_tokens))
         return ("point-residual", share, {"residual": share}) if elders else ("point", p[token], {})
-    q, left = to_distribution(drawn), p
-    for elder in elders:  # (r − q)₊ after each rejection; what was drawn is not drawn again
+    q, left = to_distribution(top_q), p
+    for elder in elders:  # (r − q)₊ after each rejection; a rejected token is not sampled again
         left = normalised({t: max(0.0, left[t] - q.get(t, 0.0)) for t in left})
         q = normalised({t: 0.0 if t == nodes.tokens[elder] else w for t, w in q.items()})
     if not elders:
@@ -152,7 +154,7 @@ def expected_decision(r: Round, node: int, method: ConfiguredMethod) -> tuple[st
 
 
 def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
-    """Rule, probability and inputs of each tested node are what the laws give; the outcome follows from them."""
+    """Check that distributions give rule, probability and inputs of each tested node, and that the outcome follows."""
     for r in trace.rounds:
         for node, name in enumerate(r.nodes.rule):
             if name is None:
@@ -168,7 +170,7 @@ def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
                 assert (u < chance) == (r.nodes.status[node] == ACCEPTED)
             elif rule == "greedy":
                 assert bool(accept) == (r.nodes.status[node] == ACCEPTED)
-            else:  # typical: a node that passes may lose to a longer path, one that fails never wins
+            else:  # typical: an accepted node may lose to a longer path; a rejected one is never on the path
                 assert accept or r.nodes.status[node] != ACCEPTED
 
 
@@ -176,13 +178,13 @@ def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
     ("name", "probs"),
     [
         pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
-        for i, probs in enumerate(LAWS)
+        for i, probs in enumerate(SAMPLING)
         for one in model_helpers.mark_non_representatives(
             registry.names(), [m.with_params() for m in registry.methods()]
         )
     ],
 )
-def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, text: Models, vision: Models) -> None:
+def test_stated_rules_give_the_recorded_values(name: str, probs: str, text: Models, vision: Models) -> None:
     method = registry.get(name).with_params()
     trace = generate(method, probs, text, vision)
     assert (check(trace, method) > 0) == (name != "autoregressive")
@@ -195,7 +197,7 @@ def test_what_was_recorded_is_what_the_stated_rule_gives(name: str, probs: str, 
     )
 
 
-def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Models) -> None:
+def test_every_rule_occurs_and_a_switch_adds_its_rules(text: Models, vision: Models) -> None:
     met: set[str] = set()
     for name in ("draft-tree", "draft-tree-sampled", "medusa-typical"):
         met |= set(generate(registry.get(name).with_params(), "sampled", text, vision).header.rules)
@@ -211,7 +213,7 @@ def test_every_rule_is_met_and_a_switch_adds_its_own(text: Models, vision: Model
     assert list(row.trace.header.rules)[:2] == ["greedy", "point"]
 
 
-def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -> None:
+def test_custom_verifier_may_have_no_rule(text: Models, vision: Models) -> None:
     @dataclasses.dataclass(frozen=True)
     class Silent(Lossless):
         def rule(self, v: Verification) -> AcceptanceDecision:
@@ -224,7 +226,7 @@ def test_a_verifier_of_ones_own_need_not_say_why(text: Models, vision: Models) -
     assert any(a is not None for r in trace.rounds for a in r.nodes.accept)
 
 
-# -- mutations: a trace that says something else than what was done is caught ------------------------------------------
+# -- mutations: a false statement in the trace is detected -------------------------------------------------------------
 
 TREE, CHAIN, TYPICAL = "draft-tree-sampled", "draft-model", "medusa-typical"
 
@@ -238,27 +240,27 @@ def reasoned(ruling: AcceptanceDecision, **changed: Any) -> AcceptanceDecision:
 def other(
     ruling: AcceptanceDecision, name: str, change: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 ) -> AcceptanceDecision:
-    """The ruling with another input of that name."""
+    """Return the decision with another input of this name."""
     inputs = ruling.reason.inputs if ruling.reason else {}
     return reasoned(ruling, inputs={**inputs, name: change(inputs)}) if name in inputs else ruling
 
 
 MUTATIONS: dict[str, tuple[str, Callable[[AcceptanceDecision], AcceptanceDecision]]] = {
-    "accept is another figure": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
-    "every sibling is said to be the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
-    "the first is said to be a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
-    "q is not the one it was drawn from": (CHAIN, lambda r: other(r, "q", lambda i: i["q"] / 2)),
-    "q′ still holds the elders": (TREE, lambda r: other(r, "q_left", lambda i: i["q"])),
+    "accept has another value": (CHAIN, lambda r: dataclasses.replace(r, accept=r.accept * 0.99)),
+    "every sibling is declared the first": (TREE, lambda r: reasoned(r, rules=(RATIO,))),
+    "the first sibling is declared a later one": (TREE, lambda r: reasoned(r, rules=(RESIDUAL,))),
+    "q is another one than in sampling": (CHAIN, lambda r: other(r, "q", lambda i: i["q"] / 2)),
+    "q′ still contains the elders": (TREE, lambda r: other(r, "q_left", lambda i: i["q"])),
     "r is half as large": (TREE, lambda r: other(r, "residual", lambda i: i["residual"] / 2)),
     "the probability is recorded as the acceptance": (
         TYPICAL, lambda r: r if r.score is None else dataclasses.replace(r, accept=r.accept * r.score)
     ),
-    "the entropy is another place's": (TYPICAL, lambda r: other(r, "entropy", lambda i: i["entropy"].flip(0))),
+    "the entropy is that of another position": (TYPICAL, lambda r: other(r, "entropy", lambda i: i["entropy"].flip(0))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", MUTATIONS)
-def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_false_statement_is_detected(what: str, text: Models, vision: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     name, spoil = MUTATIONS[what]
     method = registry.get(name).with_params()
     kind = type(method.verifier)
@@ -269,7 +271,7 @@ def test_a_false_statement_is_caught(what: str, text: Models, vision: Models, mo
         check(trace, method)
 
 
-def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytest.MonkeyPatch, vision: Models) -> None:
+def test_reason_may_have_a_rule_per_node(text: Models, monkeypatch: pytest.MonkeyPatch, vision: Models) -> None:
     odd = dataclasses.replace(RATIO, name="odd", title="Odd")
 
     def mixed(self: Lossless, v: Verification) -> AcceptanceDecision:
@@ -278,6 +280,6 @@ def test_a_reason_may_name_a_rule_for_each_node(text: Models, monkeypatch: pytes
     rule = Lossless.rule
     monkeypatch.setattr(Lossless, "rule", mixed)
     trace = generate(registry.get(CHAIN).with_params(), "sampled", text, vision)
-    told = {(name, t % 2) for r in trace.rounds for name, t in zip(r.nodes.rule, r.nodes.tokens, strict=True) if name}
-    assert told == {("ratio", 0), ("odd", 1)}
+    rules = {(name, t % 2) for r in trace.rounds for name, t in zip(r.nodes.rule, r.nodes.tokens, strict=True) if name}
+    assert rules == {("ratio", 0), ("odd", 1)}
     assert check_formulas(trace) > 0

@@ -1,4 +1,4 @@
-"""S2D: sizes within sizes, keys and values that are filled in late, and drafts that say which size they are of."""
+"""S2D: nested network sizes, cache entries that are filled in later, and the size that drafts each token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import model_helpers
 import pytest
 import torch
 from llama_layer import TransformersLayer
-from methods.test_drafts import WARM, Drafted, chances, drafts
+from methods.test_drafts import WARM, RecordedDraft, drafts, token_probs
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,9 +37,9 @@ D, W, HEADS, FFN, N, V = 20, 12, 2, 16, 7, 9
 SMALLEST: dict[str, Any] = {"sure": 0.0, "least": 0.0}
 WHOLE: dict[str, Any] = {"sure": 1.0, "sure_later": 1.0, "least": 0.0}
 MIXED: dict[str, Any] = {"sure": 0.8, "sure_later": 0.75, "least": 0.0}
-"""Of the untrained drafter each size then drafts some tokens."""
+"""With these thresholds each size of the untrained drafter drafts some tokens."""
 LAZY: dict[str, Any] = {"sure": 0.55, "sure_later": 0.55, "least": 0.0}
-"""Few tokens then go on to the layers above."""
+"""With these thresholds few tokens reach the upper layers."""
 SHOWN = "layers that drafted each token [layers, {}]"
 
 
@@ -50,7 +50,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
-    """A net none of whose norms is the identity."""
+    """Return a network whose norms all have random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = S2DNet(D, HEADS, FFN, W, V, exits).double()
@@ -60,13 +60,13 @@ def net_of(exits: tuple[int, ...] = (1, 3)) -> S2DNet:
 
 
 def logits_of_each_size(net: S2DNet, text: list[int]) -> Tensor:
-    """Plain laws [exits, V] behind a text, each size's by itself, without anything kept."""
+    """Return the logits [exits, V] of each size after a text, by a pass without a cache."""
     with torch.inference_mode():
         return torch.stack([F.linear(state[0, -1], net.embed.weight) for state in net(torch.tensor([text]))])
 
 
-def answers(net: S2DNet, text: list[int], sure: float, sure_later: float, **_: Any) -> tuple[int, Tensor]:
-    """The exit that answers behind a text and its logits, as the module's page says it."""
+def drafting_exit(net: S2DNet, text: list[int], sure: float, sure_later: float, **_: Any) -> tuple[int, Tensor]:
+    """Return the exit that drafts after a text, and its logits, as described in the method's module."""
     logits = logits_of_each_size(net, text)
     thresholds = [sure, *[sure_later] * (len(logits) - 2)]
     peaks = logits.softmax(1).amax(1).tolist()
@@ -74,11 +74,11 @@ def answers(net: S2DNet, text: list[int], sure: float, sure_later: float, **_: A
     return found, logits[found]
 
 
-# -- the net ----------------------------------------------------------------------------------------------------------
+# -- network -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_size_is_the_beginning_of_the_next_one() -> None:
-    """Layers of transformers' own, one norm, and the embeddings as LM head; a smaller net is cut out of a larger."""
+def test_each_size_is_the_first_part_of_the_next_one() -> None:
+    """transformers' own layers, one norm, and the embeddings as LM head; smaller networks are parts of larger ones."""
     net, tokens = net_of(), torch.tensor([[3, 1, 4, 1, 5, 8, 2]])
     small = net_of((1,))
     small.load_state_dict({k: v for k, v in net.state_dict().items() if not k.startswith(("layers.1.", "layers.2."))})
@@ -92,17 +92,17 @@ def test_each_size_is_the_beginning_of_the_next_one() -> None:
             normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * net.after.weight
             wanted += [normed] if number in net.exits else []
         for mine, theirs in zip(net(tokens), wanted, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)  # the tables of rotary positions are float32
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)  # RoPE tables are float32
         assert torch.equal(small(tokens)[0], net(tokens)[0])
 
 
-def test_it_is_built_again_from_its_configuration() -> None:
+def test_network_is_rebuilt_from_its_configuration() -> None:
     net = net_of((2, 3))
     again = S2DNet.of(net.config()).double()
     again.load_state_dict(net.state_dict())
     tokens = torch.tensor([[3, 1, 4]])
     assert all(torch.equal(*pair) for pair in zip(net(tokens), again(tokens), strict=True))
-    assert net.config()["hidden_size"] == D, "by which it is found for its target"
+    assert net.config()["hidden_size"] == D, "key that matches the network with its target"
     for wrong in ((), (0, 2), (2, 2), (3, 1)):
         with pytest.raises(ValueError, match="give layer numbers from 1"):
             S2DNet(D, HEADS, FFN, W, V, wrong)
@@ -110,7 +110,7 @@ def test_it_is_built_again_from_its_configuration() -> None:
     assert built.embed.weight.shape == (5, 4)
 
 
-def test_a_drafter_of_other_tokens_is_refused(models: Models, tmp_path: Path) -> None:
+def test_drafter_with_another_vocabulary_size_is_refused(models: Models, tmp_path: Path) -> None:
     net = S2DNet(models.target.hidden_size, HEADS, FFN, W, V)
     info = HeadInfo("others", tmp_path, save_net(net, tmp_path, models.target_name))
     heads, models.heads = models.heads, models.heads | {"s2d": info}
@@ -121,25 +121,25 @@ def test_a_drafter_of_other_tokens_is_refused(models: Models, tmp_path: Path) ->
         models.heads = heads
 
 
-# -- which size drafts ------------------------------------------------------------------------------------------------
+# -- size that drafts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("grower", ["chain", "eagle-2", "rsd-s"])
-def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
+def test_each_token_is_drafted_by_the_first_confident_size(
     grower: str, sampling: SamplingParams, models: Models
 ) -> None:
-    """Its law is that of a plain pass of that size over all tokens before: nothing that was skipped is missing."""
+    """The distribution equals a plain pass of that size over all tokens before: no skipped entry is missing."""
     used, deepest = set[int](), 0
     for draft in drafts(models, "s2d", sampling, n=16, texts=3, depth=4, grower=grower, **MIXED):
         net, tree = draft.state.net, draft.tree
-        found = [answers(net, [*draft.committed, *path], **MIXED) for _, _, path in draft.nodes()]
+        found = [drafting_exit(net, [*draft.committed, *path], **MIXED) for _, _, path in draft.nodes()]
         logits = torch.stack([logits for _, logits in found])
         distributions = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
         if tree.sampling is Sampling.DETERMINISTIC:
             assert tree.score is not None
             torch.testing.assert_close(
-                tree.score.double(), chances(distributions, tree.tokens).double(), atol=1e-5, rtol=1e-5
+                tree.score.double(), token_probs(distributions, tree.tokens).double(), atol=1e-5, rtol=1e-5
             )
         else:
             assert tree.q is not None
@@ -155,10 +155,10 @@ def test_each_token_is_of_the_first_size_that_is_sure_behind_its_whole_path(
 
 
 @pytest.mark.parametrize(("exit_", "params"), [(0, SMALLEST), (1, WHOLE | {"sure_later": 0.0}), (2, WHOLE)])
-def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
+def test_thresholds_0_and_1_are_drafters_of_one_size(
     exit_: int, params: dict[str, Any], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And cost as much: layers above are never run, and exits that are never sure are not asked."""
+    """The cost is the same, too: upper layers never run, and unused exits compute no logits."""
     ran, asked, forward, head = set[int](), list[int](), S2DLayer.forward, S2DState.exit_logits
     calls: list[int] = []
 
@@ -193,7 +193,7 @@ def test_thresholds_of_nought_and_one_are_drafters_of_one_size(
 
 
 def rounds_of(models: Models, **params: Any) -> Iterator[tuple[Any, Any]]:
-    """(row, round) behind each round of a sampled run whose drafts are now and then accepted and rejected."""
+    """Yield (sequence, round) after each round of a sampled run with accepted and rejected drafts."""
     method, engine = registry.get("s2d").with_params(**params), Engine(models)
     sampling = SamplingParams(temperature=2.0)
     row = engine.submit(Request(model_helpers.random_prompt(9, 6), method, sampling, 50, seed=2, stop_at_eos=False))
@@ -212,7 +212,7 @@ def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
         text = row.committed[: len(row.committed) - len(found.emitted)]
         for number, token in enumerate(found.nodes.tokens, 1):
             layers = found.signals[SHOWN.format(number)]
-            assert layers == row.state.drafter.net.exits[answers(row.state.drafter.net, text, **MIXED)[0]]
+            assert layers == row.state.drafter.net.exits[drafting_exit(row.state.drafter.net, text, **MIXED)[0]]
             seen.add(layers)
             text = [*text, token]
         assert SHOWN.format(len(found.nodes.tokens) + 1) not in found.signals
@@ -220,8 +220,8 @@ def test_rounds_show_how_many_layers_drafted_each_token(models: Models) -> None:
 
 
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
-def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower: str, models: Models) -> None:
-    """Of a tree, where no node of a level has a sure one behind it; the first token is no exception."""
+def test_draft_ends_where_the_whole_drafter_is_not_confident(grower: str, models: Models) -> None:
+    """A tree ends where no node of a level has a confident continuation; the rule holds for the first token, too."""
     unsure = {"sure": 0.95, "sure_later": 0.95, "least": 0.7 if grower == "chain" else 0.9}
     cut, none = 0, 0
     for row, found in rounds_of(models, depth=4, grower=grower, **unsure):
@@ -232,13 +232,13 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
         deepest = max(map(len, paths), default=0)
 
         def is_unsure(path: list[int], net: Any = row.state.drafter.net, text: list[int] = text) -> bool:
-            exit_, logits = answers(net, [*text, *path], **unsure)
+            exit_, logits = drafting_exit(net, [*text, *path], **unsure)
             return exit_ == 2 and float(logits.softmax(0).max()) < unsure["least"]
 
         assert is_unsure([]) == (not paths)
         none += not paths
         for level in range(1, deepest) if grower == "chain" else ():
-            assert not is_unsure(paths[level - 1]), "it went on"
+            assert not is_unsure(paths[level - 1]), "it continued"
         if 0 < deepest < 4 and STOPPED in found.signals:
             cut += 1
             assert found.signals[STOPPED] == deepest
@@ -247,11 +247,11 @@ def test_a_draft_ends_before_a_token_of_which_the_whole_drafter_is_unsure(grower
     assert cut
 
 
-# -- what waits -------------------------------------------------------------------------------------------------------
+# -- waiting inputs ----------------------------------------------------------------------------------------------------
 
 
 def full_run(net: S2DNet, text: list[int]) -> tuple[list[list[Tensor]], list[Tensor]]:
-    """Keys and values [two, 1, H, n, d] of each layer of each block, and the stream in front of each, of all places."""
+    """Return keys and values [two, 1, H, n, d] of each layer of each block, and each block's input."""
     x, places = net.embed_tokens(torch.tensor([text])), torch.arange(len(text))
     entries, streams = [], []
     for block in net.blocks:
@@ -264,17 +264,17 @@ def full_run(net: S2DNet, text: list[int]) -> tuple[list[list[Tensor]], list[Ten
 
 
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
-def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: Models) -> None:
-    """In every block, behind every round: entries, and what waits, which is that of the committed text alone.
+def test_entries_filled_in_later_equal_those_of_a_full_pass(grower: str, models: Models) -> None:
+    """After every round, each block's entries and waiting inputs are those of the committed text only.
 
-    What was rejected has left no entry and waits nowhere.
+    Rejected tokens leave neither entries nor waiting inputs.
     """
     waited, kept = set[tuple[int, ...]](), 0
     for row, found in rounds_of(models, depth=4, grower=grower, **LAZY):
         state: S2DState = row.state.drafter
         n = [len(block.waiting) + block.n_processed for block in state.blocks]
         assert n[0] == state.n_text <= len(row.committed) - 1
-        assert n[1:] == [block.n_processed for block in state.blocks[:-1]], "a block gives on all that it reads"
+        assert n[1:] == [block.n_processed for block in state.blocks[:-1]], "each block passes on all that it reads"
         kept += state.n_text > len(row.committed) - len(found.emitted)
         with torch.inference_mode():
             entries, streams = full_run(state.net, row.committed[: state.n_text])
@@ -291,11 +291,13 @@ def test_what_is_filled_in_late_is_what_a_full_run_writes(grower: str, models: M
                     torch.testing.assert_close(there, theirs[:, :, :, : block.n_processed], rtol=0, atol=1e-12)
         waited.add(tuple(len(block.waiting) for block in state.blocks))
     assert kept, "accepted tokens are not read twice"
-    assert all(len({waiting[number] for waiting in waited}) > 2 for number in (1, 2)), "places wait for many rounds"
+    assert all(len({waiting[number] for waiting in waited}) > 2 for number in (1, 2)), (
+        "positions wait for several rounds"
+    )
 
 
-def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind one look at the drafter no layer has run twice, whatever it had to read."""
+def test_all_waiting_inputs_pass_a_block_together(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per drafter step, no layer runs twice, however many inputs are waiting."""
     ran: list[tuple[int, int]] = []
     forward, look, sizes = S2DLayer.forward, S2DState.exit_logits, set[int]()
 
@@ -326,10 +328,8 @@ def test_all_that_waits_goes_through_a_block_in_one_pass(models: Models, monkeyp
 
 
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
-def test_a_long_text_is_read_in_pieces_that_say_the_same(
-    grower: str, models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told() -> list[Drafted]:
+def test_chunked_prefill_gives_the_same_drafts(grower: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> list[RecordedDraft]:
         return drafts(models, "s2d", SamplingParams(), n=16, depth=4, grower=grower, **MIXED)
 
     whole = told()
@@ -343,8 +343,8 @@ def test_a_long_text_is_read_in_pieces_that_say_the_same(
 
 
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
-def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models) -> None:
-    """It reads nothing of the target, which has read nothing yet."""
+def test_prompt_of_one_token_is_drafted_for(prompt: list[int], models: Models) -> None:
+    """The drafter reads no hidden states of the target, which has read nothing yet."""
     method = registry.get("s2d").with_params(**WHOLE)
     trace = Engine(models).generate(Request(prompt, method, max_new_tokens=6, stop_at_eos=False))
     assert trace.token_ids == model_helpers.hf_greedy(models.target.model, prompt, 6)
@@ -355,8 +355,8 @@ def test_a_prompt_of_one_token_is_drafted_from(prompt: list[int], models: Models
 
 
 @pytest.mark.parametrize("params", [WHOLE, WHOLE | {"grower": "eagle-2", "nodes": 48}], ids=["chain", "tree"])
-def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp_path: Path) -> None:
-    """A wrong place or a stale entry would cost acceptance and nothing else."""
+def test_copy_of_the_target_is_accepted_completely(params: dict[str, Any], tmp_path: Path) -> None:
+    """A wrong position or a stale entry would only reduce acceptance."""
     models = model_helpers.make_models(
         "llama", noise=None, num_key_value_heads=4, tie_word_embeddings=True, rms_norm_eps=1e-6
     )
@@ -380,11 +380,11 @@ def test_a_copy_of_the_target_is_accepted_to_the_end(params: dict[str, Any], tmp
     assert {len(r.emitted) for r in trace.rounds[:-1]} == {4}
 
 
-# -- what is trained --------------------------------------------------------------------------------------------------
+# -- training ----------------------------------------------------------------------------------------------------------
 
 
-def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None:
-    """What they say of each other is as near to what the target's say as rows of that width can be."""
+def test_embeddings_start_as_the_best_low_rank_approximation_of_the_lm_head() -> None:
+    """Their Gram matrix is the closest one of that rank to the Gram matrix of the target's rows."""
     table = torch.randn(30, 8, generator=torch.Generator().manual_seed(0)) * torch.tensor(
         [4, 3, 2, 1, 0.5, 0.2, 0.1, 0.1]
     )
@@ -400,7 +400,7 @@ def test_rows_begin_in_the_directions_in_which_the_targets_differ_most() -> None
 
 
 class TrainingStub(TrainingSetup):
-    """What is to be run, and two answers to read: of the second, shorter one nothing stands behind its end."""
+    """A training setup that returns the loss functions, with two drafting_exit of different lengths."""
 
     def __init__(self, kept: list[int]) -> None:
         table = 3 * noise(V, D, seed=5).float()
@@ -424,9 +424,10 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("kept", [list(range(V)), [0, 2, 3, 5, 6, 8]], ids=["all", "some"])
-def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int]) -> None:
-    """The law behind place s is that of the token at s + 1, each size weighs the same, and held-out answers are those
-    of the answer alone."""
+def test_all_sizes_are_trained_on_the_targets_distributions(kept: list[int]) -> None:
+    """The distribution at position s is that of the token at s + 1, all sizes have equal weight, and the held-out loss
+    counts positions of the answer only.
+    """
     lesson: Any = TrainingStub(kept)
     net, step_losses, measure = train(lesson)
 
@@ -452,11 +453,11 @@ def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int
         torch.testing.assert_close(torch.stack(list(named.values())), by_hand(0)[0], rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(total, torch.stack(list(named.values())).mean())
         lost, right = by_hand(2)
-        held = measure()
-    assert next(iter(held)) == "agreement after 3 layers", "by which its learning curve goes"
+        held_out = measure()
+    assert next(iter(held_out)) == "agreement after 3 layers", "metric of the learning curve"
     for size, name in enumerate(named):
-        assert held[f"ce_soft {name}"] == pytest.approx(float(lost[size]), rel=1e-2)
-        assert held[f"agreement {name}"] == pytest.approx(float(right[size]), abs=1e-6)
+        assert held_out[f"ce_soft {name}"] == pytest.approx(float(lost[size]), rel=1e-2)
+        assert held_out[f"agreement {name}"] == pytest.approx(float(right[size]), abs=1e-6)
     before = {name: float(loss.detach()) for name, loss in named.items()}
     steps = torch.optim.Adam(net.parameters(), 0.01)
     for _ in range(60):
@@ -467,7 +468,7 @@ def test_all_sizes_learn_from_the_targets_laws_at_the_same_places(kept: list[int
     assert all(float(loss.detach()) < 0.5 * before[name] for name, loss in named.items())
 
 
-def test_a_loss_of_features_is_refused() -> None:
+def test_feature_loss_is_refused() -> None:
     lesson: Any = TrainingStub(list(range(V)))
     lesson.options.loss = "smooth_l1:1+ce_soft:1"
     with pytest.raises(ParameterError, match="smooth_l1 compares features"):
@@ -475,8 +476,8 @@ def test_a_loss_of_features_is_refused() -> None:
 
 
 @pytest.mark.skipif("text-target-s2d" not in bundled(), reason="needs the bundled drafter")
-def test_larger_sizes_of_the_bundled_drafter_know_more() -> None:
-    """As measured on held-out answers at the end of its training: each size is nearer to the target's laws."""
+def test_larger_sizes_of_the_bundled_drafter_are_closer_to_the_target() -> None:
+    """The losses on held-out drafting_exit were measured at the end of its training."""
     folder = bundled()["text-target-s2d"]
     held, config = (json.loads((folder / f"{name}.json").read_text()) for name in ("training", "config"))
     names = [f"after {n} layer{'s' * (n > 1)}" for n in config["net"]["exits"]]

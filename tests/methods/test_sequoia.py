@@ -1,4 +1,4 @@
-"""Sequoia's tree: the dynamic program against all trees there are, and what a run learns for it."""
+"""Sequoia's tree: the dynamic program compared with all possible trees, and acceptance statistics of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CARD = (0.6, 0.2, 0.1, 0.05)
 
 
 def trees(n: int, depth: int, ranks: int) -> Iterator[tuple[Path, ...]]:
-    """All trees of n nodes below the root, siblings without a gap."""
+    """Yield all trees of n nodes below the root, with siblings of consecutive ranks."""
     every = [path for k in range(1, depth + 1) for path in itertools.product(range(ranks), repeat=k)]
     for paths in itertools.combinations(every, n):
         held = {(), *paths}
@@ -38,11 +38,11 @@ def trees(n: int, depth: int, ranks: int) -> Iterator[tuple[Path, ...]]:
             yield paths
 
 
-def tokens(paths: Sequence[Path], chances: Sequence[float]) -> float:
+def expected_tokens_of(paths: Sequence[Path], chances: Sequence[float]) -> float:
     return 1 + math.fsum(math.prod(chances[rank] for rank in path) for path in paths)
 
 
-def test_the_expectations_are_the_cards() -> None:
+def test_expected_tokens_equal_the_cards() -> None:
     best = expected_tokens(CARD, 16, 16)[16].max(0)
     wanted = {1: 1, 2: 1.6, 3: 1.96, 4: 2.176, 6: 2.5056, 8: 2.7456, 16: 3.30936}
     assert {m: float(best[m]) for m in wanted} == pytest.approx(wanted, abs=1e-9)
@@ -51,18 +51,18 @@ def test_the_expectations_are_the_cards() -> None:
 
 @pytest.mark.parametrize("chances", [CARD[:3], (0.3, 0.5, 0.1), (0.2, 0.0, 0.4)], ids=str)
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_no_tree_is_better(chances: tuple[float, ...], depth: int) -> None:
-    """Also where a younger sibling is the likelier one."""
+def test_planned_tree_is_optimal(chances: tuple[float, ...], depth: int) -> None:
+    """Also if a younger sibling is more likely."""
     for n in range(1, 5 if depth == 3 else 6):
         among = list(trees(n, depth, len(chances)))
         if not among:
             assert not math.isfinite(expected_tokens(chances, n + 1, depth)[depth].max(0)[n + 1])
             continue
-        best = max(tokens(paths, chances) for paths in among)
+        best = max(expected_tokens_of(paths, chances) for paths in among)
         assert expected_tokens(chances, n + 1, depth)[depth].max(0)[n + 1] == pytest.approx(best, abs=1e-12)
         if n > 1:
             found = best_tree(chances, n, depth)
-            assert tokens(found.paths, chances) == pytest.approx(found.tokens, abs=1e-12)
+            assert expected_tokens_of(found.paths, chances) == pytest.approx(found.tokens, abs=1e-12)
             assert found.tokens >= best - 1e-12
             assert set(found.paths) in [set(paths) for k in range(1, n + 1) for paths in trees(k, depth, len(chances))]
 
@@ -70,9 +70,9 @@ def test_no_tree_is_better(chances: tuple[float, ...], depth: int) -> None:
 @pytest.mark.parametrize(
     ("costs", "level_s"), [([1, 1, 1, 1, 1], 0.3), ([1, 1.1, 1.2, 2, 3], 0.2), ([1, 2, 3, 4, 5], 0.1), ([1] * 5, 5.0)]
 )
-def test_size_and_depth_are_those_of_the_most_tokens_a_second(costs: list[float], level_s: float) -> None:
+def test_size_and_depth_maximise_tokens_per_second(costs: list[float], level_s: float) -> None:
     rates = {
-        paths: tokens(paths, CARD) / (max(map(len, paths)) * level_s + costs[n])
+        paths: expected_tokens_of(paths, CARD) / (max(map(len, paths)) * level_s + costs[n])
         for n in range(1, 5)
         for paths in trees(n, 3, 4)
     }
@@ -82,7 +82,7 @@ def test_size_and_depth_are_those_of_the_most_tokens_a_second(costs: list[float]
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
-def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) -> None:
+def test_tree_is_filled_by_rank_or_in_the_order_of_the_samples(heat: float) -> None:
     shape = best_tree(ASSUMED_RANK_PROBS[0], 12, DEPTH).paths
     for seed in range(4):
         distributions = table(seed)
@@ -100,8 +100,8 @@ def test_the_tree_is_filled_by_rank_or_by_the_order_of_the_draws(heat: float) ->
         assert tree.sampling is (Sampling.FIXED_NUMBER if heat else Sampling.DETERMINISTIC)
 
 
-def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> None:
-    """Of three drafts the second is kept, of two behind it none; two behind the first are never reached."""
+def test_acceptance_is_counted_by_rank_at_reached_positions() -> None:
+    """Of three drafts the second is accepted, of two after it none; two after the first are never reached."""
     state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.0), 0.0)
     verdict = VerificationResult((1,), 9, True, ((0, False), (1, True), (3, False), (4, False)), {})
     outcome = RoundFeedback(
@@ -113,7 +113,7 @@ def test_what_was_accepted_is_counted_by_rank_at_places_that_were_reached() -> N
     assert state.sibling_probs((0.5, 0.5)) == ((2.5) / (2 + PRIOR_TESTS), (1 + 2.5) / (2 + PRIOR_TESTS))
 
 
-def test_a_tree_is_drawn_anew_when_what_it_was_drawn_from_has_changed() -> None:
+def test_tree_is_planned_again_after_its_inputs_change() -> None:
     made, grower = make_growth(table(0)), Sequoia(4)
     made.sequence.state.tree_builder = state = SequoiaState(Costs({1: 1.0, 64: 1.0}, 0.1), 0.1)
     first = grower.plan_tree(made, Plan(3))
@@ -139,8 +139,10 @@ def models() -> Models:
 
 
 @pytest.mark.parametrize("heat", [0.0, 1.0])
-def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The counts are those of the places that the trace shows as reached, younger ones with more weight."""
+def test_statistics_of_a_run_equal_those_of_its_trace(
+    heat: float, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts are those of reached positions in the trace; later rounds have more weight."""
     monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.01))
     method = registry.get("draft-tree-sampled").with_params(grower="sequoia", nodes=7, depth=3)
     engine = Engine(models)
@@ -155,7 +157,7 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
     assert "a pass over 1 token 1000.00 ms" in row.trace.rounds[0].notes[0]
     state: SequoiaState = row.state.tree_builder
     shares, weight = dict[int, list[float]](), 1.0
-    for r in reversed(row.trace.rounds[:-1]):  # the last one ends the text, and nobody learns from it
+    for r in reversed(row.trace.rounds[:-1]):  # the last round ends the text and is not counted
         for at in (-1, *r.path):
             for rank, node in enumerate(children_of(r.nodes.parents)[at + 1]):
                 counts = shares.setdefault(rank, [0.0, 0.0])
@@ -169,14 +171,14 @@ def test_a_run_learns_what_its_trace_says(heat: float, models: Models, monkeypat
     assert all(r.signals["expected tokens"] > 1 for r in row.trace.rounds if r.nodes.tokens)
 
 
-def test_a_level_costs_a_pass_of_the_draft_model_where_there_is_one(models: Models) -> None:
+def test_a_level_costs_one_pass_of_the_draft_model_if_there_is_one(models: Models) -> None:
     for name, level_s in (("draft-tree", costs_of(models).draft_s), ("medusa", 0.0)):
         state = Sequoia().init_state(registry.get(name).drafter, models)
         assert (state.costs, state.level_s) == (costs_of(models), level_s)
     assert costs_of(models).draft_s > 0
 
 
-def test_a_row_that_goes_on_with_another_way_of_growing_has_its_state(models: Models) -> None:
+def test_state_after_a_change_of_the_tree_builder(models: Models) -> None:
     engine, method = Engine(models), registry.get("draft-tree")
     row = engine.submit(Request([3, 1, 4], method, SamplingParams(), 60, stop_at_eos=False))
     kept = []
@@ -191,5 +193,5 @@ def test_a_row_that_goes_on_with_another_way_of_growing_has_its_state(models: Mo
     assert not row.error
     assert kept[0] is kept[3] is None
     assert isinstance(kept[1], SequoiaState)
-    assert kept[2] is kept[1], "it is the same grower with the same parameters"
+    assert kept[2] is kept[1], "the tree builder and its parameters are the same"
     assert kept[1].costs == costs_of(models)

@@ -1,4 +1,4 @@
-"""Trees drawn from laws and trees of fixed shapes: node for node on tables, within their budget, and sound."""
+"""Sampled trees and trees of fixed shape: nodes compared with tables, budgets, and the output distribution."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def test_published_trees_have_their_nodes(shape: str, nodes: int, depth: int) ->
     paths = Template(shape).paths(Plan(9))
     assert len(paths) == len(set(paths)) == nodes
     assert max(map(len, paths)) == depth
-    assert parents_of(paths)  # every path's beginning is there
-    assert all((*path[:-1], path[-1] - 1) in paths for path in paths if path[-1]), "and every better sibling"
-    said = {"medusa-63": {(2, 2), (1, 0, 1), (0, 0, 0, 1)}, "eagle-25": {(3, 0), (0, 2, 1), (0, 0, 0, 0, 1)}}
-    assert said[shape] <= set(paths)
+    assert parents_of(paths)  # every prefix of a path is there
+    assert all((*path[:-1], path[-1] - 1) in paths for path in paths if path[-1]), "every better sibling is there, too"
+    required_paths = {"medusa-63": {(2, 2), (1, 0, 1), (0, 0, 0, 1)}, "eagle-25": {(3, 0), (0, 2, 1), (0, 0, 0, 0, 1)}}
+    assert required_paths[shape] <= set(paths)
     assert len(Template(shape).paths(Plan(9, nodes=7))) == 7
 
 
 @pytest.mark.parametrize("grower", [Template(nodes=9), *map(Template, [*PUBLISHED, "even"])], ids=lambda g: g.shape)
-def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: Template) -> None:
+def test_fixed_shape_is_filled_with_the_tokens_of_its_ranks(grower: Template) -> None:
     for seed in range(4):
         distributions, made = table(seed), make_growth(table(seed))
         made.rank_probs = ((0.5, 0.3, 0.1), (0.4, 0.35))
@@ -104,26 +104,26 @@ def test_a_fixed_shape_is_filled_with_the_likeliest_tokens_of_its_ranks(grower: 
         assert grower.paths(Plan(3), made.rank_probs) == best_paths(made.rank_probs, 9, 3)
 
 
-# -- drawn trees ------------------------------------------------------------------------------------------------------
+# -- sampled trees -----------------------------------------------------------------------------------------------------
 
 
-def check_laws(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) -> None:
-    """Each node was drawn from the law behind its parent's text."""
+def check_distributions(tree: DraftTree, distributions: dict[tuple[int, ...], Tensor]) -> None:
+    """Check that each node was sampled from the distribution after its parent's text."""
     assert tree.q is not None
     assert tree.child_q_rows is not None
-    said = []
+    logprobs = []
     for text, parent, logq in zip(places_of(tree)[1:], tree.parents.tolist(), tree.logq.tolist(), strict=True):
         row = int(tree.child_q_rows[parent + 1])
         assert row >= 0
         assert torch.equal(tree.q[row], distributions[text[:-1]])
-        said.append(math.log(float(distributions[text[:-1]][text[-1]])))
-        if tree.node_q_rows is None or int(tree.node_q_rows[len(said) - 1]) == row:
-            assert logq == pytest.approx(said[-1])
+        logprobs.append(math.log(float(distributions[text[:-1]][text[-1]])))
+        if tree.node_q_rows is None or int(tree.node_q_rows[len(logprobs) - 1]) == row:
+            assert logq == pytest.approx(logprobs[-1])
         else:
-            assert (int(tree.node_q_rows[len(said) - 1]), logq) == (-1, 0), "chosen, not drawn"
+            assert (int(tree.node_q_rows[len(logprobs) - 1]), logq) == (-1, 0), "selected, not sampled"
     if tree.node_q_rows is not None:
         assert tree.score is not None
-        assert tree.score.log().tolist() == pytest.approx(said)
+        assert tree.score.log().tolist() == pytest.approx(logprobs)
 
 
 @pytest.mark.parametrize("grower", DRAWN, ids=by_name)
@@ -131,11 +131,13 @@ def test_every_node_is_sampled_from_the_distribution_at_its_parent(grower: TreeB
     for seed in range(6):
         tree = grower.build(make_growth(table(seed), seed), Plan(DEPTH))
         assert tree.sampling is grower.siblings
-        check_laws(tree, table(seed))
+        check_distributions(tree, table(seed))
 
 
 @pytest.mark.parametrize("kind", [SpecInfer, ConstantBranching, HeadAndOne], ids=lambda kind: kind.name)
-def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | ConstantBranching | HeadAndOne]) -> None:
+def test_branching_gives_the_number_of_children_per_level(
+    kind: type[SpecInfer | ConstantBranching | HeadAndOne],
+) -> None:
     repeated = 0
     for seed in range(12):
         tree = kind("2-3").build(make_growth(table(seed), seed), Plan(DEPTH))
@@ -150,53 +152,53 @@ def test_a_branching_says_how_many_children_a_node_has(kind: type[SpecInfer | Co
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 9, 30])
-def test_dyspec_is_the_heap_of_its_paper(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without noise siblings come in the order of q; the naive heap takes one place after the other."""
+def test_dyspec_equals_the_papers_heap(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise, siblings come in the order of q; the naive heap takes one node after the other."""
     monkeypatch.setattr(TreeSampler, "gumbel", lambda self, p, level: p.double().log())
     for seed in range(5):
         distributions = table(seed)
         heap: list[tuple[float, tuple[int, ...], int]] = [(-1.0, (), 0)]
-        taken, worths = set[tuple[int, ...]](), []
+        taken, values = set[tuple[int, ...]](), []
         while heap and len(taken) < nodes:
             value, above, elder = heapq.heappop(heap)
             order = distributions[above].argsort(descending=True).tolist()
             left = float(distributions[above][order[elder:]].sum())
             chance = float(distributions[above][order[elder]]) / left
             taken.add((*above, order[elder]))
-            worths.append(-value)
+            values.append(-value)
             if elder + 1 < V:
                 heapq.heappush(heap, (value * (1 - chance), above, elder + 1))
             if len(above) + 1 < DEPTH:
                 heapq.heappush(heap, (value * chance, (*above, order[elder]), 0))
         assert set(texts_of(DySpec(nodes).build(make_growth(distributions), Plan(DEPTH)))) == taken
-        by_threshold = DySpec(96, "threshold", worth=worths[-1] - 1e-9).build(make_growth(distributions), Plan(DEPTH))
-        assert set(texts_of(by_threshold)) == taken, "the same places are worth more than that"
+        by_threshold = DySpec(96, "threshold", worth=values[-1] - 1e-9).build(make_growth(distributions), Plan(DEPTH))
+        assert set(texts_of(by_threshold)) == taken, "the same nodes exceed the threshold"
 
 
 @pytest.mark.parametrize("grower", [ConstantBranching("4-1-1"), HeadAndOne("4-1-1"), Sequoia(20)], ids=by_name)
-def test_a_law_of_few_tokens_has_no_more_children_than_that(grower: TreeBuilder) -> None:
+def test_distribution_of_few_tokens_has_no_more_children(grower: TreeBuilder) -> None:
     distributions = {
         text: torch.zeros(V, dtype=torch.float64).index_fill_(0, torch.tensor([1, 3]), 0.5) for text in table(0)
     }
     tree = grower.build(make_growth(distributions), Plan(2))
     assert sorted(text for text in texts_of(tree) if len(text) == 1) == [(1,), (3,)]
     assert any(len(text) == 2 for text in texts_of(tree))
-    check_laws(tree, distributions)
+    check_distributions(tree, distributions)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("grower", ALL_BUILDERS, ids=by_name)
-def test_a_grower_keeps_to_its_plans_budget(grower: TreeBuilder, nodes: int) -> None:
+def test_tree_builder_respects_the_plans_budget(grower: TreeBuilder, nodes: int) -> None:
     for seed in range(3):
         tree = grower.build(make_growth(table(seed), seed), Plan(DEPTH, nodes=nodes))
         assert 1 <= len(tree) <= nodes
         whole = grower.build(make_growth(table(seed), seed), Plan(DEPTH))
         assert len(tree) == min(nodes, len(whole)) or grower.siblings is not Sampling.DETERMINISTIC
-        depths_of(tree.parents.tolist())  # it is a tree
+        depths_of(tree.parents.tolist())  # raises unless it is a tree
 
 
 @pytest.mark.parametrize("grower", [grower for grower in DRAWN if not isinstance(grower, Sequoia)], ids=by_name)
-def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_likeliest(grower: TreeBuilder) -> None:
+def test_with_greedy_decoding_the_tree_is_a_chain_of_the_most_likely_tokens(grower: TreeBuilder) -> None:
     distributions = table(1)
     tree = grower.build(make_growth(distributions, sampling=SamplingParams()), Plan(DEPTH))
     text: tuple[int, ...] = ()
@@ -206,32 +208,34 @@ def test_when_greedy_there_is_nothing_to_draw_and_the_tree_is_a_chain_of_the_lik
     assert len(text) == DEPTH
 
 
-# -- sound ------------------------------------------------------------------------------------------------------------
+# -- exactness ---------------------------------------------------------------------------------------------------------
 
 
 def deviation_in_standard_errors(
     grower: TreeBuilder, w: DistributionTables, plan: Plan, patch: pytest.MonkeyPatch, draws: int = 400
 ) -> float:
-    """How far what a round writes is from the target's law, in standard errors of the drafts that were drawn."""
+    """Return the deviation of a round's output distribution from the target's, in standard errors over the drafts."""
     found: dict[tuple[tuple[int, ...], ...], list[DraftTree]] = {}
     for seed in range(draws):
         tree = grower.build(make_growth(dict(w.q), seed), plan)
         found.setdefault((tuple(tree.tokens.tolist()), tuple(tree.parents.tolist())), []).append(tree)
-    joint, apart = w.joint(), []
+    joint, deviations = w.joint(), []
     with record_draws(patch) as drawn:
         for tree, *_ in found.values():
             p = torch.stack([w.p[text] for text in places_of(tree)])
             v = Verification(tree, p.log(), p, WARM, torch.full((len(p),), 0.5, dtype=torch.float64))
-            apart.append((output_distribution_of_draft(v, Lossless(), joint, w.depth, drawn) - joint[()]).flatten())
-    n, figures = torch.tensor([len(same) for same in found.values()]).double()[:, None], torch.stack(apart)
+            deviations.append(
+                (output_distribution_of_draft(v, Lossless(), joint, w.depth, drawn) - joint[()]).flatten()
+            )
+    n, figures = torch.tensor([len(same) for same in found.values()]).double()[:, None], torch.stack(deviations)
     mean = (n * figures).sum(0) / n.sum()
     spread = ((n * (figures - mean) ** 2).sum(0) / n.sum() ** 2).sqrt()
     return float((mean.abs() / (spread + 1e-10)).max())
 
 
 @dataclass(frozen=True)
-class KeepsTheLikelier(ConstantBranching):
-    """Draws three and keeps the two likeliest: a choice that looks at identities."""
+class KeepsLikeliest(ConstantBranching):
+    """Samples three siblings and keeps the two most likely: the selection depends on the tokens."""
 
     def build(self, growth: PartialTree, plan: Plan) -> DraftTree:
         tree = ConstantBranching("3-1").build(growth, Plan(1))
@@ -248,7 +252,7 @@ class KeepsTheLikelier(ConstantBranching):
 def test_declared_sampling_preserves_the_target_distribution(
     grower: TreeBuilder, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of some eighteen figures one is off by 5.5 standard errors in one of a million such tests."""
+    """With about eighteen figures, one exceeds 5.5 standard errors in one of a million such tests."""
     assert (
         deviation_in_standard_errors(
             grower, random_tables("any", 3, 2), plan, monkeypatch, 1 if grower not in DRAWN else 400
@@ -258,10 +262,10 @@ def test_declared_sampling_preserves_the_target_distribution(
 
 
 def test_tree_builder_that_selects_by_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert deviation_in_standard_errors(KeepsTheLikelier(), random_tables("any", 3, 2), Plan(2), monkeypatch) > 8
+    assert deviation_in_standard_errors(KeepsLikeliest(), random_tables("any", 3, 2), Plan(2), monkeypatch) > 8
 
 
-# -- as a choice of methods -------------------------------------------------------------------------------------------
+# -- as a parameter of methods -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -273,8 +277,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 def test_every_tree_builder_works_with_every_distribution_drafter(
     name: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Side by side; greedy text is the target's, and the chains among them are drafted together."""
-    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # or branches seldom pay
+    """All in one batch; greedy text is the target's, and the chains among them are drafted together."""
+    monkeypatch.setattr(sequoia, "costs_of", lambda models: Costs({1: 1.0, 64: 1.0}, 0.0))  # else few branches
     engine, method = Engine(models, max_sequences=32), registry.get(name)
     plain = Engine(models).generate(Request([3, 1, 4], registry.get("autoregressive"), max_new_tokens=9))
     assert isinstance(method.drafter, DistributionDrafter)
@@ -300,8 +304,8 @@ def test_every_tree_builder_works_with_every_distribution_drafter(
             assert branches, f"{grower} over {name} is a chain"
 
 
-def test_a_chain_is_the_same_alone_and_in_lock_step(models: Models) -> None:
-    """Over the draft model's tree as over its chain."""
+def test_chain_is_the_same_alone_and_in_a_batch(models: Models) -> None:
+    """Also for a method whose draft model drafts a tree."""
     for sampling in (SamplingParams(), SamplingParams(1.0), SamplingParams(1.0, repetition_penalty=1.5)):
         written = []
         for name in ("draft-model", "draft-tree"):

@@ -1,4 +1,4 @@
-"""STAND: means of laws against sums, drafts drawn from them without replacement, a shape that follows what is kept."""
+"""STAND: mean distributions compared with sums, sampling without replacement, and a shape that adapts to acceptance."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from workbench.trace.metrics import summary
 pytestmark = pytest.mark.unchecked
 P = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 Q = torch.tensor([0.1, 0.4, 0.3, 0.2], dtype=torch.float64)
-"""The golden p and q of the cards."""
+"""p and q of the verifier card's example."""
 THREE = registry.get("stand").with_params(nodes=3)
 
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """A vocabulary of which all tokens fit into an entry."""
+    """A vocabulary small enough that an entry holds all tokens."""
     return model_helpers.make_small_models(6, noise=None, device=device)
 
 
@@ -48,7 +48,7 @@ def models(device: str) -> Models:
 
 
 def test_golden_mean() -> None:
-    """⅓ of each of three laws, over the tokens of all; the least is cut."""
+    """One third of each of three distributions, over the union of their tokens; the smallest is cut."""
     entry = Entry([1, 2], [0.7, 0.3])
     for tokens, chances in (([2, 1], [0.6, 0.4]), ([3, 1], [0.8, 0.1])):
         entry = entry.averaged_with(tokens, chances)
@@ -56,7 +56,7 @@ def test_golden_mean() -> None:
     assert entry.probs == pytest.approx([1.2 / 3, 0.9 / 3])
 
 
-def test_the_longest_known_context_says_what_follows() -> None:
+def test_longest_known_context_is_used() -> None:
     known = Table(3)
     known.learn([1, 2, 3], [7], [1.0])
     known.learn([5, 2, 3], [8], [1.0])
@@ -68,7 +68,7 @@ def test_the_longest_known_context_says_what_follows() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(2, 8))
-def test_the_table_keeps_what_was_seen_last_and_no_more(text: list[int], most: int) -> None:
+def test_table_keeps_only_the_latest_contexts(text: list[int], most: int) -> None:
     known, order = Table(1, most), list[tuple[int, ...]]()
     for token in text:
         known.learn([token], [0], [1.0])
@@ -79,7 +79,7 @@ def test_the_table_keeps_what_was_seen_last_and_no_more(text: list[int], most: i
 
 
 def mean_distributions(row: Sequence, start: int, longest: int, everywhere: bool) -> dict[tuple[int, ...], Tensor]:
-    """The mean law behind each context of verified places, or of those that were kept, summed from the trace."""
+    """Return the mean distribution after each context of verified (or accepted) positions, summed from the trace."""
     assert row.trace is not None
     sums: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
     at = start
@@ -95,7 +95,7 @@ def mean_distributions(row: Sequence, start: int, longest: int, everywhere: bool
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, models: Models) -> None:
+def test_entries_are_mean_distributions_of_verified_positions(everywhere: bool, models: Models) -> None:
     engine, method = Engine(models), registry.get("stand").with_params(everywhere=everywhere)
     request = Request([1, 2], method, SamplingParams(0.8), 200, stop_at_eos=False)
     row = engine.submit(request)
@@ -114,7 +114,7 @@ def test_entries_are_the_mean_of_the_laws_of_verified_places(everywhere: bool, m
     engine.step()
 
 
-def test_a_prompts_table_serves_that_prompt_alone_and_by_choice(models: Models) -> None:
+def test_table_is_shared_only_by_equal_prompts_and_only_if_warm(models: Models) -> None:
     engine, method = Engine(models), registry.get("stand")
     prompts = model_helpers.random_prompt(5, 6, seed=1), model_helpers.random_prompt(5, 6, seed=2)
 
@@ -146,8 +146,8 @@ def row_with(models: Models, chances: list[float], temperature: float, seed: int
     return row
 
 
-def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -> None:
-    """Ordered pairs against sequential draws, q being the entry, normalised; their q is what they were drawn from."""
+def test_siblings_are_ordered_samples_without_replacement(models: Models) -> None:
+    """Ordered pairs follow sequential sampling from the normalised entry, and the declared q is that distribution."""
     q = torch.tensor([0.4, 0.2, 0.15, 0.05]) / 0.8
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(400):
@@ -163,11 +163,11 @@ def test_siblings_are_drawn_without_replacement_in_their_order(models: Models) -
     }
     assert chi_square(found, wanted).fits(1e-5)
     row = row_with(models, [0.4, 0.2, 0.15, 0.05], 0.0)
-    assert Stand().propose_one(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the likeliest"
+    assert Stand().propose_one(row, row.state.plan).tokens.tolist() == [0, 1, 2], "greedy: the most likely tokens"
 
 
 def sorted_by_q(w: DistributionTables) -> Drafts:
-    """The same drafts, siblings put in the order of their q: what must not be done."""
+    """Return the same drafts with siblings sorted by q, which is wrong."""
     for tree, chance in fixed_number(w, (-1, -1)):
         order = tree.logq.argsort(descending=True)
         yield replace(tree, tokens=tree.tokens[order], logq=tree.logq[order]), chance
@@ -178,7 +178,7 @@ def as_drawn(w: DistributionTables) -> Drafts:
 
 
 @pytest.mark.parametrize(("drafts", "off"), [(as_drawn, 0.0), (sorted_by_q, 0.05)])
-def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
+def test_sorting_siblings_changes_the_output_distribution(
     drafts: Iterator, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [(), *((x,) for x in range(4))]
@@ -191,8 +191,8 @@ def test_the_order_in_which_siblings_were_drawn_is_part_of_the_law(
 # -- shape ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_shape_follows_what_is_kept() -> None:
-    """Rank 1 is kept 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
+def test_shape_adapts_to_acceptance() -> None:
+    """Rank 1 is accepted 20 times of 20, rank 0 never: (20 + 5·0.13) / 25 against (0 + 5·0.44) / 25."""
     grower, grown = DataDriven(nodes=4), make_growth(table(1))
     grown.sequence.state.tree_builder = counts = Counts()
     before, paths = grower.shape(grown, Plan(2))
@@ -210,7 +210,7 @@ def test_the_shape_follows_what_is_kept() -> None:
 
 
 @pytest.mark.parametrize("nodes", [3, 8])
-def test_a_tree_is_drawn_from_the_likeliest_tokens_alone(nodes: int) -> None:
+def test_tree_contains_only_the_most_likely_tokens(nodes: int) -> None:
     tree = DataDriven(nodes).build(make_growth(table(2), seed=3, sampling=WARM), Plan(DEPTH))
     assert tree.q is not None
     assert tree.child_q_rows is not None

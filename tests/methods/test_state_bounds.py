@@ -1,7 +1,7 @@
-"""A long stream through each drafter that remembers: its state stays within its bound, in entries and in bytes.
+"""Size of drafter state on long texts: it stays within its bound in entries and bytes.
 
-No model runs: a text of 200,000 tokens is read (`workbench.bench.simulated_rounds`). What a round costs is counted, not
-timed.
+No model runs: a text of 200,000 tokens is replayed (`workbench.bench.simulated_rounds`). The cost of a round is
+counted, not timed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from workbench.methods.drafters.trie import Trie
 pytestmark = pytest.mark.unchecked
 KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")
 VOCABULARY, PROMPT, AT_ONCE, OF_A_LONG_TEXT = 5_000, 2_000, 24, 48
-"""Tokens there are, of the prompt, and read in a round at least, so that a soak is short.
-
-Of the long text more are read at once: all of it is learnt, and the tables that fill up are full before half of it.
+"""Vocabulary size, prompt length and minimum tokens per round, so that a test is short. The longest texts have more
+tokens per round: all of them are learnt, and the tables are full before half of the text.
 """
 
 
 def stream(n: int, seed: int = 0) -> list[int]:
-    """Words as frequent as words are, and every now and then a passage that was there before."""
+    """Return a text with the frequencies of words, in which earlier passages recur now and then."""
     random = np.random.default_rng(seed)
     text = np.minimum(random.zipf(1.25, n) - 1, VOCABULARY - 1)
     for start in range(4_000, n - 200, 2_000):
@@ -43,7 +42,7 @@ def stream(n: int, seed: int = 0) -> list[int]:
 def soak(
     method: str, n: int, each: Callable[[InspectableState, SimulatedSequence], None], at_once: int = AT_ONCE
 ) -> tuple[InspectableState, SimulatedSequence]:
-    """Read a text of `n` tokens; `each` is called a few times on the way."""
+    """Replay a text of `n` tokens; call `each` a few times on the way."""
     configured = registry.get(method).with_params(**({"from_text": True} if method == "lookahead" else {}))
     reader = SimulatedSequence.of(configured, stub_models(VOCABULARY), stream(n), PROMPT)
     often, rounds = max(1, (n - PROMPT) // at_once // 20), 0
@@ -67,36 +66,36 @@ def assert_within_bound(state: InspectableState, reader: SimulatedSequence) -> N
 
 
 def check_bounds(method: str, n: int, at_once: int = AT_ONCE) -> None:
-    """It stays within its bound, and takes no more memory than it says."""
+    """Check that the state stays within its bound and uses no more memory than it reports."""
     state, reader = soak(method, n, assert_within_bound, at_once)
     tokens = {
         id(token) for text in (reader.text, reader.sequence.committed) for token in text
-    }  # the row's, not the state's
+    }  # part of the sequence, not of the state
     shown, real = state.summarise(3), size_of(state, set(tokens))
-    assert real <= 1.15 * shown.n_bytes + 4096, f"{real} bytes, said to be {shown.n_bytes}"
-    assert shown.n_bytes <= 4 * real, f"{real} bytes, said to be {shown.n_bytes}"
+    assert real <= 1.15 * shown.n_bytes + 4096, f"{real} bytes, reported as {shown.n_bytes}"
+    assert shown.n_bytes <= 4 * real, f"{real} bytes, reported as {shown.n_bytes}"
     assert real <= 1.15 * shown.most_bytes + 4096
     assert shown.top
 
 
 @pytest.mark.parametrize("method", KEPT)
-def test_a_stream_of_thirty_thousand_tokens_stays_within_the_bound(method: str) -> None:
+def test_thirty_thousand_tokens_stay_within_the_bound(method: str) -> None:
     check_bounds(method, 30_000)
 
 
 @pytest.mark.slow
 @pytest.mark.on_demand
 @pytest.mark.parametrize("method", KEPT)
-def test_a_stream_of_two_hundred_thousand_tokens_stays_within_the_bound(method: str) -> None:
+def test_two_hundred_thousand_tokens_stay_within_the_bound(method: str) -> None:
     check_bounds(method, 200_000, OF_A_LONG_TEXT)
 
 
-def test_an_index_forgets_its_oldest_tokens_and_finds_the_rest() -> None:
+def test_index_drops_its_oldest_tokens_and_finds_the_rest() -> None:
     index, text = NGramIndex(3, most=100), [7, 8, 9, *range(1000, 1400), 7, 8]
     for token in text:
         index.extend([token])
         assert len(index.text) < 100 + FORGOTTEN
-    assert index.continuation(2, 4, latest=True) == [], "7 8 9 stood at the beginning"
+    assert index.continuation(2, 4, latest=True) == [], "7 8 9 was at the beginning"
     index.extend([1395, 1396])
     assert index.continuation(2, 2, latest=False) == [1397, 1398]
     fresh = NGramIndex(3)
@@ -104,7 +103,7 @@ def test_an_index_forgets_its_oldest_tokens_and_finds_the_rest() -> None:
     assert {g: len(e) for g, e in fresh._ends.items()} == {g: len(e) for g, e in index._ends.items()}
 
 
-def test_a_text_forgets_its_oldest_tokens() -> None:
+def test_text_drops_its_oldest_tokens() -> None:
     text = Text()
     text.extend(range(100))
     text.cut(30)
@@ -113,7 +112,7 @@ def test_a_text_forgets_its_oldest_tokens() -> None:
     assert [places.tolist() for places in text.matches([80], 1)] == [[11]]
 
 
-def test_the_suffixes_own_text_is_cut() -> None:
+def test_text_of_the_suffix_drafter_is_cut() -> None:
     reader = SimulatedSequence.of(
         registry.get("suffix").with_params(), stub_models(VOCABULARY), stream(STORED + 900), STORED - 100
     )
@@ -124,25 +123,25 @@ def test_the_suffixes_own_text_is_cut() -> None:
     assert reader.sequence.state.drafter.text.tokens[-5:].tolist() == reader.sequence.committed[-5:]
 
 
-def test_a_trie_gives_up_outputs_and_never_a_running_prompt() -> None:
+def test_trie_drops_outputs_and_never_a_running_prompt() -> None:
     trie = Trie(most=200)
     for i in range(60):
         trie.insert([i, i + 1], request=1)
     for i in range(5_000):
         trie.insert([1000 + i, 5, 6], None)
-        trie.insert([1000 + i, 5, 6], None)  # one squeeze does not drop what came twice
+        trie.insert([1000 + i, 5, 6], None)  # one squeeze keeps branches that came twice
         trie.keep_bound()
         assert trie.n_nodes <= 200 + 3
     assert all(trie.find([i, i + 1]) is not None for i in range(60))
-    assert trie.find([5999, 5]) is not None, "the newest is there"
+    assert trie.find([5999, 5]) is not None, "the newest branch remains"
     assert trie.find([1000]) is None
 
 
-# -- what a round costs, counted --------------------------------------------------------------------------------------
+# -- cost of a round, counted ------------------------------------------------------------------------------------------
 
 
-def steps(method: str, context: int, rounds: int = 12) -> float:
-    """Lines of Python that a round of a drafter runs behind so many tokens, on the mean."""
+def lines_per_round(method: str, context: int, rounds: int = 12) -> float:
+    """Return the mean number of Python lines that a round of a drafter runs after this many tokens."""
     models: Any = stub_models(VOCABULARY)
     reader = SimulatedSequence.of(registry.get(method).with_params(), models, stream(context + 60 * rounds), context)
     count = 0
@@ -171,7 +170,7 @@ def steps(method: str, context: int, rounds: int = 12) -> float:
 
 
 @pytest.mark.parametrize("method", [*KEPT, "aggressive", "jacobi"])
-def test_a_round_runs_hardly_more_code_behind_a_longer_text(method: str) -> None:
-    """Sixteen times the context: a scan in numpy is one line, a loop over the text is sixteen times as many."""
-    short, long = steps(method, 500), steps(method, 8_000)
-    assert long <= 4 * short + 400, f"{short:.0f} lines behind 500 tokens, {long:.0f} behind 8,000"
+def test_a_round_runs_hardly_more_code_after_a_longer_text(method: str) -> None:
+    """With sixteen times the context, a scan in numpy is still one line; a Python loop runs sixteen times as many."""
+    short, long = lines_per_round(method, 500), lines_per_round(method, 8_000)
+    assert long <= 4 * short + 400, f"{short:.0f} lines after 500 tokens, {long:.0f} after 8,000"

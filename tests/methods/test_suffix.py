@@ -1,4 +1,4 @@
-"""Suffix decoding against suffixes counted one by one, its golden figures, its store, and what it drafts in a run."""
+"""Suffix decoding compared with suffixes counted one by one, its example figures, its store, and drafts in a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text_of(*texts: list[int]) -> Text:
 
 
 def after(text: list[int], string: Path) -> Counter[int]:
-    """What follows each occurrence of a string, one place after the other."""
+    """Return the tokens after each occurrence of a string, found one by one."""
     n = len(string)
     return Counter(text[i + n] for i in range(len(text) - n) if tuple(text[i : i + n]) == string)
 
@@ -37,7 +37,7 @@ def after(text: list[int], string: Path) -> Counter[int]:
 def naive(
     text: list[int], string: tuple[int, ...], budget: int, depth: int, least: float
 ) -> dict[tuple[int, ...], float]:
-    """The chances of the likeliest paths behind a string, from substring counts alone."""
+    """Return the probabilities of the most likely paths after a string, from substring counts."""
     chances: dict[Path, float] = {}
     unread: dict[Path, float] = {(): 1.0}
     while unread:
@@ -53,16 +53,16 @@ def naive(
 def paths(guess: Guess) -> dict[Path, float]:
     nodes = range(len(guess.tokens))
     found = {tuple(guess.tokens[i] for i in model_helpers.path_to(guess.parents, n)): guess.probs[n] for n in nodes}
-    assert len(found) == len(guess.tokens), "siblings are told apart"
+    assert len(found) == len(guess.tokens), "siblings are distinct"
     return found
 
 
 @settings(deadline=None, max_examples=150)
 @given(letters, letters, st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.1, 0.3, 1.0]))
-def test_the_draft_is_the_one_of_counted_substrings(
+def test_draft_equals_the_one_from_substring_counts(
     a: list[int], b: list[int], most: int, depth: int, least: float
 ) -> None:
-    """Over all match lengths, each with its budget: the largest sum of chances."""
+    """Over all match lengths, each with its budget, the draft has the largest sum of probabilities."""
     drafter, text = Suffix(nodes=most, longest=8, least=least), a + b
     guess = drafter.draft(text_of(a, b), text, Plan(depth))
     sums = {0: 0.0}
@@ -74,14 +74,14 @@ def test_the_draft_is_the_one_of_counted_substrings(
         assert wanted[path] == pytest.approx(chance)
 
 
-def test_matches_end_behind_the_longest() -> None:
+def test_matches_end_after_the_longest() -> None:
     text = text_of([7, 1, 2, 3, 9, 1, 2, 4, 1, 2])
     found = text.matches([7, 1, 2, 3, 9, 1, 2, 4, 1, 2], 64)
-    assert [places.tolist() for places in found] == [[3, 7], [3, 7]]  # not the newest tokens themselves
+    assert [places.tolist() for places in found] == [[3, 7], [3, 7]]  # except the newest tokens themselves
 
 
-def test_one_earlier_occurrence_is_sure_of_itself() -> None:
-    """The released code counts the newest tokens, too, and says ½ for the first node: see the method's `differs`."""
+def test_one_earlier_occurrence_has_probability_one() -> None:
+    """The released code also counts the newest tokens and gives ½ for the first node: see `differences`."""
     tokens = [5, 6, 7, 8, 5, 6]
     guess = Suffix().draft(text_of(tokens), tokens, Plan(16))
     assert (guess.tokens, guess.probs, guess.matched, guess.score) == ([7, 8], [1.0, 1.0], 2, 2.0)
@@ -99,7 +99,7 @@ def test_golden_two_branches() -> None:
     assert chain.parents == [-1, 0]
 
 
-def test_the_match_decides_how_much_is_drafted() -> None:
+def test_draft_length_depends_on_the_match_length() -> None:
     long = list(range(20))
     for m in (1, 3, 7):
         tokens = [*long, 50, *long[:m]]
@@ -109,13 +109,13 @@ def test_the_match_decides_how_much_is_drafted() -> None:
     assert Suffix().draft(text_of(long), long, Plan(16)).tokens == []
 
 
-def test_a_store_does_not_go_on_over_the_end_of_a_text() -> None:
+def test_store_does_not_continue_after_the_end_of_a_text() -> None:
     store = text_of([1, 2, END], [3, 1, END], [2, 4, END])
     assert Suffix(factor=8.0).draft(store, [1], Plan(16)).tokens == [2]
     assert Suffix(factor=8.0).draft(store, [3, 1], Plan(16)).tokens == [2]
 
 
-def test_a_store_forgets_the_oldest_texts_and_keeps_whole_ones() -> None:
+def test_store_drops_the_oldest_texts_as_a_whole() -> None:
     store = Text()
     for i in range(40):
         store.extend([*range(100 * i, 100 * i + 50), END])
@@ -126,7 +126,7 @@ def test_a_store_forgets_the_oldest_texts_and_keeps_whole_ones() -> None:
     assert store.n == 0
 
 
-def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_runs_are_used_only_if_warm(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     engine, method, prompt = Engine(models), registry.get("suffix"), model_helpers.random_prompt(9)
     request = Request(prompt, method, max_new_tokens=40, stop_at_eos=False)
@@ -137,7 +137,7 @@ def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.Mon
     cold, warmed = engine.generate(warm), engine.generate(warm)
     assert first.token_ids == cold.token_ids == warmed.token_ids
     assert summary(warmed)["tau"] > max(2.0, summary(cold)["tau"])
-    assert any(r.signals["from earlier runs"] for r in warmed.rounds)
+    assert any(r.signals["draft from earlier runs"] for r in warmed.rounds)
     store = models.shared["suffix"]
     assert store.tokens.tolist() == [*cold.token_ids, END, *warmed.token_ids, END], "outputs, and no prompt"
     monkeypatch.setattr(suffix, "STORED", 100)
@@ -147,7 +147,7 @@ def test_earlier_runs_draft_by_choice_alone(device: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_run_says_how_far_it_matched_and_what_it_expects(temperature: float, device: str) -> None:
+def test_run_records_match_length_and_expected_acceptance(temperature: float, device: str) -> None:
     models = model_helpers.make_models("llama", noise=None, device=device)
     request = Request(model_helpers.repeating_prompt(16), registry.get("suffix"), SamplingParams(temperature), 40)
     drafted = [r for r in Engine(models).generate(request).rounds if r.nodes.tokens]

@@ -1,4 +1,4 @@
-"""Superposed decoding: the card's numbers, a naive version of it on tables, and over drafters that can and cannot."""
+"""Superposed decoding: the card's figures, a naive version on tables, and drafters with and without support."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ pytestmark = pytest.mark.unchecked
 COMMITTED = [0, 1, 2, 0, 1, 3, 2, 0, 1, 2, 4, 0, 1]
 
 
-def mean(distributions: dict[Text, Tensor], texts: abc.Sequence[Text], weights: abc.Sequence[float]) -> Tensor:
-    """The law behind several texts at once, as `TableGrowth` has it."""
+def mean_distribution(
+    distributions: dict[Text, Tensor], texts: abc.Sequence[Text], weights: abc.Sequence[float]
+) -> Tensor:
+    """Return the mean distribution after several texts, as in `TableGrowth`."""
     return sum(
         (weight * distributions[text] for text, weight in zip(texts, weights, strict=True)), torch.zeros(V).double()
     )
 
 
-def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: abc.Sequence[int]) -> list[list[Text]]:
-    """The drafts of each level, best first: all k · V continuations scored one by one, n-grams counted by search."""
+def naive_drafts(
+    distributions: dict[Text, Tensor], k: int, alpha: float, committed: abc.Sequence[int]
+) -> list[list[Text]]:
+    """Return the drafts of each level, best first: all k · V continuations are scored one by one, n-grams by search."""
 
     def p_ng(token: int, text: Text) -> float:
         found, before = 0.0, [*committed, *text]
@@ -50,7 +54,7 @@ def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: ab
     drafts, levels = {(): 0.0}, []
     for _ in range(DEPTH):
         whole = sum(map(math.exp, drafts.values()))
-        p = mean(distributions, list(drafts), [math.exp(score) / whole for score in drafts.values()])
+        p = mean_distribution(distributions, list(drafts), [math.exp(score) / whole for score in drafts.values()])
         own = (p.log() / 0.06).log_softmax(0).tolist()
         found = dict[Text, float]()
         for text, score in drafts.items():
@@ -70,20 +74,20 @@ def naive(distributions: dict[Text, Tensor], k: int, alpha: float, committed: ab
 
 @pytest.mark.parametrize("alpha", [0.0, 0.54, 1.0])
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_it_is_the_beam_of_its_paper(k: int, alpha: float) -> None:
+def test_tree_equals_the_papers_beam(k: int, alpha: float) -> None:
     for seed in range(6):
         distributions = table(seed)
         growing = make_growth(distributions)
         growing.sequence.committed = list(COMMITTED)
         tree = Superposed(k, alpha).build(growing, Plan(DEPTH))
-        wanted = [text for level in naive(distributions, k, alpha, COMMITTED) for text in level]
+        wanted = [text for level in naive_drafts(distributions, k, alpha, COMMITTED) for text in level]
         assert texts_of(tree) == wanted
         assert tree.sampling is Sampling.DETERMINISTIC
         assert not tree.logq.any()
         assert max(tree.parents.tolist().count(parent) for parent in tree.parents.tolist()) <= tree.fanout
 
 
-def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
+def test_one_draft_without_n_grams_is_the_greedy_chain() -> None:
     for seed in range(6):
         distributions = table(seed)
         alone = Superposed(1, 0.0).build(make_growth(distributions, sampling=GREEDY), Plan(DEPTH))
@@ -93,7 +97,7 @@ def test_one_draft_without_n_grams_is_the_likeliest_chain() -> None:
         assert torch.equal(alone.score, chain.score)  # type: ignore[arg-type]
 
 
-def test_the_weights_of_a_levels_drafts_sum_to_one_and_fall_with_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_a_level_sum_to_one_and_are_ordered_by_score(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[float]] = []
     really = PartialTree.superpose
 
@@ -113,8 +117,8 @@ def test_the_weights_of_a_levels_drafts_sum_to_one_and_fall_with_their_scores(mo
 # -- n-grams ----------------------------------------------------------------------------------------------------------
 
 
-def test_n_grams_count_what_followed_so_far() -> None:
-    """Behind 0 1 came 2 twice and 3 once; behind 1 alike; behind 2 0 1 only 3 and 2; behind 4 0 1 nothing yet."""
+def test_n_grams_count_earlier_continuations() -> None:
+    """After 0 1: 2 twice and 3 once; after 1: the same; after 2 0 1: only 3 and 2; after 4 0 1: nothing yet."""
     counts = NGrams()
     counts.read(COMMITTED)
     shares = counts.ngram_probs(COMMITTED, [2, 3, 4])
@@ -124,7 +128,7 @@ def test_n_grams_count_what_followed_so_far() -> None:
     assert counts.ngram_probs([9], [2, 3]) == [0.0, 0.0]
 
 
-def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
+def test_n_grams_of_an_extended_text_equal_those_of_the_whole() -> None:
     counts, whole = NGrams(), NGrams()
     for end in (0, 1, 2, 7, 7, 13):
         counts.read(COMMITTED[:end])
@@ -132,22 +136,22 @@ def test_n_grams_of_a_text_that_grew_are_those_of_the_whole() -> None:
     assert counts.following == whole.following
 
 
-def test_what_is_known_behind_a_draft_vetoes_the_rest_and_nothing_known_costs_200() -> None:
-    """The law prefers 3 everywhere; the text knows only 0 → 1 → 0."""
+def test_known_n_grams_exclude_other_tokens_and_unknown_ones_cost_200() -> None:
+    """The distribution prefers 3 everywhere; the text contains only 0 → 1 → 0."""
     distributions = {text: torch.tensor([0.2, 0.2, 0.2, 0.3, 0.1]).double() for text in table(0)}
     growing = make_growth(distributions)
     growing.sequence.committed = [0, 1, 0, 1, 0]
     tree = Superposed(3, 0.54).build(growing, Plan(2))
-    assert texts_of(tree) == [(1,), (1, 0)], "of each level one candidate is known, and the others are out"
+    assert texts_of(tree) == [(1,), (1, 0)], "on each level one candidate is known and the others are excluded"
     growing = make_growth(distributions)
-    growing.sequence.committed = [4, 0]  # nothing came behind 0
+    growing.sequence.committed = [4, 0]  # nothing came after 0
     first = texts_of(Superposed(3, 0.54).build(growing, Plan(2)))
     assert first[:1] == [(3,)]
     assert len(first) == 6
     growing = make_growth(distributions)
-    growing.sequence.committed = [4, 2, 0]  # behind 4 came 2, behind 2 came 0, behind 0 nothing
+    growing.sequence.committed = [4, 2, 0]  # after 4 came 2, after 2 came 0, after 0 nothing
     found = texts_of(Superposed(5, 0.54).build(growing, Plan(2)))
-    assert found[5:7] == [(2, 0), (4, 2)], "drafts behind which something is known beat the likelier ones by 200"
+    assert found[5:7] == [(2, 0), (4, 2)], "drafts with a known continuation outrank more likely ones by 200"
 
 
 # -- over a draft model -----------------------------------------------------------------------------------------------
@@ -159,7 +163,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 def run_three_rounds(models: Models, sampling: SamplingParams) -> tuple[Engine, Sequence]:
-    """A text of some rounds."""
+    """Run three rounds; return the engine and the sequence."""
     engine = Engine(models)
     row = engine.submit(Request([3, 1, 4, 1, 5], registry.get("draft-tree"), sampling, 100, stop_at_eos=False))
     for _ in range(3):
@@ -168,15 +172,15 @@ def run_three_rounds(models: Models, sampling: SamplingParams) -> tuple[Engine, 
 
 
 def growth_of(row: Sequence, models: Models) -> ModelGrowth:
-    """A tree that is about to grow behind it in the draft model, which has yet to read the last token."""
+    """Return a tree to be grown from the sequence's draft model, which has yet to read the last token."""
     assert models.drafter is not None
     models.drafter.rewind(row.state.drafter.slot, len(row.committed) - 1)
     return ModelGrowth(row, "test")
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM, SamplingParams(1.0, repetition_penalty=1.7)], ids=str)
-def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Models, sampling: SamplingParams) -> None:
-    """ẽ = E[y]: where all drafts are y, and where one weighs everything; an even mean is another law."""
+def test_equal_drafts_or_a_weight_of_one_equal_the_token_itself(models: Models, sampling: SamplingParams) -> None:
+    """ẽ = E[y], if all drafts are y or one has all of the weight; with equal weights the distribution differs."""
     engine, row = run_three_rounds(models, sampling)
     with torch.inference_mode():
         first = growth_of(row, models)
@@ -197,7 +201,7 @@ def test_equal_drafts_and_a_whole_weight_are_read_as_the_token_itself(models: Mo
 
 
 @pytest.mark.parametrize("width", [1, 3, 8])
-def test_a_level_costs_one_forward_of_one_position_whatever_the_width(width: int, models: Models) -> None:
+def test_a_level_costs_one_position_whatever_the_width(width: int, models: Models) -> None:
     drafter = models.drafter
     assert drafter is not None
     sizes, really = list[int](), drafter.forward
@@ -219,7 +223,7 @@ def test_a_level_costs_one_forward_of_one_position_whatever_the_width(width: int
         drafter.forward = really  # type: ignore[method-assign]
     assert row.trace is not None
     last, before = row.trace.rounds[-1], row.trace.rounds[-2]
-    assert sizes == [len(before.emitted), 1, 1, 1], "what was committed since, and a position a level"
+    assert sizes == [len(before.emitted), 1, 1, 1], "newly committed tokens, and one position per level"
     assert last.draft_forwards == 4
     assert len(last.nodes.tokens) > 4 or width == 1
     row.cancel()
@@ -228,10 +232,8 @@ def test_a_level_costs_one_forward_of_one_position_whatever_the_width(width: int
 
 @pytest.mark.parametrize("ngrams", [0.0, 0.54])
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "draft-tree-sampled"])
-def test_greedy_text_is_the_targets_with_other_ways_of_growing_before_and_behind(
-    name: str, ngrams: float, models: Models
-) -> None:
-    """What superposing leaves in the draft model's cache is read by nobody."""
+def test_greedy_text_is_the_targets_when_tree_builders_alternate(name: str, ngrams: float, models: Models) -> None:
+    """Entries that superposing leaves in the draft model's cache are never read."""
     plain = Request([3, 1, 4, 1, 5], registry.get("autoregressive"), max_new_tokens=40, stop_at_eos=False)
     engine = Engine(models)
     row = engine.submit(
@@ -249,12 +251,12 @@ def test_greedy_text_is_the_targets_with_other_ways_of_growing_before_and_behind
     assert row.trace.token_ids == Engine(models).generate(plain).token_ids
 
 
-def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Models) -> None:
-    """The law behind the text is that of a model that read it anew."""
+def test_after_superposing_the_draft_models_cache_is_unchanged(models: Models) -> None:
+    """The distribution after the text equals that of a fresh prefill."""
     engine, row = run_three_rounds(models, WARM)
     row.change(params={"grower": "superposed"})
     longest = 0
-    for _ in range(12):  # entries could only be kept where a draft was accepted
+    for _ in range(12):  # entries could only remain where a draft was accepted
         before = len(row.committed)
         engine.step()
         longest = max(longest, len(row.committed) - before - 1)
@@ -268,10 +270,10 @@ def test_after_superposing_the_draft_model_knows_the_text_as_before(models: Mode
     engine.step()
 
 
-# -- where it may be chosen -------------------------------------------------------------------------------------------
+# -- where it is offered -----------------------------------------------------------------------------------------------
 
 
-def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chosen_tokens() -> None:
+def test_it_is_offered_for_draft_models_and_exact_for_deterministic_drafts() -> None:
     for method in registry.methods():
         if "grower" in method.params:
             superposes = getattr(method.drafter, "superposes", False)
@@ -284,13 +286,13 @@ def test_it_is_offered_over_draft_models_alone_and_exact_under_what_judges_chose
         assert "superposed" not in registry.get(name).params["grower"].choices
 
 
-def test_a_drafter_that_reads_tokens_alone_says_so() -> None:
+def test_drafter_without_embedding_inputs_raises_an_error() -> None:
     class OnlyTokens(TableGrowth):
         distributions_as_one = PartialTree.distributions_as_one  # type: ignore[assignment]
 
     growing = OnlyTokens(table(0))
     growing.sequence = make_growth(table(0)).sequence
-    with pytest.raises(MethodUnavailableError, match="cannot read several of them as one"):
+    with pytest.raises(MethodUnavailableError, match="cannot process several of them as one"):
         Superposed().build(growing, Plan(2))
 
 
@@ -299,8 +301,8 @@ def test_nan_distribution_drafts_nothing() -> None:
     assert len(Superposed(3, 0.0).build(make_growth(distributions), Plan(2))) == 0
 
 
-def test_its_constants_are_those_of_its_card() -> None:
+def test_constants_equal_the_cards() -> None:
     assert (superposed.CANDIDATES, superposed.TEMPERATURE, superposed.UNKNOWN) == (9, 0.06, 200)
     assert superposed.WEIGHTS == (0.01, 0.04, 0.15, 0.18, 0.12)
-    assert (Superposed().width, Superposed().ngrams) == (3, 0.0), "n-grams are off here"
+    assert (Superposed().width, Superposed().ngrams) == (3, 0.0), "n-grams are off by default"
     assert chance(table(0), ()) == 1

@@ -1,4 +1,4 @@
-"""SWIFT: scores and surrogate against figures by hand, the search in a run, and what its drafts leave in the cache."""
+"""SWIFT: scores and surrogate compared with figures by hand, the search in a run, and a clean cache after drafts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ LAYERS = 6
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """A target of six layers: eight halves may be left out."""
+    """A target of six layers: eight sublayers may be skipped."""
     return model_helpers.make_models("llama", noise=None, device=device, num_hidden_layers=LAYERS)
 
 
 def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
-    """A run's row after each of its rounds."""
+    """Yield a run's sequence after each of its rounds."""
     engine = Engine(models)
     method = registry.get(name).with_params(policy="fixed", depth=3, **params)
     row = engine.submit(Request(PROMPT, method, max_new_tokens=tokens, seed=1, stop_at_eos=False))
@@ -48,7 +48,7 @@ def rounds(models: Models, name: str, tokens: int = 60, **params: Any) -> Any:
 
 
 def matchness(models: Models, row: Sequence, window: int) -> float:
-    """Of the row's set on its window, by the model with a cache of its own that the whole model filled before it."""
+    """Return the matchness of the sequence's layer set on its window, with a cache that the whole model filled."""
     state, model = row.state.drafter, models.target.model
     start, texts = state.end - window, torch.tensor([row.committed], device=models.target.device)
     with torch.inference_mode():
@@ -60,13 +60,13 @@ def matchness(models: Models, row: Sequence, window: int) -> float:
             )
             for h in state.best
         ]
-        said = model(texts[:, start : state.end], past_key_values=past, use_cache=True).logits[0].argmax(1)
+        predicted = model(texts[:, start : state.end], past_key_values=past, use_cache=True).logits[0].argmax(1)
         for hook in hooks:
             hook.remove()
-    return float((said == texts[0, start + 1 : state.end + 1]).double().mean())
+    return float((predicted == texts[0, start + 1 : state.end + 1]).double().mean())
 
 
-def test_layers_are_spread_evenly_and_the_ends_are_kept() -> None:
+def test_skipped_layers_are_spread_evenly_and_the_ends_always_run() -> None:
     assert evenly_skipped(12, 12) == frozenset()
     kept = [[i for i in range(12) if 2 * i not in evenly_skipped(12, k)] for k in (8, 6, 4, 3, 2)]
     assert kept == [[0, 2, 3, 5, 6, 8, 9, 11], [0, 2, 4, 7, 9, 11], [0, 4, 7, 11], [0, 6, 11], [0, 11]]  # by hand
@@ -76,7 +76,7 @@ def test_layers_are_spread_evenly_and_the_ends_are_kept() -> None:
     assert [len(initial_set(6, size)) for size in range(9)] == list(range(9))
 
 
-def test_sets_are_bits_and_a_swap_changes_two() -> None:
+def test_layer_sets_are_bits_and_a_swap_changes_two() -> None:
     bits = to_bits(frozenset({2, 5}), 4)
     assert bits.tolist() == [True, False, False, True]
     assert to_halves(bits) == {2, 5}
@@ -84,7 +84,7 @@ def test_sets_are_bits_and_a_swap_changes_two() -> None:
 
 
 def test_golden_bounds_of_two_scores() -> None:
-    """Sets that differ in two of four halves lie one kernel length apart: k = (1 + √5 + 5/3) e^−√5. By hand."""
+    """Sets that differ in two of four sublayers are one kernel length apart: k = (1 + √5 + 5/3) e^−√5. By hand."""
     a, b = to_bits(frozenset({2}), 4), to_bits(frozenset({3}), 4)
     k = (1 + math.sqrt(5) + 5 / 3) * math.exp(-math.sqrt(5))
     assert k == pytest.approx(0.5240, abs=1e-4)
@@ -93,10 +93,10 @@ def test_golden_bounds_of_two_scores() -> None:
     found = bounds([(a, 0.9), (b, 0.5)], np.stack([a, b]))
     assert found == pytest.approx([mean + KAPPA * math.sqrt(left), -mean + KAPPA * math.sqrt(left)])
     far = to_bits(frozenset({4, 5}), 4)
-    assert bounds([(a, 0.9), (b, 0.5)], far[None])[0] > found.max(), "what is not known promises more"
+    assert bounds([(a, 0.9), (b, 0.5)], far[None])[0] > found.max(), "unknown sets have a higher bound"
 
 
-def test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_window(models: Models) -> None:
+def test_score_of_the_drafting_set_is_its_matchness_and_never_falls_on_a_window(models: Models) -> None:
     scores: dict[int, list[float]] = {}
     for row in rounds(models, "swift", 50, ratio=0.5, window=8, enough=1.0):
         state = row.state.drafter
@@ -109,14 +109,14 @@ def test_the_score_of_the_set_that_drafts_is_its_matchness_and_never_falls_on_a_
     assert any(a[-1] > a[0] for a in scores.values()), "a better set was found"
 
 
-def test_a_target_that_can_spare_little_is_spared_less(models: Models) -> None:
+def test_fewer_layers_are_skipped_where_matchness_is_low(models: Models) -> None:
     sizes = [row.state.drafter.size for row in rounds(models, "swift", 40, ratio=0.9, window=8)]
     assert sizes[0] == 7
     assert sizes[-1] < 7
     assert sizes.index(3) >= PATIENCE
 
 
-def test_the_strip_in_the_trace_is_the_set(models: Models) -> None:
+def test_layer_signals_in_the_trace_equal_the_set(models: Models) -> None:
     for row in rounds(models, "swift", tokens=12, ratio=0.5, window=4):
         signals = row.trace.rounds[-1].signals
         run = {
@@ -131,8 +131,8 @@ def test_the_strip_in_the_trace_is_the_set(models: Models) -> None:
 @pytest.mark.parametrize(
     ("name", "params"), [("swift", {"ratio": 0.5, "window": 4}), ("unified-skip", {"speedup": 3.0})]
 )
-def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any], models: Models) -> None:
-    """The committed entries are a clean prefill's in every layer, those that did not draft included."""
+def test_drafts_leave_no_entries_in_the_cache(name: str, params: dict[str, Any], models: Models) -> None:
+    """The committed entries equal a clean prefill's in every layer, including those that were skipped in drafting."""
     seen = 0
     for row in rounds(models, name, tokens=20, **params):
         model_helpers.assert_cache_equals_prefill(row)
@@ -140,7 +140,7 @@ def test_nothing_of_a_draft_stays_in_the_cache(name: str, params: dict[str, Any]
     assert seen, "a draft was rejected"
 
 
-def test_entries_of_a_draft_that_stayed_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative of it: verification that reads the draft behind itself, instead of over it, is another text."""
+def test_remaining_draft_entries_would_change_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative case: if verification attends to the draft's entries instead of overwriting them, the text changes."""
     method = registry.get("unified-skip").with_params(policy="fixed", depth=3, speedup=2.0)
     model_helpers.assert_stale_cache_changes_text(models, PROMPT, method, monkeypatch)

@@ -1,4 +1,4 @@
-"""Heads of others draft here as their own code would, and the text stays the target's."""
+"""Third-party heads draft here as in their own code, and the text stays the target's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_models() -> Models:
 
 
 def make_small_models(**overrides: Any) -> Models:
-    """A tiny target, whose embedding and configuration heads are made for."""
+    """Return a tiny target with an embedding and a configuration for which heads can be made."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "vocab_size": 257}
     return model_helpers.make_models("llama", noise=None, **(sizes | overrides))
 
@@ -43,7 +43,7 @@ def run(models: Models, method: str, prompt: list[int], n: int = 24, **params: A
 
 
 def load_user_heads(place: Path, models: Models) -> HeadInfo:
-    """The heads in a folder, as they are found beside a target that was loaded."""
+    """Load the heads in a folder as for a target that is already loaded."""
     user_heads.use_heads(str(place))
     models.heads = find_heads(models.target_name, models.target)
     models.shared = {}
@@ -55,8 +55,8 @@ def with_embedding(models: Models) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_eagle_computes_what_transformers_layer_does(tmp_path: Path, bias: bool) -> None:
-    """The reference: fc over [embedding; feature], then Llama's own layer without its first norm."""
+def test_eagle_layer_equals_transformers_layer(tmp_path: Path, bias: bool) -> None:
+    """The reference is fc over [embedding; feature], then Llama's own layer without its first norm."""
     models = make_small_models()
     scaled = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     config = SMALL | {"rope_scaling": scaled | {"original_max_position_embeddings": 16}}
@@ -121,7 +121,7 @@ def test_medusa_computes_its_own_heads(tmp_path: Path, layers: int, kind: str) -
         if kind in ("mapped", "rows of all"):
             assert set(whole[0].isfinite().nonzero()[:, 0].tolist()) == set(kept.tolist())
             wanted = wanted if kind == "mapped" else wanted[:, kept]
-            assert torch.allclose(whole[:, kept], wanted, atol=1e-6), "each row is of its own token"
+            assert torch.allclose(whole[:, kept], wanted, atol=1e-6), "each row belongs to its own token"
             best = state.head_logits(hidden)[:, k].argmax(-1)
             assert torch.equal(state.head.to_token_ids(best), kept[wanted.argmax(-1)])
         else:
@@ -140,7 +140,7 @@ def test_foreign_heads_draft_and_greedy_text_is_the_targets(
     prompt = model_helpers.random_prompt(12, 200)
     plain, drafted = run(models, "autoregressive", prompt), run(models, method, prompt)
     assert drafted.token_ids == plain.token_ids
-    assert sum(len(r.nodes.tokens) for r in drafted.rounds) > 24, "it does draft"
+    assert sum(len(r.nodes.tokens) for r in drafted.rounds) > 24, "there are drafts"
 
 
 def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_heads_of_other_weights_or_another_target_are_refused(tmp_path: Path) ->
     eagle3 = load_user_heads(
         write(tmp_path / "c", SMALL3, layouts.eagle3(SMALL3)), make_small_models(num_hidden_layers=8)
     )
-    assert eagle3.problem == "", "read and checked, whoever drafts with it"
+    assert eagle3.problem == "", "read and checked for each method that uses it"
 
 
-def test_heads_that_fit_are_taken_before_bundled_ones_and_others_are_not(tmp_path: Path, text_models: Models) -> None:
+def test_matching_heads_replace_bundled_ones_and_others_do_not(tmp_path: Path, text_models: Models) -> None:
     bundled = text_models.heads["medusa"].name
     user_heads.use_heads(str(write(tmp_path / "mine", layouts.MEDUSA, layouts.medusa(288, 4096, 2))))
     assert find_heads("text-target", text_models.target)["medusa"].name == "mine"

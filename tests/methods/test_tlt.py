@@ -1,4 +1,4 @@
-"""TLT: what a lesson is about and when it is given, whose weights it moves, and that nothing of it reaches the text."""
+"""TLT: training windows, the times of training, the weights that change, and unchanged text."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from workbench.methods.policies import buckets
 PROMPTS = [model_helpers.repeating_prompt(9 + i, seed=i, period=3 + i) for i in range(4)]
 N = 40
 QUICK = {"rate": 3e-3, "every": 1, "texts": 4, "reads": 48}
-"""A small head learns in a few lessons."""
+"""A small head is trained in a few steps."""
 
 
 @pytest.fixture
 def models(tmp_path: Path, device: str) -> Models:
-    """Float64; a head that was never trained."""
+    """Models in float64, with an untrained head."""
     return model_helpers.make_models("llama", noise=None, device=device, heads=tmp_path / "heads")
 
 
 def run_batch(
     models: Models, method: str = "tlt", n: int | list[int] = N, rows: int = 1, **params: Any
 ) -> list[Sequence]:
-    """Rows of one batch, which begin together."""
+    """Run a batch of sequences that start together; return them."""
     engine, configured = Engine(models), registry.get(method).with_params(**params)
     longest = [n] * rows if isinstance(n, int) else n
     found = [
@@ -66,18 +66,18 @@ def tau(rows: list[Sequence]) -> float:
 
 
 def last_training_signals(row: Sequence) -> dict[str, Any]:
-    """Signals of the last round that drafted."""
+    """Return the signals of the last round with a draft."""
     assert row.trace is not None
     return [r.signals for r in row.trace.rounds if "training steps" in r.signals][-1]
 
 
 def shared_head(models: Models) -> OnlineHead:
-    """The one that warm rows share."""
+    """Return the head that warm sequences share."""
     return TLT(warm=True).online_head(models)
 
 
 def perturb_target(models: Models, amount: float) -> None:
-    """The target is trained, as far as a drafter sees it: its weights are others, in place."""
+    """Change the target's weights in place, as training of the target would."""
     model: Any = models.target.model
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
@@ -91,7 +91,7 @@ def perturb_target(models: Models, amount: float) -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, warm: bool) -> None:
+def test_greedy_text_is_the_targets_with_and_without_training(models: Models, warm: bool) -> None:
     wanted = [model_helpers.hf_greedy(models.target.model, prompt, N) for prompt in PROMPTS]
     still = run_batch(models, rows=4, rate=0.0, warm=warm)
     taught = run_batch(models, rows=4, warm=warm, tail=1.0, **QUICK)
@@ -102,7 +102,7 @@ def test_greedy_text_is_the_targets_with_and_without_lessons(models: Models, war
     assert all(last_training_signals(row)["training steps"] == 0 for row in still)
 
 
-def test_without_lessons_it_is_eagle_2(models: Models) -> None:
+def test_without_training_it_equals_eagle_2(models: Models) -> None:
     drafts = [
         [(r.nodes.tokens, r.nodes.parents) for row in run_batch(models, **asked) if row.trace for r in row.trace.rounds]
         for asked in ({"method": "eagle-2"}, {"rate": 0.0}, {"rate": 0.0, "warm": True})
@@ -111,15 +111,15 @@ def test_without_lessons_it_is_eagle_2(models: Models) -> None:
     assert any(nodes for nodes, _ in drafts[0])
 
 
-# -- what lessons are drawn from --------------------------------------------------------------------------------------
+# -- training data -----------------------------------------------------------------------------------------------------
 
 
 def text(step: int, n: int, n_prompt: int = 3) -> Text:
-    """Whose tokens say its step."""
+    """Return a text whose tokens are all equal to its step."""
     return Text(step, n_prompt, [step] * (n + 1), [torch.zeros(n, 2)])
 
 
-def test_texts_older_than_two_steps_are_never_drawn() -> None:
+def test_texts_older_than_two_steps_are_never_sampled() -> None:
     pool, seen = Pool(), list[set[int]]()
     for step in range(5):
         for _ in range(3):
@@ -128,10 +128,10 @@ def test_texts_older_than_two_steps_are_never_drawn() -> None:
         seen.append({token for windows in drawn for w in windows for token in w.tokens})
         pool.next_step()
     assert seen == [{0}, {0, 1}, {1, 2}, {2, 3}, {3, 4}]
-    assert {t.step for t in pool.texts} == {4}, "and they take no memory"
+    assert {t.step for t in pool.texts} == {4}, "older texts are removed"
 
 
-def test_a_pool_is_bounded_and_drops_the_oldest_first() -> None:
+def test_pool_is_bounded_and_drops_the_oldest_first() -> None:
     pool = Pool(most=50)
     growing = text(0, 10)
     pool.add(growing)
@@ -143,10 +143,10 @@ def test_a_pool_is_bounded_and_drops_the_oldest_first() -> None:
     last.tokens += [0] * 45
     last.features.append(torch.zeros(45, 2))
     pool.trim()
-    assert pool.texts == [last], "what is being written goes on"
+    assert pool.texts == [last], "a text in progress can grow"
 
 
-def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
+def test_loss_of_a_window_counts_only_positions_of_the_answer() -> None:
     for n_prompt in (1, 2, 20):
         for size in (21, 40):
             pool = Pool()
@@ -154,16 +154,16 @@ def test_a_stretch_has_places_of_the_answer_and_no_others_count() -> None:
             for seed in range(30):
                 (window,) = pool.sample_windows(Random(seed), 4, 16)
                 assert len(window.tokens) == 16
-                assert window.features[:, 0].tolist() == window.tokens, "each feature stands beside its token"
+                assert window.features[:, 0].tolist() == window.tokens, "each feature belongs to its token"
                 about = window.tokens[window.first :]
-                assert about, "something is learnt"
-                assert min(about) >= max(1, n_prompt - 1), "what decides a token of the prompt is nobody's lesson"
+                assert about, "there are labels"
+                assert min(about) >= max(1, n_prompt - 1), "positions that decide prompt tokens have no label"
     pool = Pool()
     pool.add(text(0, 4, n_prompt=9))
-    assert pool.sample_windows(Random(0), 4, 16) == [], "nothing was answered yet"
+    assert pool.sample_windows(Random(0), 4, 16) == [], "there is no answer yet"
 
 
-def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
+def test_change_of_the_targets_weights_starts_a_new_step(models: Models) -> None:
     run_batch(models, warm=True, **QUICK)
     mine = shared_head(models)
     assert {t.step for t in mine.pool.texts} == {0}
@@ -174,14 +174,14 @@ def test_a_change_of_the_targets_weights_is_a_new_step(models: Models) -> None:
     assert shared_head(models) is mine
     assert (mine.pool.step, [t.step for t in mine.pool.texts]) == (2, [1])
     mine.detect_target_changes()
-    assert mine.pool.step == 2, "and nothing else is"
+    assert mine.pool.step == 2, "without a change there is no new step"
 
 
-# -- what a lesson does -----------------------------------------------------------------------------------------------
+# -- training step -----------------------------------------------------------------------------------------------------
 
 
 def windows_of(models: Models) -> list[Window]:
-    """Stretches of different lengths and prompts, with the target's own features."""
+    """Return windows of different lengths and prompts, with the target's own features."""
     model: Any = models.target.model
     found = []
     for n, first, seed in ((14, 1, 0), (9, 4, 1)):
@@ -192,7 +192,7 @@ def windows_of(models: Models) -> list[Window]:
 
 
 def test_training_loss_is_the_sum_of_eagles_two_losses(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: the feature at s and the token at s + 1 answer the feature at s + 1, and the law of the token behind."""
+    """By hand: feature s and token s + 1 predict the feature at s + 1 and the distribution of the token after it."""
     mine, windows = shared_head(models), windows_of(models)
     guesses, truths = [], []
     with torch.no_grad():
@@ -214,17 +214,17 @@ def test_training_changes_only_the_online_head(models: Models) -> None:
     model: Any = models.target.model
     run_batch(models, rate=0.0, warm=True)
     mine = shared_head(models)
-    model.requires_grad_(True)  # as while it is trained itself
+    model.requires_grad_(True)  # as in its own training
     before = [copy.deepcopy(module.state_dict()) for module in (model, mine.origin)]
     assert TLT(warm=True, rate=3e-3).train_between_batches(models, 5) == 5
     for was, module in zip(before, (model, mine.origin), strict=True):
         assert all(torch.equal(was[name], weight) for name, weight in module.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
-    assert min(mine.relative_changes().values()) > 0, "all of the layer learns"
+    assert min(mine.relative_changes().values()) > 0, "all weights of the layer change"
     assert all(torch.equal(a, b) for a, b in zip(mine.net.parameters(), mine._student.parameters(), strict=True))
 
 
-def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_clipped_to_norm_one_half(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     norms = []
     step = torch.optim.AdamW.step
 
@@ -240,8 +240,8 @@ def test_a_gradient_is_clipped_at_a_half(models: Models, monkeypatch: pytest.Mon
     assert norms == pytest.approx([0.5] * 3, rel=1e-4)
 
 
-def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> None:
-    """`again`: what the drafter knows of a text is what its present weights make of it."""
+def test_texts_are_read_again_only_if_requested(models: Models) -> None:
+    """With `again`, the drafter's KV cache is recomputed with its newest weights."""
     for again in (True, False):
         engine, configured = Engine(models), registry.get("tlt").with_params(again=again, tail=1.0, **QUICK)
         row = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
@@ -263,26 +263,26 @@ def test_entries_are_read_again_only_where_that_is_asked_for(models: Models) -> 
 
 
 def test_online_head_recovers_acceptance_after_the_target_changes(models: Models) -> None:
-    """It learns the target as it was, then the target moves: who goes on learning accepts more than who stays."""
-    lessons = {"warm": True, "tail": 1.0, **QUICK}
-    run_batch(models, n=60, rows=4, **lessons)
+    """After training, the target's weights change: a head that is trained again recovers, a frozen one does not."""
+    options = {"warm": True, "tail": 1.0, **QUICK}
+    run_batch(models, n=60, rows=4, **options)
     TLT(warm=True, rate=3e-3, texts=4, reads=48).train_between_batches(models, 150)
-    knows = tau(run_batch(models, n=60, rows=4, warm=True, rate=0.0))
+    before_change = tau(run_batch(models, n=60, rows=4, warm=True, rate=0.0))
     perturb_target(models, 0.35)
     frozen = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
-    assert tau(frozen) < knows, "what it knew is no longer so"
+    assert tau(frozen) < before_change, "the earlier training no longer fits"
     TLT(warm=True, rate=3e-3, texts=4, reads=48).train_between_batches(models, 150)
     adaptive = run_batch(models, n=60, rows=4, warm=True, rate=0.0)
     assert tokens(adaptive) == tokens(frozen)
     assert tau(adaptive) > 1.15 * tau(frozen)
 
 
-# -- when lessons are given -------------------------------------------------------------------------------------------
+# -- training times ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def training_batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Rows that ran and had run, at each lesson."""
+    """Return, filled in later, the running and the peak number of sequences at each training step."""
     found: list[tuple[int, int]] = []
     lesson, of = OnlineHead.train_step, Batch.of
     batches: dict[int, Batch] = {}
@@ -309,14 +309,14 @@ def test_training_runs_in_the_tail_of_a_batch(models: Models, training_batches: 
     assert {running for running, _ in training_batches} == {1}
     training_batches.clear()
     run_batch(models, n=[12, 24, 50, 60], warm=True, tail=0.2, **QUICK)
-    assert training_batches == [], "not one of four is a fifth"
+    assert training_batches == [], "one of four is more than a fifth"
 
 
-def test_a_row_alone_is_taught_every_so_many_rounds(models: Models, training_batches: list[tuple[int, int]]) -> None:
+def test_single_sequence_is_trained_every_n_rounds(models: Models, training_batches: list[tuple[int, int]]) -> None:
     (row,) = run_batch(models, every=5, tail=0.0)
     assert row.trace is not None
     assert len(training_batches) == (len(row.trace.rounds) - 1) // 5 > 1, (
-        "the last round teaches nothing: the text has ended"
+        "there is no training in the last round: the text has ended"
     )
 
 
@@ -328,7 +328,7 @@ def test_sequences_that_share_a_head_count_rounds_together(
     assert 0 < len(training_batches) <= rounds // 3 + 1
 
 
-def test_a_batch_ends_with_its_last_row() -> None:
+def test_batch_ends_with_its_last_sequence() -> None:
     batch = Batch()
     for _ in range(3):
         batch.enter()
@@ -341,10 +341,10 @@ def test_a_batch_ends_with_its_last_row() -> None:
     batch.leave()
     batch.leave()
     batch.enter()
-    assert (batch.peak, batch.is_tail(0.0)) == (1, True), "the next one is alone"
+    assert (batch.peak, batch.is_tail(0.0)) == (1, True), "the next sequence is alone"
 
 
-def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_does_not_wait_for_a_failed_sequence(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     run_batch(models, rows=2, warm=True)
     assert (models.shared["tlt batch"].running, models.shared["tlt batch"].peak) == (0, 0)
     monkeypatch.setattr(TLT, "begin", lambda self, row: 1 / 0)
@@ -353,13 +353,13 @@ def test_a_row_that_failed_is_not_waited_for(models: Models, monkeypatch: pytest
     assert models.shared["tlt batch"].running == 0
 
 
-# -- whose it is ------------------------------------------------------------------------------------------------------
+# -- sharing -----------------------------------------------------------------------------------------------------------
 
 
 def test_online_training_is_per_sequence_unless_shared(models: Models) -> None:
     alone = [run_batch(models, **QUICK) for _ in range(2)]
     drafts = [[r.nodes.tokens for r in row.trace.rounds] for (row,) in alone if row.trace]
-    assert drafts[0] == drafts[1], "nothing of the first run is left"
+    assert drafts[0] == drafts[1], "nothing of the first run remains"
     (first,), (second,) = (run_batch(models, warm=True, **QUICK) for _ in range(2))
     assert first.trace is not None
     assert second.trace is not None
@@ -372,7 +372,7 @@ def test_online_training_is_per_sequence_unless_shared(models: Models) -> None:
 def test_shared_head_is_trained_between_batches(models: Models) -> None:
     with pytest.raises(ParameterError, match="each sequence has its own"):
         TLT().train_between_batches(models, 3)
-    assert TLT(warm=True).train_between_batches(models, 3) == 0, "nothing was written yet"
+    assert TLT(warm=True).train_between_batches(models, 3) == 0, "there is no text yet"
     run_batch(models, warm=True, rate=0.0)
     assert TLT(warm=True).train_between_batches(models, 3) == shared_head(models).n_steps == 3
 
@@ -396,8 +396,8 @@ def test_each_head_has_its_own_trained_copy(models: Models, tmp_path: Path) -> N
     assert models.shared["tlt batch"].running == 0
 
 
-def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) -> None:
-    """Of heads that keep some tokens, rows of the LM head are copied: they must be those of the present weights."""
+def test_head_follows_the_targets_present_weights(models: Models) -> None:
+    """With a reduced vocabulary, rows of the LM head are copied: they must come from the present weights."""
     models.heads["eagle"].config[KEY] = [1, 2, 5]
     mine, x = (
         shared_head(models),
@@ -408,7 +408,7 @@ def test_the_head_that_is_drafted_with_is_the_present_targets(models: Models) ->
     weight = models.target.lm_head.get_parameter("weight")
     torch.testing.assert_close(shared_head(models).head(x), x @ weight[[1, 2, 5]].T)
     assert shared_head(models).compiled_net is None
-    assert run_batch(models, warm=True, **QUICK)[0].trace is not None, "lessons are about these"
+    assert run_batch(models, warm=True, **QUICK)[0].trace is not None, "training uses the same rows"
 
 
 def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Path) -> None:
@@ -426,14 +426,12 @@ def test_saved_training_of_another_head_is_refused(models: Models, tmp_path: Pat
     other = engine.submit(Request(PROMPTS[0], configured, max_new_tokens=N, stop_at_eos=False))
     while not other.is_open:
         engine.step()
-    with pytest.raises(ModelError, match="is of another head"):
+    with pytest.raises(ModelError, match="belongs to another head"):
         state_actions.load(other, saved)
 
 
-def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As TLT chooses its strategies: by how many rows still run."""
+def test_larger_batches_verify_fewer_tokens_and_keep_the_text(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in TLT, the strategy depends on the number of running sequences."""
     monkeypatch.setattr(buckets, "BUDGETS", ((1, 9), (2, 4)))
     rows = run_batch(models, n=[48, 16, 16], rows=3, policy="buckets", depth=4, nodes=12)
     plain = run_batch(models, "autoregressive", n=[48, 16, 16], rows=3)
@@ -441,5 +439,5 @@ def test_rows_of_a_batch_verify_less_than_the_last_one_and_write_the_same(
     together, alone = set[int](), set[int]()
     assert rows[0].trace is not None
     for r in rows[0].trace.rounds:
-        (together if r.signals["rows of the batch"] > 1 else alone).add(len(r.nodes.tokens))
+        (together if r.signals["sequences in the batch"] > 1 else alone).add(len(r.nodes.tokens))
     assert 1 < max(together) <= 4 < max(alone) <= 9

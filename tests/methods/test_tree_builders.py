@@ -1,4 +1,4 @@
-"""Growers: each against a naive one on tables of laws, and each over every drafter that gives laws."""
+"""Tree builders: each compared with a naive one on tables of distributions, and with every suitable drafter."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ V, DEPTH = 5, 3
 
 
 def table(seed: int) -> dict[Text, Tensor]:
-    """A law after every text of up to `DEPTH` tokens."""
+    """Return random distributions after every text of up to `DEPTH` tokens."""
     texts = [text for n in range(DEPTH + 1) for text in itertools.product(range(V), repeat=n)]
     logits = 2 * torch.randn(len(texts), V, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return dict(zip(texts, logits.softmax(1), strict=True))
 
 
 class TableGrowth(PartialTree):
-    """A tree that grows in a table: what it reads of a node is the text that `sees` says leads there."""
+    """A tree that grows in a table: the attention mask `sees` of a node gives the text before it."""
 
     def __init__(self, distributions: dict[Text, Tensor]) -> None:
         super().__init__(None, "table", torch.device("cpu"))  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class TableGrowth(PartialTree):
         return FullDistributions(torch.stack([self.of[tuple(read[sees].tolist())] for sees in self.attention_mask]))
 
     def distributions_as_one(self, tokens: Tensor, weights: Tensor) -> FullDistributions:
-        """The mean of the laws behind them: what a model whose law is linear in its last embedding would say."""
+        """Return the mean distribution after them, as for a model that is linear in its last embedding."""
         return FullDistributions((weights.double() @ self.distributions(tokens, None).p)[None])
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
@@ -69,7 +69,7 @@ def chance(distributions: dict[Text, Tensor], text: Text) -> float:
 
 @pytest.mark.parametrize("ranked", [True, False])
 @pytest.mark.parametrize(("width", "nodes"), [(1, 12), (2, 4), (3, 8), (8, 96)])
-def test_best_first_keeps_the_best_of_what_the_best_of_each_level_offer(width: int, nodes: int, ranked: bool) -> None:
+def test_best_first_keeps_the_best_candidates_of_all_levels(width: int, nodes: int, ranked: bool) -> None:
     for seed in range(6):
         distributions = table(seed)
         level, offered = [Text()], list[Text]()
@@ -90,7 +90,7 @@ def test_best_first_keeps_the_best_of_what_the_best_of_each_level_offer(width: i
 
 
 @pytest.mark.parametrize(("threshold", "children"), [(0.3, 1), (0.05, 3), (0.02, 5), (1.0, 2)])
-def test_a_threshold_offers_every_path_that_reaches_it(threshold: float, children: int) -> None:
+def test_threshold_keeps_every_path_that_reaches_it(threshold: float, children: int) -> None:
     for seed in range(6):
         distributions = table(seed)
         level, offered = [Text()], list[Text]()
@@ -103,12 +103,12 @@ def test_a_threshold_offers_every_path_that_reaches_it(threshold: float, childre
         assert texts_of(PathThreshold(threshold, children).build(TableGrowth(distributions), Plan(DEPTH))) == offered
 
 
-# -- over every drafter -----------------------------------------------------------------------------------------------
+# -- with every drafter ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Shaped(Policy):
-    """A policy that decides the shape of the tree."""
+    """A policy that selects the shape of the tree."""
 
     name = "shaped"
     tree_builder: TreeBuilder | None = None
@@ -145,12 +145,12 @@ def test_planned_tree_builder_works_with_every_distribution_drafter(name: str, g
     assert any(len(r.nodes.parents) > len(set(r.nodes.parents)) for r in warm.rounds), "it branches"
 
 
-# -- what a policy decides --------------------------------------------------------------------------------------------
+# -- decisions of a policy ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class UpToTwo(Shaped):
-    """Stops behind two levels, and takes down what it was shown."""
+    """Stops after two levels, and records the steps that it gets."""
 
     def plan(self, row: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
         return Plan(4, can_stop_early=True, tree_builder=self.tree_builder)
@@ -164,7 +164,7 @@ class UpToTwo(Shaped):
 
 
 @pytest.mark.parametrize("name", ["draft-model", "draft-tree", "draft-tree-sampled", "eagle-2"])
-def test_a_policy_stops_a_draft_while_it_grows(name: str, models: Models) -> None:
+def test_policy_can_stop_a_draft_early(name: str, models: Models) -> None:
     method = dataclasses.replace(registry.get(name).with_params(), policy=UpToTwo())
     for temperature in (0.0, 1.0):
         engine, sampling = Engine(models), SamplingParams(temperature)
@@ -181,7 +181,7 @@ def test_a_policy_stops_a_draft_while_it_grows(name: str, models: Models) -> Non
 
 @dataclass(frozen=True)
 class Goodput(Policy):
-    """The length at which all rows together write most a second: a full batch pays for every token it verifies."""
+    """Selects the length with the most tokens per second of the batch, in which each verified token has a cost."""
 
     name = "goodput"
     costs = Costs({1: 1.0, 8: 1.0, 16: 2.0, 32: 4.0, 64: 8.0}, draft_s=0.01)
@@ -193,8 +193,8 @@ class Goodput(Policy):
         return Plan(max(range(1, 8), key=rate))
 
 
-def test_a_policy_sees_the_rows_that_are_verified_together(models: Models) -> None:
-    """So one that weighs them drafts less as the batch grows, and more again as it empties."""
+def test_policy_gets_the_sequences_of_the_batch(models: Models) -> None:
+    """A policy that weighs them drafts less as the batch grows, and more as it shrinks."""
     method = dataclasses.replace(registry.get("draft-model").with_params(), policy=Goodput())
     drafted: dict[int, int] = {}
     for n in (1, 2, 4, 8):

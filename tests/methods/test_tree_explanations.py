@@ -1,4 +1,4 @@
-"""What trees say of their own growth: for every grower, node by node, in the trace and in its files."""
+"""Explanations that tree builders give for their nodes, in the trace and in its files."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Values = tuple[list[int], list[float | None], list[float | None]]
 def grow_with_explanation(
     grower: TreeBuilder, seed: int = 1, sampling: SamplingParams = WARM
 ) -> tuple[list[tuple[int, ...]], Values]:
-    """Texts of a tree's nodes, and what it says of them."""
+    """Return the texts of a tree's nodes, and its explanation."""
     tree = grower.build(make_growth(table(seed), seed, sampling), Plan(DEPTH))
     assert tree.explanation is not None
     columns = [column.tolist() for column in tree.explanation.columns]
     return texts_of(tree), tree.explanation.to_lists(columns, tree.parents.tolist())
 
 
-def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() -> None:
+def test_reranking_explains_candidate_order_and_final_rank() -> None:
     distributions = table(1)
     texts, (_, before, after) = grow_with_explanation(BestFirst(3, 7))
     offered = [(x,) for x in distributions[()].argsort(descending=True)[:3].tolist()]
@@ -58,7 +58,7 @@ def test_reranking_says_when_a_node_was_offered_and_where_it_stands_among_all() 
     assert before != after
 
 
-def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> None:
+def test_dyspec_explains_values_before_and_after_sampling() -> None:
     distributions = table(1)
     texts, (_, before, after) = grow_with_explanation(DySpec(9))
     for i, text in enumerate(texts):
@@ -68,7 +68,7 @@ def test_dyspec_says_what_a_place_was_worth_and_what_its_token_made_of_it() -> N
         assert before[i] == pytest.approx(chance(distributions, text[:-1]) * left)
 
 
-def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> None:
+def test_fixed_shape_and_sequoia_explain_their_probabilities() -> None:
     texts, (_, before, after) = grow_with_explanation(Template("best", 5), sampling=GREEDY)
     assert not after
     assert before[0] == ASSUMED_RANK_PROBS[0][0]
@@ -81,11 +81,11 @@ def test_a_fixed_shape_and_sequoia_say_the_chances_they_were_decided_by() -> Non
     assert tree.explanation is not None
     _, before, after = tree.explanation.to_lists([], tree.parents.tolist())
     assert before[0] == pytest.approx(0.44)
-    assert after[0] == pytest.approx((95 + 5 * 0.44) / 100), "what was measured since"
+    assert after[0] == pytest.approx((95 + 5 * 0.44) / 100), "measured since then"
     assert len(texts) == 5
 
 
-def test_path_threshold_and_superposed_drafts_say_their_shares() -> None:
+def test_path_threshold_and_superposed_explain_their_probabilities() -> None:
     texts, (_, before, after) = grow_with_explanation(PathThreshold(0.05, 3))
     assert before == pytest.approx([chance(table(1), text) for text in texts])
     assert not after
@@ -95,10 +95,10 @@ def test_path_threshold_and_superposed_drafts_say_their_shares() -> None:
         assert sum(before[i] or 0 for i in mine) == pytest.approx(1)
         assert sum(after[i] or 0 for i in mine) == pytest.approx(1)
     _, (_, before, after) = grow_with_explanation(Superposed(3, 0.0))
-    assert before == after, "without n-grams they are the same"
+    assert before == after, "without n-grams both are equal"
 
 
-def test_values_that_are_no_numbers_are_left_out() -> None:
+def test_values_that_are_not_finite_are_left_out() -> None:
     grown = TreeExplanation((), before=torch.tensor([math.nan, 1.0]), after=torch.tensor([math.inf, 2.0]))
     assert grown.to_lists([[math.nan, 1.0], [math.inf, 2.0]], [-1, -1]) == ([], [None, 1.0], [None, 2.0])
     assert path_products([[0.5]], [-1, -1, 0]) == [0.5, 0.0, 0.25]
@@ -143,7 +143,7 @@ def test_draft_without_a_tree_builder_has_no_explanation(models: Models) -> None
     assert all(r.grown is None for r in trace.rounds)
 
 
-def test_without_records_nothing_is_said(models: Models) -> None:
+def test_without_a_trace_there_is_no_explanation(models: Models) -> None:
     request = Request([3, 1, 4], registry.get("draft-tree"), max_new_tokens=9, stop_at_eos=False)
     trace = Engine(models, record=False).generate(request)
     assert all(r.grown is None for r in trace.rounds)

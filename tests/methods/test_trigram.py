@@ -1,4 +1,4 @@
-"""ADED: the table's weights by hand, the search against best-first and its own counts, and what a run drafts."""
+"""ADED: table weights by hand, the search compared with best-first order and its own counts, and drafts in a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def models(device: str) -> Models:
 
 
 def toy() -> Trigrams:
-    """Behind (1, 2): 3 twice as heavy as 4; behind each a sure successor, and one more level below 3."""
+    """After (1, 2): 3 is twice as heavy as 4; each has one certain successor, and one more level follows 3."""
     table = Trigrams()
     for pair, token, weight in (((1, 2), 3, 2.0), ((1, 2), 4, 1.0), ((2, 3), 5, 1.0), ((2, 4), 6, 1.0), ((3, 5), 7, 1)):
         table.write(pair, token, weight)
@@ -59,7 +59,7 @@ def paths(found: Sentences) -> list[tuple[int, ...]]:
 
 
 def test_golden_weights() -> None:
-    """0.04 for each place, at most 3; (1 − η) · w + η · p, over the tokens of both."""
+    """0.04 per occurrence, at most 3; (1 − η) · w + η · p, over the union of their tokens."""
     table = Trigrams()
     for _ in range(2):
         table.write((1, 2), 3, 0.04)
@@ -76,7 +76,7 @@ def test_golden_weights() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 4))
-def test_the_table_keeps_the_pairs_written_last(tokens: list[int], most: int) -> None:
+def test_table_keeps_the_latest_pairs(tokens: list[int], most: int) -> None:
     table, order = Trigrams(most), list[int]()
     for token in tokens:
         table.write((token, token), 0, 1.0)
@@ -91,7 +91,7 @@ def row_of(models: Models, text: list[int], **params: object) -> Sequence:
     return row
 
 
-def test_each_place_counts_once_and_what_was_rejected_not_at_all(models: Models) -> None:
+def test_each_position_counts_once_and_rejected_tokens_never(models: Models) -> None:
     row = row_of(models, [1, 2, 3, 1, 2, 3], rate=0.0)
     assert row.state.drafter.successors((1, 2)) == pytest.approx({3: 0.08})
     row.committed += [1, 5]
@@ -104,7 +104,7 @@ def test_each_place_counts_once_and_what_was_rejected_not_at_all(models: Models)
     assert row.state.drafter.successors((1, 2)) == pytest.approx({3: 0.08}), "2 was rejected"
 
 
-def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Models) -> None:
+def test_table_moves_towards_the_targets_distribution_at_every_verified_node(models: Models) -> None:
     row = row_of(models, [1, 2, 3], increment=0.0, rate=0.5)
     row.committed += [4]
     top, chances = [[4, 9], [5, 9], [6, 9]], [[0.6, 0.4], [0.8, 0.2], [0.5, 0.5]]
@@ -120,8 +120,8 @@ def test_it_goes_towards_the_targets_law_behind_every_verified_node(models: Mode
 # -- search -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_search_ranks_as_products_do() -> None:
-    """⅔ and ⅓ at the first level, everything below them as often."""
+def test_long_search_ranks_paths_by_their_product() -> None:
+    """⅔ and ⅓ at the first level; the nodes below have the same frequency."""
     root = search(toy(), (1, 2), 3, numbers(600, 3))
     tried, best = most_visited(root, 3, 3), best_first(toy(), (1, 2), 5, 3)
     assert paths(best) == [(3,), (3, 5), (3, 5, 7), (4,), (4, 6)]
@@ -130,8 +130,8 @@ def test_a_long_search_ranks_as_products_do() -> None:
     assert tried.visits[0] > 300
 
 
-def test_a_search_counts_what_it_passed() -> None:
-    """A child is visited no more often than its parent; Q is the mean of 1 + the weights on the way."""
+def test_search_counts_visited_nodes() -> None:
+    """A child is visited at most as often as its parent; Q is the mean of 1 + the weights on the path."""
     root = search(toy(), (1, 2), 3, numbers(40, 3))
     assert root.visits == 40
 
@@ -149,7 +149,7 @@ def test_a_search_counts_what_it_passed() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_budget_and_a_depth_are_kept(nodes: int) -> None:
+def test_search_respects_budget_and_depth(nodes: int) -> None:
     root = search(toy(), (1, 2), 2, numbers(50, 2))
     for found in (most_visited(root, nodes, 2), best_first(toy(), (1, 2), nodes, 2)):
         assert len(found.tokens) == nodes
@@ -161,20 +161,20 @@ def test_a_budget_and_a_depth_are_kept(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_run_says_which_entries_made_a_draft(temperature: float, models: Models) -> None:
+def test_run_records_the_entries_of_each_draft(temperature: float, models: Models) -> None:
     request = Request(
         model_helpers.repeating_prompt(16), registry.get("adaptive-trigram"), SamplingParams(temperature), 40
     )
     drafted = [r for r in Engine(models).generate(request).rounds if r.nodes.tokens]
     assert drafted
     for r in drafted:
-        assert r.signals["successors known"] >= 1
+        assert r.signals["known successors"] >= 1
         assert r.grown is not None
         assert all(visits and visits >= 1 for visits in r.grown.before)
         assert all(weight and weight > 0 for weight in r.grown.after)
 
 
-def test_no_request_drafts_for_another_unless_it_is_asked_to(models: Models) -> None:
+def test_requests_share_the_table_only_if_warm(models: Models) -> None:
     method, engine = registry.get("adaptive-trigram"), Engine(models)
     request = Request(model_helpers.random_prompt(9), method, max_new_tokens=40, stop_at_eos=False)
     first, again = engine.generate(request), engine.generate(request)
@@ -191,22 +191,22 @@ def chances_of(tree_tokens: abc.Sequence[int], row: dict[int, float]) -> list[fl
 
 
 def test_table_weights_are_not_a_draft_distribution(models: Models) -> None:
-    """Its drafts are chosen: what follows is p. Were they judged as draws from the weights, it would not be."""
+    """The drafts are deterministic, so the output is p. Verified as samples from the weights, it would not be."""
     p, row = {3: 0.2, 4: 0.5, 5: 0.3}, {3: 2.0, 4: 1.0}
     table = Trigrams()
     for token, weight in row.items():
         table.write((1, 2), token, weight)
     root = search(table, (1, 2), 1, numbers(30, 1))
     first = most_visited(root, 1, 1).tokens[0]
-    right = {x: p[x] for x in p}  # the target draws, and the draft is followed or not
+    right = {x: p[x] for x in p}  # the target samples a token, which equals the draft or not
     (q,) = chances_of([first], row)
-    kept = min(1.0, p[first] / q)
-    wrong = {x: kept * (x == first) for x in p}
+    accepted = min(1.0, p[first] / q)
+    wrong = {x: accepted * (x == first) for x in p}
     left = {x: max(0.0, p[x] - chances_of([x], row)[0] if x in row else p[x]) for x in p}
     for x in p:
-        wrong[x] += (1 - kept) * left[x] / sum(left.values())
+        wrong[x] += (1 - accepted) * left[x] / sum(left.values())
     assert sum(abs(wrong[x] - right[x]) for x in p) / 2 > 0.05
     state = row_of(models, [1, 2])
     state.state.drafter = table
     tree = AdaptiveTrigram().propose_one(state, Plan(1))
-    assert tree.q is None, "no verifier finds a law to judge it by"
+    assert tree.q is None, "no verifier finds a draft distribution"

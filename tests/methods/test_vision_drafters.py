@@ -1,4 +1,4 @@
-"""Drafters for vision-language targets: exact with every setting, and blind or seeing as they say."""
+"""Drafters for vision-language targets: exact with every setting, with and without image input as declared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def models(device: str) -> Models:
-    """A target whose picture takes 4 tokens, and a drafter that sees it as one: their positions differ."""
+    """A target whose image takes 4 tokens and a drafter for which it is one token, so that their positions differ."""
     return tiny_vision_models(vocabulary=20, device=device)
 
 
@@ -73,7 +73,7 @@ def test_greedy_text_is_hugging_faces(name: str, models: Models) -> None:
         assert len(trace.header.pictures) == len(pictures)
 
 
-def test_rows_that_run_together_write_what_each_writes_alone(models: Models) -> None:
+def test_batched_sequences_equal_separate_runs(models: Models) -> None:
     engine = Engine(models)
     asked = [
         request(models, setting(name), noise_image(3 + i % 2), max_new_tokens=12) for i, name in enumerate(SETTINGS)
@@ -94,7 +94,7 @@ SAMPLING = {"plain": SamplingParams(1.0), "filtered": SamplingParams(0.8, top_k=
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling"), [("blind", "filtered"), ("chain", "plain"), ("tree", "filtered")])
-def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
+def test_sampled_text_follows_the_targets_distribution(name: str, sampling: str) -> None:
     small, picture, n, how = tiny_vision_models(vocabulary=6), noise_image(1), 2, SAMPLING[sampling]
     text, inputs = process_prompt(small, f"ab{IMAGE}cd", (picture,))
     target: Any = small.target.model
@@ -107,7 +107,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
     class Seeing:
         device = target.device
 
-        def __call__(self, ids: torch.Tensor) -> Any:  # behind the prompt, a placeholder is a token like any other
+        def __call__(self, ids: torch.Tensor) -> Any:  # after the prompt, a placeholder is an ordinary token
             behind = target.get_input_embeddings()(ids[:, prompt.shape[1] :])
             return target(inputs_embeds=torch.cat([prompt, behind], 1), use_cache=False)
 
@@ -123,7 +123,7 @@ def test_sampled_text_follows_the_targets_law(name: str, sampling: str) -> None:
 
 
 def drafts(models: Models, name: str, picture: Image.Image) -> list[int]:
-    """What is drafted in the first round."""
+    """Return the draft of the first round."""
     engine = Engine(models)
     row = engine.submit(request(models, setting(name), picture, max_new_tokens=16))
     assert row.trace is not None
@@ -134,14 +134,14 @@ def drafts(models: Models, name: str, picture: Image.Image) -> list[int]:
     return row.trace.rounds[0].nodes.tokens
 
 
-def test_a_blind_drafter_drafts_the_same_for_every_picture_and_a_seeing_one_does_not(models: Models) -> None:
+def test_only_drafters_with_image_input_depend_on_the_image(models: Models) -> None:
     pictures = [noise_image(seed) for seed in range(6)]
     assert len({tuple(drafts(models, "blind", picture)) for picture in pictures}) == 1
     assert len({tuple(drafts(models, "chain", picture)) for picture in pictures}) > 1
 
 
-def test_a_dynamic_tree_offers_what_its_path_makes_likely(models: Models) -> None:
-    """Down to the threshold of the whole path, not of the node alone; the likeliest first token is always there."""
+def test_dynamic_tree_keeps_paths_above_the_threshold(models: Models) -> None:
+    """The threshold applies to the whole path, not to one node; the most likely first token is always kept."""
     least, depths = 0.05, set()
     method = registry.get("vlm-draft").with_params(policy="dynamic-tree", path_threshold=least)
     trace = Engine(models).generate(request(models, method, noise_image(1), max_new_tokens=30))
@@ -155,7 +155,7 @@ def test_a_dynamic_tree_offers_what_its_path_makes_likely(models: Models) -> Non
     assert max(depths) > 1
 
 
-def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
+def test_blind_drafter_reads_exactly_the_text(models: Models) -> None:
     asked = request(models, setting("blind"), noise_image(1), max_new_tokens=6)
     with_picture = Engine(models).generate(asked).rounds[0].nodes.tokens
     text = Request("abcdeab", registry.get("draft-model").with_params(), max_new_tokens=6, stop_at_eos=False)
@@ -163,7 +163,7 @@ def test_a_blind_drafter_reads_exactly_the_text(models: Models) -> None:
 
 
 def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: int = 3) -> tuple[Trace, Request]:
-    """A run whose picture is changed before round `at`."""
+    """Run a request whose image is changed before round `at`."""
     engine = Engine(models)
     asked = request(models, setting(name), noise_image(3), max_new_tokens=16)
     row: Sequence = engine.submit(asked)
@@ -177,7 +177,7 @@ def run_with_swap(models: Models, name: str, sees: str, other: Image.Image, at: 
 
 
 @pytest.mark.parametrize("name", ["blind", "chain", "tree"])
-def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str, models: Models) -> None:
+def test_target_continues_with_an_image_changed_during_the_run(name: str, models: Models) -> None:
     trace, asked = run_with_swap(models, name, "both", noise_image(9, side=40))
     written = sum(len(r.emitted) for r in trace.rounds[:3])
     assert asked.image_inputs is not None
@@ -197,11 +197,11 @@ def test_a_picture_changed_in_mid_run_is_what_the_target_goes_on_from(name: str,
     assert [c.name for c in changed.changes] == ["pictures"]
     assert changed.vision["sees"] == "both"
     assert changed.vision["pictures"][0]["url"] != trace.header.pictures[0].url
-    assert all(not r.vision for r in trace.rounds[1:3] + trace.rounds[4:]), "said only when it changes"
+    assert all(not r.vision for r in trace.rounds[1:3] + trace.rounds[4:]), "recorded only in the round of the change"
 
 
-def test_two_changes_before_one_round_both_count(models: Models) -> None:
-    """For both, then for the drafter alone: the target goes on from the first, the drafter from the second."""
+def test_several_changes_before_one_round_all_apply(models: Models) -> None:
+    """Images change for both models, then for the drafter only: each continues with its own last one."""
     engine = Engine(models)
     asked = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
     row: Sequence = engine.submit(asked)
@@ -224,7 +224,7 @@ def test_two_changes_before_one_round_both_count(models: Models) -> None:
     assert [swap.receiver for _, swap in asked.image_changes] == ["both", "drafter"]
 
 
-def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models: Models) -> None:
+def test_image_changed_for_the_drafter_only_changes_drafts_and_no_text(models: Models) -> None:
     plain = Engine(models).generate(request(models, setting("chain"), noise_image(3), max_new_tokens=16))
     others = {seed: drafts(models, "chain", noise_image(seed)) for seed in range(6)}
     seed = next(seed for seed, tokens in others.items() if tokens != plain.rounds[0].nodes.tokens)
@@ -234,7 +234,7 @@ def test_a_picture_that_only_the_drafter_sees_changes_drafts_and_no_text(models:
     assert trace.rounds[0].vision["sees"] == "drafter"
 
 
-def test_pictures_are_swapped_one_for_one(models: Models) -> None:
+def test_number_of_images_cannot_change(models: Models) -> None:
     asked = request(models, setting("chain"), noise_image(3))
     with pytest.raises(PromptError, match="1 image, but 2 were given"):
         create_image_change(models, asked, [noise_image(1), noise_image(2)], "both")
@@ -242,7 +242,7 @@ def test_pictures_are_swapped_one_for_one(models: Models) -> None:
         create_image_change(models, Request("ab", setting("chain")), [noise_image(1)], "both")
 
 
-def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
+def test_draft_model_without_image_input_drafts_from_the_text() -> None:
     models = tiny_vision_models(vocabulary=20, blind=True)
     assert "reads text only" in models.unsupported_reason(registry.get("vlm-draft").needs)
     asked = request(models, setting("blind"), noise_image(3), max_new_tokens=24)
@@ -255,13 +255,13 @@ def test_a_draft_model_that_reads_no_pictures_drafts_from_the_text() -> None:
 
 
 @pytest.mark.parametrize("prompt", [f"a{IMAGE}b{IMAGE}c", f"{IMAGE}{IMAGE}{IMAGE}x"])
-def test_more_places_than_pictures_are_refused(prompt: str, models: Models) -> None:
+def test_more_placeholders_than_images_are_refused(prompt: str, models: Models) -> None:
     for given in (prompt, models.tokenizer.encode(prompt)):
         with pytest.raises(PromptError, match=r"has . image placeholders .* but 1 image came"):
             process_prompt(models, given, [noise_image(1)])
 
 
-def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Models) -> None:
+def test_placeholders_without_images_and_images_at_the_end_are_refused(models: Models) -> None:
     engine = Engine(models)
     with pytest.raises(PromptError, match=r"1 image placeholder .* but no image came"):
         engine.submit(Request(f"ab{IMAGE}c", setting("chain")))
@@ -269,7 +269,7 @@ def test_places_without_pictures_and_pictures_at_the_end_are_refused(models: Mod
         engine.submit(request(models, setting("chain"), noise_image(1), prompt=f"ab{IMAGE}"))
 
 
-def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(models: Models) -> None:
+def test_images_without_placeholders_come_first_and_traced_tokens_are_accepted(models: Models) -> None:
     assert insert_placeholders(models.processor, "ab", 2) == f"{IMAGE}{IMAGE}ab"
     text, inputs = process_prompt(models, PROMPT, [noise_image(1)])
     ids = inputs["input_ids"][0].tolist()
@@ -281,7 +281,7 @@ def test_pictures_without_places_come_first_and_a_traces_tokens_are_understood(m
 # -- attribution ------------------------------------------------------------------------------------------------------
 
 
-def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) -> None:
+def test_attribution_equals_the_effect_of_a_change_of_the_embedding(models: Models) -> None:
     asked = request(models, setting("chain"), noise_image(3), max_new_tokens=5)
     trace = Engine(models).generate(asked)
     found = explain(models, asked, trace, asked.configured_method().drafter)
@@ -295,7 +295,7 @@ def test_attribution_says_what_a_change_of_the_embedding_does(models: Models) ->
 
 
 def by_differences(models: Models, asked: Request, tokens: list[int], index: int) -> list[int]:
-    """|d log p(token) / d scale| of each vision embedding, by scaling it a little up and down."""
+    """Return |d log p(token) / d scale| of each vision embedding, by central differences."""
     model = models.target.model
     assert asked.image_inputs is not None
     ids = torch.tensor([asked.image_inputs["input_ids"][0].tolist() + tokens], device=model.device)
@@ -321,7 +321,7 @@ def by_differences(models: Models, asked: Request, tokens: list[int], index: int
     return [round(slope / max(slopes) * 255) for slope in slopes]
 
 
-def test_attribution_follows_the_picture_that_was_in_force(models: Models) -> None:
+def test_attribution_uses_the_image_at_that_time(models: Models) -> None:
     trace, asked = run_with_swap(models, "chain", "both", noise_image(9))
     plain = request(models, setting("chain"), noise_image(3), max_new_tokens=16)
     unchanged = explain(models, plain, trace, plain.configured_method().drafter)

@@ -1,10 +1,10 @@
-"""Run lessons again and again, as different executors do, on a machine as busy as asked for: a table of what happened.
+"""Run lessons repeatedly with different executors under a given machine load, and print a table of the results.
 
     python tests/notebooks/soak.py --runs 10 --load 2            # all lessons, both executors in turn
     python tests/notebooks/soak.py 01 08 --executor stock        # some lessons, as papermill and nbconvert run them
-    python tests/notebooks/soak.py 10 11 --runs 1 --target FOLDER    # on another target, which is all that is named
+    python tests/notebooks/soak.py 10 11 --runs 1 --target FOLDER    # on another target; nothing else is set
 
-No test: it takes an hour. A lesson that fails here leans on timing or on luck; the traceback is under `--out`.
+Not a test, because it takes an hour. A lesson that fails here depends on timing or chance; see its log in `--out`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ EXECUTORS = {
     "stock": ["-m", "jupyter", "nbconvert", "--to", "notebook", "--execute", "--ExecutePreprocessor.timeout={limit}"],
     "nbmake": ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "slow", "--nbmake-timeout={limit}"],
 }
-"""`stock` is nbclient as it comes; `nbmake` is pytest with the patient client of `workbench.site.execution`."""
+"""`stock`: nbclient without changes; `nbmake`: pytest with the patient client of `workbench.site.execution`."""
 BURN = "while True: sum(range(10000))"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One lesson, once. `cpu_s` is processor time of executor and kernel, `seconds` what a clock on the wall says."""
+    """One run of a lesson. `cpu_s` is processor time of executor and kernel, `seconds` wall time."""
 
     lesson: str
     run: int
@@ -42,14 +42,14 @@ class Result:
     ok: bool
 
     def row(self) -> str:
-        """As a row of the table."""
+        """Return the row of the table."""
         ok = "ok" if self.ok else "FAILED"
         return f"| {self.lesson} | {self.run} | {self.executor} | {self.seconds:.0f} | {self.cpu_s:.0f} | {ok} |"
 
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """So many processes that do nothing but use a core each."""
+    """Run processes that keep one core busy each."""
     burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(processes)]
     try:
         yield
@@ -60,7 +60,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def with_target(lesson: str, target: str, out: Path) -> Path:
-    """A copy of a lesson with `TARGET` set in its cell of parameters."""
+    """Write a copy of a lesson with `TARGET` set in its parameters cell."""
     text = (notebook_pairs.FOLDER / f"{lesson}.ipynb").read_text(encoding="utf-8")
     path = out / f"{lesson}.ipynb"
     path.write_text(text.replace('"TARGET = None', f'"TARGET = {target!r}'), encoding="utf-8")
@@ -68,7 +68,7 @@ def with_target(lesson: str, target: str, out: Path) -> Path:
 
 
 def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int, target: str = "") -> Result:
-    """Run one lesson in a process of its own; what the process says is kept under `out`."""
+    """Run one lesson in a new process; its output is saved under `out`."""
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *(part.format(limit=limit_s) for part in EXECUTORS[executor])]
     command.append(str(with_target(lesson, target, out) if target else notebook_pairs.FOLDER / f"{lesson}.ipynb"))
@@ -80,14 +80,14 @@ def execute(lesson: str, run: int, executor: str, out: Path, limit_s: int, targe
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, cwd=notebook_pairs.FOLDER, env=execution.environment()
         )
-        _, status, used = os.wait4(process.pid, 0)  # of it and of the kernel that it waited for
+        _, status, used = os.wait4(process.pid, 0)  # resource usage of the process and its kernel
         process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - began
     return Result(lesson, run, executor, seconds, used.ru_utime + used.ru_stime, process.returncode == 0)
 
 
 def summary(results: list[Result]) -> str:
-    """A line a lesson and executor: how often it ran, how often well, and what it took."""
+    """Return a table with one line per lesson and executor: runs, successes, and times."""
     lines = ["| lesson | executor | runs | ok | median s | longest s | median CPU s |", "|---|---|--:|--:|--:|--:|--:|"]
     for lesson, executor in dict.fromkeys((r.lesson, r.executor) for r in results):
         mine = [r for r in results if (r.lesson, r.executor) == (lesson, executor)]
@@ -100,14 +100,14 @@ def summary(results: list[Result]) -> str:
 
 
 def main() -> int:
-    """Run what the command line names; 1 if anything failed."""
+    """Run the lessons named on the command line. Return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lessons", nargs="*", help="names or their beginnings; all by default")
-    parser.add_argument("--runs", type=int, default=10, help="how often each is run (default 10)")
-    parser.add_argument("--load", type=int, default=0, help="processes that keep a core busy each (default 0)")
-    parser.add_argument("--executor", choices=[*EXECUTORS, "both"], default="both", help="both: they take turns")
+    parser.add_argument("lessons", nargs="*", help="names of lessons or prefixes of them (default: all)")
+    parser.add_argument("--runs", type=int, default=10, help="runs of each lesson (default 10)")
+    parser.add_argument("--load", type=int, default=0, help="processes that keep one core busy each (default 0)")
+    parser.add_argument("--executor", choices=[*EXECUTORS, "both"], default="both", help="both: alternate between them")
     parser.add_argument("--target", default="", help="Hub id or folder of another target")
-    parser.add_argument("--limit", type=int, default=execution.LIMIT_S, help="seconds for one cell")
+    parser.add_argument("--limit", type=int, default=execution.LIMIT_S, help="time limit of one cell in seconds")
     parser.add_argument("--out", type=Path, default=notebook_pairs.ROOT / "dist" / "soak", help="outputs and logs")
     given = parser.parse_args()
     chosen = [name for name in notebook_pairs.names() if not given.lessons or name.startswith(tuple(given.lessons))]

@@ -1,4 +1,4 @@
-"""The sliders and dropdowns of the lessons: each, moved as a reader would, changes the drawing that it stands above."""
+"""Sliders and dropdowns of the lessons: moving a control changes its drawing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.trace.theory import expected_tau
 
 
 def panel(name: str, before: int = 0) -> dict[str, Any]:
-    """What the cell of controls leaves behind. It follows the cell that draws, which needs `before` cells more."""
+    """Return the variables after the cell of controls and the cells before it: drawing cell and `before` more."""
     codes = [
         cell
         for cell in nbformat.read(notebook_pairs.FOLDER / f"{name}.ipynb", as_version=4).cells
@@ -46,11 +46,11 @@ def test_every_control_of_a_lesson_changes_its_drawing(name: str, before: int, c
             control.value = value
             assert board.value != seen, f"{label} = {value} draws what was drawn before"
             seen = board.value
-    assert board.snapshot() == board.value, "who has no kernel sees the same"
+    assert board.snapshot() == board.value, "the stored output without a kernel is the same"
 
 
 def other_values(control: Any) -> list[Any]:
-    """Two values that the control does not have, one near its start and one near its end."""
+    """Return two values other than the control's, one near its minimum and one near its maximum."""
     if hasattr(control, "options"):
         options = [value for value in control.options if value != control.value]
         return list(dict.fromkeys([options[0], options[-1]]))

@@ -1,4 +1,4 @@
-"""Every lesson as it lies in the repository: in step, stripped, and built as lessons are. nbmake runs them."""
+"""Structure of every lesson: .py and .ipynb agree, outputs are stripped, all parts are present. nbmake runs them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ BUNDLED_ONLY = {
 target of 14 is its own drafter."""
 GUIDE = "12_teachers_guide"
 TIMED = re.compile(r"(?:^|_)(?:s|ms|seconds|elapsed|time|slope|gains?|costs?|speedups?|duration)$")
-"""Names that hold a time, or something made of times."""
+"""Names of values that are times or computed from times."""
 CERTAIN = (
-    "seconds >= roof",  # 01: both speeds are the best of these very points
+    "seconds >= roof",  # 01: both speeds are the maxima of these points
     "busy <= 1 / knee",  # 01: the same
     "launched < finished",  # 10: one clock, read twice
-    "finished >= 0.049",  # 10: what sleeps 50 ms does not wake before
+    "finished >= 0.049",  # 10: a sleep of 50 ms does not end earlier
     "r.seconds - (r.draft_s",  # 10: the rest is defined as the difference
     "forward_s(5, h100",  # 01: computed from data sheets
     "computing_s",  # 01: the same
-    "best_K(alpha, cost)",  # 05: a cost that is given
+    "best_K(alpha, cost)",  # 05: the cost is a given number
     "best_depth(alpha, cost)",  # 05: the same
     "gain[4]",  # 07: of levels
 )
@@ -69,12 +69,12 @@ def test_there_are_sixteen() -> None:
     assert [int(name[:2]) for name in NAMES] == list(range(16))
 
 
-def test_pair_is_in_step_and_stripped(name: str) -> None:
+def test_py_and_ipynb_agree_and_outputs_are_stripped(name: str) -> None:
     """When this fails: run `workbench notebooks`."""
     assert notebook_pairs.problems(name) == []
 
 
-def test_begins_with_a_title_and_what_one_will_be_able_to_do(lesson: NotebookNode) -> None:
+def test_begins_with_a_title_and_learning_goals(lesson: NotebookNode) -> None:
     title = next(cell for cell in lesson.cells if cell.cell_type == "markdown").source
     assert title.startswith("# ")
     assert "able to" in title
@@ -96,7 +96,7 @@ def test_has_one_cell_of_parameters_before_anything_is_computed(name: str, lesso
         assert not asked or re.search(rf"\b{parameter}\b", rest), f"{parameter} is asked for, and not used"
 
 
-def test_asks_for_a_prediction_and_asserts(name: str, lesson: NotebookNode) -> None:
+def test_has_a_prediction_and_an_assertion(name: str, lesson: NotebookNode) -> None:
     assert "assert" in code(lesson)
     if name != GUIDE:
         assert re.search(r"predict|what do you expect|write (it|your|down)|guess", words(lesson), re.IGNORECASE)
@@ -108,14 +108,14 @@ def test_ends_with_references(lesson: NotebookNode) -> None:
     assert re.search(r"(19|20)\d\d, ", closing[1])
 
 
-def test_asks_what_one_can_say_with_the_page_closed(lesson: NotebookNode) -> None:
+def test_ends_with_questions_to_answer_from_memory(lesson: NotebookNode) -> None:
     assert len(re.findall(r"^## Close this page and answer$", words(lesson), re.MULTILINE)) == 1
     questions = words(lesson).split("## Close this page and answer")[1].split("\n## ")[0]
     assert len(re.findall(r"^\d\. ", questions, re.MULTILINE)) >= 3
 
 
-def test_three_exercises_have_a_cell_for_ones_own_a_check_and_a_solution(name: str, lesson: NotebookNode) -> None:
-    """A check looks at what the reader wrote, refuses a typical mistake, and takes the solution."""
+def test_three_exercises_have_an_answer_cell_a_check_and_a_solution(name: str, lesson: NotebookNode) -> None:
+    """A check inspects the reader's answer, rejects a typical mistake, and accepts the solution."""
     codes = [cell for cell in lesson.cells if cell.cell_type == "code"]
     kinds = [kind for cell in codes for kind in ("answer", "check", "solution") if kind in tags(cell)]
     exit_ticket = ["solution"] if name == GUIDE else []
@@ -163,7 +163,7 @@ def test_a_checker_that_accepts_a_wrong_answer_fails_its_notebook(tmp_path: Path
     answers.write_text("def try_even(right, wrong):\n    right(2), right(four), wrong(1), wrong(3), wrong(5)\n")
     testing.client_with_trials(answers, notebook).execute()
     assert [cell.source for cell in notebook.cells] == before
-    assert not notebook.cells[2].outputs, "the copy holds no trace of the trials"
+    assert not notebook.cells[2].outputs, "the trial answers are not stored in the copy"
     for bad, message in (("wrong(6)", "even: .6,. should be False"), ("", "too few")):
         answers.write_text(f"def try_even(right, wrong):\n    right(2), right(four), wrong(1)\n    {bad}\n")
         with pytest.raises(AssertionError, match=message):
@@ -171,7 +171,7 @@ def test_a_checker_that_accepts_a_wrong_answer_fails_its_notebook(tmp_path: Path
 
 
 def names_bound(code: str) -> set[str]:
-    """What a cell assigns or defines, at any depth."""
+    """Return the names that a cell assigns or defines, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -182,7 +182,7 @@ def names_bound(code: str) -> set[str]:
 
 
 def test_no_time_is_asserted(lesson: NotebookNode) -> None:
-    """Counts are asserted, times are shown: an assertion on a time stops the lesson on a busy machine."""
+    """Lessons assert counts and show times: an assertion on a time would fail on a busy machine."""
     for cell in lesson.cells:
         if cell.cell_type != "code":
             continue
@@ -195,8 +195,8 @@ def test_no_time_is_asserted(lesson: NotebookNode) -> None:
             assert not any(map(TIMED.search, names)) or any(known in said for known in CERTAIN), said
 
 
-def test_no_widget_talks_to_the_executor_while_it_draws(lesson: NotebookNode) -> None:
-    """`interact` and `Output` do: stock executors then miss the end of the cell (jupyter_client issue 436)."""
+def test_no_lesson_uses_interact_or_output_widgets(lesson: NotebookNode) -> None:
+    """Their messages while drawing make stock executors miss the end of the cell (jupyter_client issue 436)."""
     assert not re.search(r"\binteract(ive)?(_output)?\(|\bOutput\(", code(lesson))
 
 
@@ -211,14 +211,14 @@ def test_links_to_the_app(lesson: NotebookNode) -> None:
     assert "app_link(" in code(lesson)
 
 
-def test_loads_nothing_from_elsewhere_by_itself(lesson: NotebookNode) -> None:
+def test_loads_nothing_from_other_servers(lesson: NotebookNode) -> None:
     for cell in lesson.cells:
         assert not re.search(r"""<(script|img|link|iframe)[^>]*(src|href)\s*=\s*["']?(https?:)?//""", cell.source)
         assert not re.search(r"!\[[^\]]*\]\(https?:", cell.source)
     assert "trust_remote_code=True" not in code(lesson)
 
 
-def test_links_between_lessons_and_files_lead_somewhere(lesson: NotebookNode) -> None:
+def test_links_between_lessons_and_files_resolve(lesson: NotebookNode) -> None:
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", words(lesson)):
         assert (notebook_pairs.FOLDER / target).resolve().exists(), target
 

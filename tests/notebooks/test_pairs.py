@@ -1,4 +1,4 @@
-"""`workbench notebooks` on pairs of its own: what it strips, which file wins, what it complains of."""
+"""`workbench notebooks` on test pairs: stripped metadata, the file that wins, and reported problems."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "00_first"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A pair in order, with one sentence and one cell of code."""
+    """Return a folder with a consistent pair of one sentence and one code cell."""
     book = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("x = 1")])
     nbformat.write(book, tmp_path / f"{NAME}.ipynb")
     notebook_pairs.synchronise(NAME, tmp_path)
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, change: object = None, **cell: object) -> None:
-    """Change the last cell of the notebook, as running or editing it would."""
+    """Change the last cell of the notebook, as running or editing does."""
     path = folder / f"{NAME}.ipynb"
     book = nbformat.read(path, as_version=4)
     book.cells[-1].update(cell)
@@ -52,21 +52,21 @@ def test_tidying_twice_changes_nothing(folder: Path) -> None:
     assert notebook_pairs.synchronise(NAME, folder) == []
 
 
-def test_outputs_are_noticed_and_stripped(folder: Path) -> None:
+def test_outputs_are_detected_and_stripped(folder: Path) -> None:
     edit(folder, execution_count=3, outputs=[new_output("stream", name="stdout", text="1")])
     assert notebook_pairs.problems(NAME, folder) == [f"{NAME}.ipynb has outputs"]
     assert [path.name for path in notebook_pairs.synchronise(NAME, folder)] == [f"{NAME}.ipynb"]
     assert notebook_pairs.problems(NAME, folder) == []
 
 
-def test_state_of_widgets_is_noticed_and_stripped(folder: Path) -> None:
+def test_state_of_widgets_is_detected_and_stripped(folder: Path) -> None:
     edit(folder, {"widgets": {"application/vnd.jupyter.widget-state+json": {"state": {}}}})
     assert "widgets" in notebook_pairs.problems(NAME, folder)[0]
     notebook_pairs.synchronise(NAME, folder)
     assert "widgets" not in nbformat.read(folder / f"{NAME}.ipynb", as_version=4).metadata
 
 
-def test_times_of_execution_are_noticed_but_tags_are_kept(folder: Path) -> None:
+def test_times_of_execution_are_detected_and_stripped_but_tags_are_kept(folder: Path) -> None:
     edit(folder, metadata={"tags": ["solution"], "jupyter": {"source_hidden": True}, "execution": {"x": "2026"}})
     assert len(notebook_pairs.problems(NAME, folder)) == 2  # the traces, and the .py lacks the tag
     notebook_pairs.synchronise(NAME, folder)
@@ -93,7 +93,7 @@ def test_the_file_edited_last_wins(folder: Path) -> None:
     assert kept[:2] == ids[:2]
 
 
-def test_another_first_cell_is_noticed_and_mended(folder: Path) -> None:
+def test_another_first_cell_is_detected_and_replaced(folder: Path) -> None:
     path = folder / f"{NAME}.ipynb"
     book = nbformat.read(path, as_version=4)
     book.cells[0].source = "import os"
@@ -103,7 +103,7 @@ def test_another_first_cell_is_noticed_and_mended(folder: Path) -> None:
     assert sources(folder)[0] == notebook_pairs.FIRST_CELL
 
 
-def test_a_missing_half_is_noticed_and_made(folder: Path) -> None:
+def test_a_missing_file_of_a_pair_is_detected_and_created(folder: Path) -> None:
     for ending in (".ipynb", ".py"):
         (folder / NAME).with_suffix(ending).unlink()
         assert notebook_pairs.problems(NAME, folder) == [f"{NAME}{ending} is missing"]
@@ -111,7 +111,7 @@ def test_a_missing_half_is_noticed_and_made(folder: Path) -> None:
         assert notebook_pairs.problems(NAME, folder) == []
 
 
-def test_the_command_checks_mends_and_knows_its_notebooks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks_and_updates_its_notebooks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(folder, execution_count=1)
     assert main(["notebooks", "--folder", str(folder), "--check"]) == 1
     assert "Run `workbench notebooks`" in capsys.readouterr().err

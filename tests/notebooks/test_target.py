@@ -1,6 +1,6 @@
-"""`TARGET =` alone: every lesson that asks for a target runs on any one, here a tiny random Llama from a local folder.
+"""Setting `TARGET` alone: every lesson with a target runs on any model, here a tiny random Llama in a local folder.
 
-The cells run in this process, without a kernel: what is tested is the lesson's code, and thirteen kernels cost minutes.
+The cells run in this process, without a kernel: the tests concern the lessons' code, and thirteen kernels take minutes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from workbench.models.truncated_drafter import drafter_for, save_truncated
 from workbench.site import notebook_pairs
 
 pytest.importorskip("anywidget")
-hf: Any = transformers  # configurations take more than their stubs know
+hf: Any = transformers  # configurations accept more arguments than in their stubs
 LAYERS = 4
-"""Layers of the target; a sixth of them, one at least, drafts."""
+"""Layers of the target; the first sixth of them, at least one, drafts."""
 
 
 def asks_for_a_text_target(name: str) -> bool:
@@ -35,18 +35,18 @@ def asks_for_a_text_target(name: str) -> bool:
 
 
 LONG = ("08_temperature", "10_measuring", "11_your_drafter")
-"""What they do takes long whatever the target is: `soak.py --target` runs them, and 09, which wants one that sees."""
+"""Lessons that take long for any target: `soak.py --target` runs them, and 09, which needs image input."""
 TEXT = [name for name in notebook_pairs.names() if asks_for_a_text_target(name) and name not in LONG]
 
 
 @pytest.fixture(scope="module")
 def local_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama that nobody bundled, with the bundled vocabulary."""
-    return model_helpers.save_random_llama(tmp_path_factory.mktemp("models") / "stranger", LAYERS)
+    """Return the folder of a random Llama that is not bundled, with the bundled vocabulary."""
+    return model_helpers.save_random_llama(tmp_path_factory.mktemp("models") / "user-model", LAYERS)
 
 
 def run_cells(name: str, target: Path) -> None:
-    """All code of a lesson, with the target's folder in its cell of parameters."""
+    """Run all code cells of a lesson, with the target's folder in its parameters cell."""
     book = nbformat.read(notebook_pairs.FOLDER / f"{name}.ipynb", as_version=4)
     module = types.ModuleType(f"lesson_{name}")
     sys.modules[module.__name__] = module  # dataclasses look their module up
@@ -79,10 +79,12 @@ def test_a_drafter_is_made_of_the_first_layers(local_target: Path, tmp_path: Pat
     assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(str(local_target)).get_vocab()
     all_of_it = hf.AutoModelForCausalLM.from_pretrained(save_truncated(str(local_target), tmp_path / "all", 99))
     ids = torch.arange(9)[None]
-    assert torch.allclose(all_of_it(ids).logits, whole(ids).logits), "no layer fewer than there are is the model itself"
+    assert torch.allclose(all_of_it(ids).logits, whole(ids).logits), (
+        "with all layers the truncated model equals the model itself"
+    )
 
 
-def test_who_has_a_drafter_keeps_it(local_target: Path) -> None:
+def test_a_given_drafter_is_not_replaced(local_target: Path) -> None:
     assert drafter_for(None) == "text-drafter"
     assert drafter_for("vision-target") == "vision-drafter"
     assert drafter_for(str(local_target), "mine") == "mine"

@@ -57,7 +57,7 @@ def make(folder: Path) -> Path:
         for name, weight in model.named_parameters():
             weight.fill_(1.0 if "norm" in name else 0.0)  # the layers change nothing
         model.model.embed_tokens.weight.copy_(torch.eye(n))
-        model.lm_head.weight.copy_(4 * torch.eye(n).roll(1, 0))  # after token t comes t + 1
+        model.lm_head.weight.copy_(4 * torch.eye(n).roll(1, 0))  # token t is followed by t + 1
     model.save_pretrained(folder)
     tokenizer = Tokenizer(
         tokenizer_models.WordLevel({piece: i for i, piece in enumerate(PIECES)}, unk_token=PIECES[-2])

@@ -1,4 +1,4 @@
-"""A page of another origin, and one under a rebound name, in a real browser: they get nothing from app and `serve`."""
+"""Pages of another origin or under a rebound name, in a real browser: app and `serve` send them nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTACK = """async ({ url, posts, gets }) => {
 
 
 class Servers(NamedTuple):
-    """An app with one kept run, `serve`, and a page of somebody else; each is its port."""
+    """Ports of an app with one saved run, of `serve`, and of a third-party page."""
 
     app: int
     serve: int
@@ -51,7 +51,7 @@ class Servers(NamedTuple):
 
 
 class Page(BaseHTTPRequestHandler):
-    """Somebody else's page."""
+    """Serves a third-party page."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -86,13 +86,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(scope="module")
 def rebound() -> Iterator[Any]:
-    """Chromium, for which evil.test is a name of this machine."""
+    """Return a Chromium that resolves evil.test to this machine."""
     with chromium("--host-resolver-rules=MAP evil.test 127.0.0.1") as opened:
         yield opened
 
 
 def attack(page: Any, servers: Servers, url: str, port: int) -> dict[str, str]:
-    """What a page reads when it tries everything on a server."""
+    """Return the responses that a page can read when it tries every route of a server."""
     wanted = {
         servers.app: (
             [("/gradio_api/component_server", _call(servers, "forget", {"id": servers.run})),
@@ -135,7 +135,7 @@ def test_a_page_under_a_rebound_name_gets_nothing(rebound: Any, servers: Servers
     page.close()
 
 
-def test_the_servers_own_page_may_do_all_that(rebound: Any, servers: Servers) -> None:
+def test_the_servers_own_page_gets_all_responses(rebound: Any, servers: Servers) -> None:
     page = rebound.new_page()
     page.goto(f"http://127.0.0.1:{servers.app}/health")
     got = attack(page, servers, f"http://127.0.0.1:{servers.app}", servers.app)

@@ -1,4 +1,4 @@
-"""Hostile model output and hostile addresses in the browser: nothing becomes an element, runs, or opens a dialog."""
+"""Hostile model output and hostile addresses in the browser: no text becomes an element, runs, or opens a dialog."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hostile_app(hostile_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def watched(page: Any) -> list[str]:
-    """Dialogs the page opens from now on."""
+    """Return the list of dialogs that the page opens from now on."""
     dialogs: list[str] = []
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
     return dialogs
@@ -56,9 +56,9 @@ def test_the_live_view_shows_hostile_tokens_as_text(
     state(page, "finished", 90_000)
     page.wait_for_timeout(500)
     shown = page.evaluate("() => [...document.querySelectorAll('.wb-token')].map((e) => e.textContent).join('')")
-    assert "onerror=window.pwned=2>" in shown, shown  # it is there, as text
+    assert "onerror=window.pwned=2>" in shown, shown  # shown as text
     tokens = page.locator(".wb-token")
-    for i in range(0, min(tokens.count(), 64), 5):  # cards of tokens, which show the likeliest alternatives
+    for i in range(0, min(tokens.count(), 64), 5):  # token cards, which list the likeliest alternatives
         tokens.nth(i).hover(force=True)
         tokens.nth(i).click(force=True)
     page.wait_for_timeout(300)
@@ -66,7 +66,7 @@ def test_the_live_view_shows_hostile_tokens_as_text(
 
 
 @pytest.mark.parametrize("path", ["/", "/gallery", "/methods", "/learn", "/verifiers"])
-def test_hostile_addresses_are_text_too(hostile_app: str, open_page: PageOpener, path: str) -> None:
+def test_hostile_addresses_are_shown_as_text(hostile_app: str, open_page: PageOpener, path: str) -> None:
     attacks = [piece for piece in PIECES if "pwned" in piece]
     query = "&".join(
         f"{name}={quote(attack)}"
@@ -84,7 +84,7 @@ def test_hostile_addresses_are_text_too(hostile_app: str, open_page: PageOpener,
     clean(page, dialogs)
 
 
-def test_the_replay_file_opens_from_disk_and_runs_nothing_of_it(
+def test_the_replay_file_opens_from_disk_and_runs_no_hostile_text(
     hostile_trace: Trace, browser: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "replay.html"

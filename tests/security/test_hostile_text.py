@@ -1,4 +1,4 @@
-"""Hostile model output and hostile tokenizer pieces through every face that needs no browser."""
+"""Hostile model output and hostile tokenizer pieces in every interface that needs no browser."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_wire_brings_hostile_text_back_unchanged_and_inert(hostile_trace: Trace) -> None:
+def test_hostile_text_survives_serialisation_unchanged_and_inert(hostile_trace: Trace) -> None:
     wire = hostile_trace.to_wire()
     sent = as_text(wire)
     assert json.loads(sent) == json.loads(json.dumps(wire))
     assert "<" not in sent
 
 
-def test_exports_hold_it_as_data(hostile_trace: Trace) -> None:
+def test_exports_contain_hostile_text_as_data(hostile_trace: Trace) -> None:
     lines = export.to_json_lines(hostile_trace)
     assert export.read_json_lines(lines).text == hostile_trace.text
     assert export.read_parquet(export.to_parquet(hostile_trace)).text == hostile_trace.text
 
 
-def test_the_replay_file_holds_no_markup_of_the_models(hostile_trace: Trace) -> None:
+def test_the_replay_file_contains_no_markup_from_the_model(hostile_trace: Trace) -> None:
     html = replay(hostile_trace)
     for piece in MARKUP:
         assert piece not in html

@@ -1,4 +1,4 @@
-"""A server behind a key inside of another site's page, as a Space inside of the Hub's, in a real browser over https."""
+"""A server with a key in another site's frame, like a Space in the Hub's page, in a real browser over https."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SECRET = "a key of some length"
 
 
-class Around(BaseHTTPRequestHandler):
-    """A page that shows the address after its `?` in a frame."""
+class FramePage(BaseHTTPRequestHandler):
+    """Serves a page that shows the address after its `?` in a frame."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -38,7 +38,7 @@ class Around(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
-    """The ports of a public server behind a key, over https, and of the page around it."""
+    """Yield the ports of a public https server with a key, and of the page that frames it."""
     folder: Path = tmp_path_factory.mktemp("tls")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                "-days", "2", "-subj", "/CN=space.test", "-keyout", folder / "key", "-out", folder / "cert"]  # fmt: skip
@@ -52,7 +52,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
     )
     https: dict[str, Any] = {"ssl_certfile": folder / "cert", "ssl_keyfile": folder / "key"}
     inner = uvicorn.Server(uvicorn.Config(app, port=port, log_level="critical", **https))
-    around = ThreadingHTTPServer(("127.0.0.1", 0), Around)
+    around = ThreadingHTTPServer(("127.0.0.1", 0), FramePage)
     for work in (inner.run, around.serve_forever):
         threading.Thread(target=work, daemon=True).start()
     assert serving.wait_until(lambda: inner.started)
@@ -61,7 +61,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
     inner.should_exit = True
 
 
-def test_a_key_lets_in_within_the_frame_it_was_typed_in_and_in_no_other_sites(ports: tuple[int, int]) -> None:
+def test_a_key_typed_in_a_frame_grants_access_on_that_site_only(ports: tuple[int, int]) -> None:
     inner, around = ports
     with chromium("--host-resolver-rules=MAP *.test 127.0.0.1") as browser:
         context = browser.new_context(ignore_https_errors=True)
@@ -70,8 +70,8 @@ def test_a_key_lets_in_within_the_frame_it_was_typed_in_and_in_no_other_sites(po
         frame = page.frame_locator("iframe")
         frame.locator("[type=password]").fill(SECRET)
         frame.locator("[type=password]").press("Enter")
-        frame.get_by_text("synthetic-target").first.wait_for()  # what a request with the cookie gets
+        frame.get_by_text("synthetic-target").first.wait_for()  # shown after a request with the cookie
         other = context.new_page()
         other.goto(f"http://evil.test:{around}/?https://space.test:{inner}/v1/models")
-        other.frame_locator("iframe").locator("[type=password]").wait_for()  # it has to be typed there, too
+        other.frame_locator("iframe").locator("[type=password]").wait_for()  # the other site needs the key again
         context.close()

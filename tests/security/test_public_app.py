@@ -1,4 +1,4 @@
-"""A public app, run as the image runs it: what strangers can reach, and what they learn from errors."""
+"""A public app, run as in the image: reachable routes, and information in its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_S = 200.0
-"""For an answer. The first one waits for layers to be compiled, where nothing of earlier ones may be read."""
+"""Time limit of a request in seconds. The first waits until layers are compiled, as no earlier cache can be read."""
 SECRETS = re.compile(r"Traceback|hf_a_secret|site-packages|/root|\.py\b|" + re.escape(str(ROOT)))
 FILES = (
     "/etc/passwd", "app.py", str(ROOT / "app.py"), str(ROOT / "workbench/ui/space.py"), "README.md",
@@ -27,7 +27,7 @@ FILES = (
 
 
 def ask(app: tuple[str, Any], path: str, body: Any = None, **options: Any) -> httpx.Response:
-    """One request; the path is sent as it is, without being tidied on this side."""
+    """Send one request; the client does not normalise the path."""
     url = httpx.URL(app[0]).copy_with(raw_path=path.encode("utf-8", "surrogateescape"))
     if body is not None:
         options["json"] = body
@@ -50,9 +50,9 @@ ROUTES = ("/gradio_api/file=", "/gradio_api/file/", "/file=", "/static/", "/asse
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("route", ROUTES)
-def test_no_file_but_the_pages_own_is_served(public_app: tuple[str, Any], route: str, name: str) -> None:
+def test_only_the_pages_own_files_are_served(public_app: tuple[str, Any], route: str, name: str) -> None:
     answer = ask(public_app, route + name.replace(" ", "%20"))
-    # a path of no route is answered with the page itself, which holds nothing of a file
+    # an unknown path is answered with the page itself, which contains no file
     refused = answer.status_code in (307, 308, 400, 401, 403, 404, 405, 422)
     assert refused or "<title>" in answer.text.lower(), answer.text[:200]
     assert "root:" not in answer.text
@@ -73,14 +73,14 @@ def test_the_pages_own_files_are_served(public_app: tuple[str, Any]) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/gallery", "/methods", "/learn", "/verifiers", "/config", "/gradio_api/info", "/v1/models"]
 )
-def test_no_page_says_where_on_the_machine_its_files_are(public_app: tuple[str, Any], path: str) -> None:
+def test_no_page_reveals_paths_of_the_machine(public_app: tuple[str, Any], path: str) -> None:
     answer = ask(public_app, path)
     assert answer.status_code == 200
     assert str(ROOT) not in answer.text
     assert "site-packages" not in answer.text
 
 
-def test_files_are_not_taken(public_app: tuple[str, Any]) -> None:
+def test_uploads_are_refused(public_app: tuple[str, Any]) -> None:
     for name, content in (("a.txt", b"x"), ("a.html", b"<script>"), ("big.bin", b"0" * (6 << 20))):
         answer = ask(public_app, "/gradio_api/upload", files={"files": (name, content)})
         assert answer.status_code in (413, 415), answer.text
@@ -95,7 +95,7 @@ MODELS = ("/etc", "/", "..", "./assets", str(ROOT / "assets/models/text-target")
 def test_no_folder_and_no_unlisted_model_is_loaded(public_app: tuple[str, Any], model: str) -> None:
     answer = complete(public_app, model=model)
     assert 400 <= answer.status_code < 500, answer.text
-    said = json.dumps(answer.json()).replace(json.dumps(model)[1:-1], "")  # what was sent may come back
+    said = json.dumps(answer.json()).replace(json.dumps(model)[1:-1], "")  # the answer may repeat the request's text
     assert not SECRETS.search(said), said
 
 
@@ -103,14 +103,16 @@ def test_no_folder_and_no_unlisted_model_is_loaded(public_app: tuple[str, Any], 
     {"prompt": "x" * 30_000}, {"max_tokens": 100_000}, {"max_tokens": -1}, {"temperature": "hot"}, {"prompt": {"a": 1}},
     {"prompt": [10**9]}, {"stop": 5}, {"seed": "s"}, {"n": 10**6}, {"speculation": {"method": "../../etc"}},
 ], ids=str)  # fmt: skip
-def test_wrong_requests_get_short_answers_without_insides(public_app: tuple[str, Any], wrong: dict[str, Any]) -> None:
+def test_invalid_requests_get_short_answers_without_internals(
+    public_app: tuple[str, Any], wrong: dict[str, Any]
+) -> None:
     answer = complete(public_app, **wrong)
     assert 400 <= answer.status_code < 500 or wrong == {"n": 10**6}, answer.text
     assert not SECRETS.search(answer.text), answer.text
     assert len(answer.text) < 2000
 
 
-def test_the_pages_calls_give_nothing_of_the_inside_away(public_app: tuple[str, Any]) -> None:
+def test_the_pages_calls_reveal_no_internals(public_app: tuple[str, Any]) -> None:
     """Server functions of the page are public: any name, any argument."""
     config = ask(public_app, "/config").json()
     stage = next(c["id"] for c in config["components"] if c["props"].get("elem_id") == "wb-page")
@@ -129,7 +131,7 @@ def test_the_pages_calls_give_nothing_of_the_inside_away(public_app: tuple[str, 
         assert "root:" not in answer.text
 
 
-def test_the_log_holds_no_prompt_and_no_token(public_app: tuple[str, Any]) -> None:
+def test_the_log_contains_no_prompt_and_no_token(public_app: tuple[str, Any]) -> None:
     assert complete(public_app, prompt="a very private sentence").status_code == 200
     log = public_app[1].read_text()
     assert "a very private sentence" not in log

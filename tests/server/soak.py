@@ -1,14 +1,14 @@
-"""Many requests of many users who cancel, pause, switch, hang up and err; then: what is left behind?
+"""Send many requests of users who cancel, pause, switch, hang up and err; then report resources that are still held.
 
     python tests/server/soak.py --requests 5000 --url http://localhost:7860     # a running app on this machine
-    python tests/server/soak.py --requests 5000 --in-process                    # a backend of its own
+    python tests/server/soak.py --requests 5000 --in-process                    # a new backend
 
-What memory does (November 2026). The backend alone keeps nothing: 2,000 requests to tiny models, after the first 800,
+Memory (November 2026). The backend alone does not grow: 2,000 requests to tiny models, after the first 800,
 left 0.8 MB more resident memory and 0.01 MB more in use of malloc's (`mallinfo2`), with as many Python objects as
 before. Through a served app it grew by 5 to 10 MB per thousand requests. Gradio keeps 120 kB for each session, of up to
-a thousand, and every user here who leaves, about 45 in a thousand requests, makes new ones: 5.4 MB or more, a cache
-without use rather than a leak. It keeps a hundred now (see `workbench.ui.LAUNCH`), so that this growth ends at 12 MB.
-What else grows has its end too: kept runs (`Limits.kept_runs`, `trace_bytes`), and Gradio's last 10,000 events.
+a thousand, and every user here who leaves, about 45 in a thousand requests, creates a new one: 5.4 MB or more, a cache
+without use, not a leak. It keeps a hundred now (see `workbench.ui.LAUNCH`), so that this growth ends at 12 MB.
+Other growth is bounded too: kept runs (`Limits.kept_runs`, `trace_bytes`), and Gradio's last 10,000 events.
 
 A short soak is steeper, because it fills the kept runs: eight crowds of 60 requests to one app left 36, 19, 17, 12, 7,
 10, 6 and 2 MB more resident. What grew were the traces' rounds, phases, tops and lists, by 27,000 to 33,000 objects in
@@ -50,7 +50,7 @@ SETTLE_S = 15.0
 
 @dataclass(frozen=True)
 class HeldResources:
-    """What the serving process holds."""
+    """Resources of the serving process."""
 
     runs: int
     rows: int
@@ -61,14 +61,14 @@ class HeldResources:
 
 @dataclass(frozen=True)
 class Report:
-    """What a soak found.
+    """Result of a soak.
 
     Attributes:
-        requests: sent.
-        seconds: it took.
-        ends: how often each thing happened.
-        before: what was held after a warm-up, before the first request.
-        after: what was held once everybody had gone.
+        requests: number of requests sent.
+        seconds: duration.
+        ends: number of requests per outcome.
+        before: resources after a warm-up, before the first request.
+        after: resources after all users have left.
         mb_per_1000_requests: slope of memory over the second half; None for fewer than eight samples.
     """
 
@@ -85,7 +85,7 @@ class Soak:
 
     Args:
         url: of a running app; None: a backend in this process.
-        seed: decides what everybody does.
+        seed: seed of all users' actions.
     """
 
     def __init__(self, url: str | None, seed: int = 0) -> None:
@@ -112,7 +112,7 @@ class Soak:
         return Report(requests, round(seconds, 1), dict(sorted(self.ends.items())), before, self._held(), self._slope())
 
     def close(self) -> None:
-        """Let go of the backend."""
+        """Close the backend."""
         self.watcher.close()
 
     def _crowd(self, requests: int, users: int, seed: str) -> None:
@@ -169,7 +169,7 @@ class Soak:
         return round(1000 * statistics.linear_regression(*zip(*half, strict=True)).slope, 2)
 
 
-# -- what users do ----------------------------------------------------------------------------------------------------
+# -- actions of users -------------------------------------------------------------------------------------------------
 
 
 def _start(bench: Workbench, chance: random.Random, **more: Any) -> RunHandle:
@@ -201,7 +201,7 @@ def cancel(soak: Soak, bench: Workbench, chance: random.Random) -> str:
 
 
 def pause(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """Start paused, step, pause, go on."""
+    """Start paused, step, pause, resume."""
     run = _start(bench, chance, paused=True)
     run.step()
     run.pause()
@@ -217,7 +217,7 @@ def switch(soak: Soak, bench: Workbench, chance: random.Random) -> str:
 
 
 def send_bad_request(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """Ask for something that cannot be."""
+    """Send an invalid request."""
     wrong: dict[str, Any] = chance.choice(
         [{"method": "nonsense"}, {"params": {"depth": -1}}, {"max_new_tokens": 0}, {"target": "../x"}, {"stop": ("",)}]
     )
@@ -227,7 +227,7 @@ def send_bad_request(soak: Soak, bench: Workbench, chance: random.Random) -> str
 
 
 def abandon_run(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """Go away in mid-run, without a word."""
+    """Leave during the run without closing it."""
     run = _start(bench, chance, max_new_tokens=300)
     if bench is soak.shared:
         run.cancel()
@@ -243,19 +243,19 @@ def _body(chance: random.Random, **more: Any) -> dict[str, Any]:
 
 
 def complete(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """An OpenAI client's request."""
+    """Send an OpenAI client's request."""
     return f"v1: {httpx.post(f'{soak.url}/v1/completions', json=_body(chance), timeout=WAIT_S).status_code}"
 
 
 def stream(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """The same, streamed to its end."""
+    """Send the same request, streamed to its end."""
     with httpx.stream("POST", f"{soak.url}/v1/completions", json=_body(chance, stream=True), timeout=WAIT_S) as answer:
         lines = list(answer.iter_lines())
     return f"v1 stream: {answer.status_code}" + ("" if "data: [DONE]" in lines or answer.is_error else " broken off")
 
 
 def hang_up(soak: Soak, bench: Workbench, chance: random.Random) -> str:
-    """The same, and hang up in mid-stream."""
+    """Send the same request and hang up during the stream."""
     body = _body(chance, stream=True, max_tokens=300)
     with httpx.stream("POST", f"{soak.url}/v1/completions", json=body, timeout=WAIT_S) as answer:
         for _ in zip(range(chance.randint(1, 10)), answer.iter_lines(), strict=False):
@@ -279,25 +279,25 @@ OVER_HTTP = (complete, stream, hang_up)
 
 
 def _process_at(url: str) -> psutil.Process:
-    """The process on this machine that listens at an address.
+    """Return the process on this machine that listens at an address.
 
     Raises:
-        WorkbenchError: there is none.
+        WorkbenchError: no process listens there.
     """
     port = httpx.URL(url).port or 80
     for connection in psutil.net_connections("tcp"):
         address: Any = connection.laddr
         if connection.status == psutil.CONN_LISTEN and address.port == port and connection.pid:
             return psutil.Process(connection.pid)
-    raise WorkbenchError(f"Nobody on this machine listens on port {port}.", "Give the address of a server here.")
+    raise WorkbenchError(f"No process on this machine listens on port {port}.", "Give the address of a server here.")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a soak and print its report. Status 1 when something is left behind or something unexpected happened."""
-    parser = argparse.ArgumentParser(description="Many requests; then: what is left behind?")
+    parser = argparse.ArgumentParser(description="Send many requests, then report resources that are still held.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--url", help="a running app on this machine")
-    where.add_argument("--in-process", action="store_true", help="a backend of its own")
+    where.add_argument("--in-process", action="store_true", help="use a new backend in this process")
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--users", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
@@ -311,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def problems(report: Report) -> list[str]:
-    """What should not be: runs or rows left, threads or files that grew by more than a pool's idle few, surprises."""
+    """Return the problems: runs or sequences left, more threads or files than a pool keeps, unexpected errors."""
     found = [end for end in report.ends if "unexpected" in end or "missing" in end or "broken" in end or "not " in end]
     found += [f"{report.after.runs} runs, {report.after.rows} rows"] if report.after.runs or report.after.rows else []
     for name in ("threads", "files"):

@@ -1,4 +1,4 @@
-"""Whom a request comes from: what a connection and trusted proxies say counts, what a caller says does not."""
+"""The client address of a request: taken from the connection and trusted proxies, never from the caller's headers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PROXY, ONE, OTHER = "10.16.3.80", "203.0.113.7", "198.51.100.9"
 
 
 @given(st.lists(st.one_of(st.ip_addresses().map(str), st.text("0123456789.,:[] x", max_size=12)), max_size=6))
-def test_nothing_a_visitor_writes_changes_their_address(claims: list[str]) -> None:
+def test_headers_of_a_visitor_do_not_change_their_address(claims: list[str]) -> None:
     assert caller_of(ONE, claims, NEAR) == ONE  # straight from the visitor
-    assert caller_of(PROXY, [", ".join([*claims, ONE])], NEAR) == ONE  # the proxy appends whom it heard
-    assert caller_of(PROXY, [*claims, ONE], NEAR) == ONE  # or adds a header of its own
+    assert caller_of(PROXY, [", ".join([*claims, ONE])], NEAR) == ONE  # the proxy appends the address that it saw
+    assert caller_of(PROXY, [*claims, ONE], NEAR) == ONE  # or adds its own header
 
 
 @pytest.mark.parametrize(("peer", "said", "address"), [
@@ -41,11 +41,11 @@ def test_nothing_a_visitor_writes_changes_their_address(claims: list[str]) -> No
     ("::1", [ONE], ONE),
     ("testclient", [ONE], "testclient"),
 ])  # fmt: skip
-def test_the_address_is_the_last_one_that_somebody_trusted_has_seen(peer: str, said: list[str], address: str) -> None:
+def test_the_address_is_the_last_one_reported_by_a_trusted_proxy(peer: str, said: list[str], address: str) -> None:
     assert caller_of(peer, said, NEAR) == address
 
 
-def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> None:
+def test_trusted_proxies_come_from_option_environment_or_space() -> None:
     assert from_environment({}) == ()
     assert from_environment({VARIABLE: " 10.1.0.1, 10.2.0.0/16,"}) == ("10.1.0.1", "10.2.0.0/16")
     assert from_environment({"SPACE_ID": "me/it"}) == PRIVATE
@@ -55,7 +55,7 @@ def test_proxies_are_named_by_option_or_environment_and_known_on_a_space() -> No
 
 
 class FullClient(FakeWorkbench):
-    """A client whose runs never end: it counts the places that users have."""
+    """A client whose runs never end; it records the users of running requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class FullClient(FakeWorkbench):
 
 
 def ask(client: Any, address: str, n: int, **headers: str) -> list[int]:
-    """The statuses of `n` requests through a proxy, each under another name."""
+    """Return the statuses of `n` requests through a proxy, each with another user name."""
 
     async def all_of_them() -> list[int]:
         door = httpx.ASGITransport(make(client, AccessControl(trusted=PRIVATE)), client=(PROXY, 1))
@@ -96,14 +96,14 @@ def ask(client: Any, address: str, n: int, **headers: str) -> list[int]:
     return asyncio.run(all_of_them())
 
 
-def test_forty_made_up_names_at_one_address_lock_nobody_out() -> None:
+def test_forty_made_up_names_at_one_address_do_not_block_another_address() -> None:
     client = FullClient()
     statuses = ask(client, ONE, 40)
     most = PUBLIC_LIMITS["runs_per_address"]
     assert statuses == [500] * most + [429] * (40 - most)
-    assert len(set(client.users)) == most  # each has a name of its own
-    assert ask(client, OTHER, 1) == [500]  # there is a place
-    assert client.queue.position(client.users[-1]) == (2, most + 1)  # and it is the next but one
+    assert len(set(client.users)) == most  # each request has its own user name
+    assert ask(client, OTHER, 1) == [500]  # another address gets a run
+    assert client.queue.position(client.users[-1]) == (2, most + 1)  # second in the queue
 
 
 def test_an_ipv6_network_of_one_visitor_is_one_address() -> None:

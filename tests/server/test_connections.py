@@ -1,4 +1,4 @@
-"""Half-open connections: closed after their time, while those that are answered or kept alive go on."""
+"""Half-open connections are closed after a time limit; answered and kept-alive ones stay open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Quick(HeaderTimeoutProtocol):
 
 
 async def slow(scope: Any, receive: Any, send: Any) -> None:
-    """Answers after twice the time that headers have."""
+    """Answer after twice the time limit for headers."""
     await asyncio.sleep(0.3)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
@@ -49,7 +49,7 @@ def test_half_open_connections_are_closed_and_others_answered() -> None:
             for reader, _ in (silent, half):
                 assert await asyncio.wait_for(reader.read(), 10) == b""  # closed by the server
             assert (await asyncio.wait_for(whole[0].readuntil(b"ok"), 10)).startswith(b"HTTP/1.1 200")
-            whole[1].write(REQUEST[:20])  # kept alive, and then the next request stays half-open
+            whole[1].write(REQUEST[:20])  # a kept-alive connection whose next request stays half-open
             assert await asyncio.wait_for(whole[0].read(), 10) == b""
             for _, writer in (silent, half, whole):
                 writer.close()
@@ -57,7 +57,7 @@ def test_half_open_connections_are_closed_and_others_answered() -> None:
     asyncio.run(scene())
 
 
-def test_a_server_that_gradio_starts_has_the_time_out_too() -> None:
+def test_a_server_started_by_gradio_has_the_time_limit_too() -> None:
     before = dict(HTTP_PROTOCOLS)
     try:
         install_header_timeout()

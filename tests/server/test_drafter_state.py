@@ -1,4 +1,4 @@
-"""Whose text drafts for whom: over HTTP, by the trace, for each method that keeps something."""
+"""Drafter state over HTTP: one user's text never drafts for another, for each method that keeps a state."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from workbench.trace.events import Trace
 
 KEPT = ("prompt-lookup", "suffix", "stand", "adaptive-trigram", "token-recycling", "lookahead-trie", "lookahead")
 WARM = {"suffix": 6, "lookahead-trie": 3, "adaptive-trigram": 6, "token-recycling": 6, "stand": 0}
-"""Methods that share by choice, and how many tokens of the first one's text the second one's prompt ends with."""
+"""Methods with `warm`, and the number of tokens of the first user's text at the end of the second user's prompt."""
 SECRET = "The magic word is zyxomma. The magic word is zyxomma. The magic word is"
 N = 12
 
 
 @pytest.fixture(scope="module")
 def users() -> Iterator[tuple[Workbench, Workbench]]:
-    """Two users of one app, each over a connection of their own."""
+    """Yield two users of one app, each with their own connection."""
     url = serving.app().url
     with Workbench(url) as one, Workbench(url) as other:
         yield one, other
 
 
 def drafts(trace: Trace) -> list[tuple[list[int], list[int]]]:
-    """What was drafted, round by round."""
+    """Return the drafted trees of all rounds."""
     return [(list(r.nodes.tokens), list(r.nodes.parents)) for r in trace.rounds]
 
 
 def run(user: Workbench, method: str, prompt: Any = SECRET[-17:], warm: bool = False, **params: Any) -> Trace:
-    """A run of one user."""
+    """Generate for one user."""
     params |= {"warm": True} if warm else {}
     return user.generate(prompt, method, params=params, target="text-target", max_new_tokens=N, seed=5)
 
 
 @pytest.mark.parametrize("method", KEPT)
 def test_one_users_text_never_drafts_for_another(users: tuple[Workbench, Workbench], method: str) -> None:
-    """The second user's drafts are, token for token, those of an app that the first one never asked."""
+    """The second user's drafts equal, token for token, those before the first user's run."""
     one, other = users
     before = run(other, method)
     theirs = run(one, method, SECRET, temperature=1.5)
@@ -52,8 +52,8 @@ def test_one_users_text_never_drafts_for_another(users: tuple[Workbench, Workben
 
 
 @pytest.mark.parametrize("method", WARM)
-def test_those_who_choose_to_share_do(users: tuple[Workbench, Workbench], method: str) -> None:
-    """Else the test above could not fail."""
+def test_users_with_warm_share_the_state(users: tuple[Workbench, Workbench], method: str) -> None:
+    """Otherwise the test above could not fail."""
     one, other = users
     prompt = f"Sharing is caring, said {method}"
     theirs = run(one, method, prompt, warm=True, temperature=1.5)
@@ -61,11 +61,11 @@ def test_those_who_choose_to_share_do(users: tuple[Workbench, Workbench], method
     alone, together = run(other, method, begin), run(other, method, begin, warm=True)
     assert drafts(together) != drafts(alone)
     assert together.token_ids == alone.token_ids
-    if WARM[method] and method != "token-recycling":  # which keeps what the target said, not what was written
+    if WARM[method] and method != "token-recycling":  # its table has the target's likeliest tokens, not the text
         assert theirs.token_ids[WARM[method]] in drafts(together)[0][0]
 
 
-def test_a_state_is_reached_by_its_runs_id_alone(users: tuple[Workbench, Workbench]) -> None:
+def test_a_state_can_be_reached_only_by_its_runs_id(users: tuple[Workbench, Workbench]) -> None:
     one, other = users
     mine = one.start(SECRET, "suffix", target="text-target", max_new_tokens=N, keeps=True)
     mine.wait(60)
@@ -83,7 +83,7 @@ def test_a_state_is_reached_by_its_runs_id_alone(users: tuple[Workbench, Workben
         kept_nothing.memory("save")
 
 
-def test_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Workbench]) -> None:
+def test_a_state_is_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Workbench]) -> None:
     one, _ = users
     first = one.start(SECRET, "suffix", target="text-target", max_new_tokens=N, keeps=True)
     first.wait(60)
@@ -98,7 +98,7 @@ def test_saved_over_http_and_loaded_into_the_next_run(users: tuple[Workbench, Wo
             one.start("Once", "suffix", target="text-target", max_new_tokens=2, memory=broken).wait(60)
 
 
-def test_a_run_in_progress_is_emptied_and_filled(users: tuple[Workbench, Workbench]) -> None:
+def test_the_state_of_a_run_in_progress_is_reset_and_loaded(users: tuple[Workbench, Workbench]) -> None:
     one, _ = users
     run = one.start(SECRET, "token-recycling", target="text-target", max_new_tokens=40, paused=True)
     for n in range(1, 4):
@@ -115,7 +115,7 @@ def test_a_run_in_progress_is_emptied_and_filled(users: tuple[Workbench, Workben
     run.cancel()
 
 
-def test_only_an_upload_is_loaded_and_no_path_of_the_server(users: tuple[Workbench, Workbench]) -> None:
+def test_only_an_uploaded_state_is_loaded_never_a_path_of_the_server(users: tuple[Workbench, Workbench]) -> None:
     one, _ = users
     run = one.start("Once", "suffix", target="text-target", max_new_tokens=8, paused=True)
     for data, said in (
@@ -131,7 +131,7 @@ def test_only_an_upload_is_loaded_and_no_path_of_the_server(users: tuple[Workben
     run.cancel()
 
 
-def test_strangers_fill_and_empty_nothing_that_is_shared(
+def test_a_shared_state_cannot_be_reset_or_loaded_on_a_public_server(
     users: tuple[Workbench, Workbench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend: Any = serving.app().bench._backend

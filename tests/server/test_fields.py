@@ -1,4 +1,4 @@
-"""The fields of OpenAI's and vLLM's clients: honoured exactly, or refused by name."""
+"""Request fields of OpenAI's and vLLM's clients: implemented exactly, or refused by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client() -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def plain() -> list[int]:
-    """The tokens of plain decoding."""
+    """Return the tokens of plain decoding."""
     return serving.app().bench.generate(STORY, "autoregressive", max_new_tokens=24).token_ids
 
 
@@ -67,14 +67,14 @@ def complete(client: openai.OpenAI, **asked: Any) -> Any:
         (False, {"use_beam_search": True}, "use_beam_search is not supported"),
     ],
 )
-def test_what_is_unknown_or_not_honoured_is_named(chat: bool, asked: dict[str, Any], words: str) -> None:
+def test_unknown_and_unsupported_fields_are_named(chat: bool, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterError, match=words) as caught:
         fields.check_names(asked, chat)
     assert caught.value.option == list(asked)[-1]
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
+def test_unsupported_fields_with_neutral_values_are_accepted(chat: bool) -> None:
     silent = dict.fromkeys(fields.SILENT, "x")
     neutral = {name: values[0] for name, (_, values) in fields.UNSUPPORTED_FIELDS.items() if values}
     fields.check_names(silent | neutral, chat)
@@ -91,20 +91,20 @@ def test_what_asks_for_nothing_is_taken(chat: bool) -> None:
         ("top_logprobs", 3),
     ],
 )  # fmt: skip
-def test_values_that_cannot_be_are_refused_with_their_field(name: str, value: Any) -> None:
+def test_invalid_values_are_refused_with_their_field(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as caught:
         fields.read({name: value}, chat=True).extras()
     assert caught.value.option == name
 
 
-def test_a_parameter_of_sampling_is_a_field_with_the_engines_default() -> None:
+def test_every_sampling_parameter_is_a_field_with_the_engines_default() -> None:
     own = {name: spec.default for name, spec in params_of(SamplingParams()).items()}
-    assert own | {"temperature": 1.0} == fields.SAMPLING, "1 is OpenAI's own"
+    assert own | {"temperature": 1.0} == fields.SAMPLING, "1 is OpenAI's default"
     for chat in (False, True):
         fields.check_names(dict.fromkeys(own, 1), chat)
 
 
-def test_fields_become_wishes() -> None:
+def test_fields_become_request_options() -> None:
     asked = {"logprobs": True, "top_logprobs": 4, "min_tokens": 3, "stop_token_ids": [9], "ignore_eos": True,
              "logit_bias": {"5": -1}, "presence_penalty": 0.5, "truncate_prompt_tokens": 8}  # fmt: skip
     assert fields.read(asked, chat=True).extras() == RequestOptions(3, (9,), True, ((5, -1.0),), 0.5, 0.0, 4, None, 8)
@@ -114,7 +114,7 @@ def test_fields_become_wishes() -> None:
     )
 
 
-def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
+def test_a_part_of_a_character_has_bytes_and_no_text() -> None:
     scores = [TokenLogprob(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
     told = logprobs.CompletionLogprobs().more(scores)
     assert told["tokens"] == [" a", "bytes:\\xe4\\xb8", "bytes:\\xad", "b"]
@@ -123,7 +123,7 @@ def test_a_part_of_a_character_has_its_bytes_and_no_text_of_its_own() -> None:
 
 
 class Read(TokenLogprob):
-    """A token that counts how often its bytes are asked for."""
+    """A token that counts accesses to its bytes."""
 
     reads = 0
 
@@ -134,8 +134,8 @@ class Read(TokenLogprob):
 
 
 @pytest.mark.parametrize("echo", [False, True])
-def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -> None:
-    """Not all that went before again for each piece, in the loop that serves everybody."""
+def test_streamed_logprobs_equal_the_whole_and_read_each_token_once(echo: bool) -> None:
+    """Reading all earlier tokens again for each piece would block the event loop of all requests."""
     line = [Read(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"] * 8)]
     n_prompt = 9 if echo else 0
     asked = RequestOptions(logprobs=0, prompt_logprobs=0 if echo else None)
@@ -149,13 +149,13 @@ def test_a_stream_of_pieces_is_the_whole_and_reads_each_token_once(echo: bool) -
     for one in line[n_prompt:]:
         request.logprobs.append(one)
         pieces.append(logprob_stream.more())
-    assert Read.reads == 2 * len(line)  # for its text, and for where it begins
+    assert Read.reads == 2 * len(line)  # once for its text, once for its offset
     whole = server_openai.LogprobStream(wanted, run).more()
     assert whole is not None
     assert whole == {name: [x for part in pieces for x in part[name]] for name in whole}
 
 
-def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:
+def test_a_target_without_drafter_answers_ordinary_requests(tmp_path: Path) -> None:
     """`workbench serve --target X` without a draft model: a method that runs decodes."""
     folder = tmp_path / "alone"
     model_helpers.family("llama", vocab_size=257).float().save_pretrained(folder)
@@ -175,7 +175,7 @@ def test_a_target_alone_answers_ordinary_requests(tmp_path: Path) -> None:
 # -- with the bundled models and OpenAI's client ----------------------------------------------------------------------
 
 
-def test_an_unknown_field_is_told_in_openais_shape(client: openai.OpenAI) -> None:
+def test_an_unknown_field_is_an_error_in_openais_format(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         complete(client, temperture=1.0)
     body: Any = caught.value.body
@@ -199,8 +199,8 @@ def test_several_answers_and_several_prompts(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_add_up_to_the_models_own(client: openai.OpenAI, plain: list[int], stream: bool) -> None:
-    """Of the prompt too, where it is repeated; against one forward without cache or engine."""
+def test_log_probabilities_equal_the_models(client: openai.OpenAI, plain: list[int], stream: bool) -> None:
+    """Including the echoed prompt; compared with one forward pass without cache and engine."""
     bench = serving.app().bench
     answer = complete(client, logprobs=2, echo=True, stream=stream)
     parts = list(answer) if stream else [answer]
@@ -222,7 +222,7 @@ def test_log_probabilities_add_up_to_the_models_own(client: openai.OpenAI, plain
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_tells_log_probabilities_too(client: openai.OpenAI, stream: bool) -> None:
+def test_a_chat_returns_log_probabilities_too(client: openai.OpenAI, stream: bool) -> None:
     messages: list[Any] = [{"role": "user", "content": "What is 2 + 3?"}]
     asked: dict[str, Any] = {"messages": messages, "logprobs": True, "top_logprobs": 3, "max_tokens": 8, **GREEDY}
     answer = client.chat.completions.create(**asked, stream=stream)
@@ -243,7 +243,7 @@ def test_log_probabilities_of_a_prompt_alone(client: openai.OpenAI) -> None:
     assert all(min(one["rank"] for one in each.values()) == 1 for each in others)
 
 
-def test_ends_are_the_callers(client: openai.OpenAI, plain: list[int]) -> None:
+def test_stop_options_end_the_text(client: openai.OpenAI, plain: list[int]) -> None:
     stop = plain[10]
     at = plain.index(stop)
     cut = complete(client, stop_token_ids=[stop])
@@ -255,7 +255,7 @@ def test_ends_are_the_callers(client: openai.OpenAI, plain: list[int]) -> None:
     assert complete(client, ignore_eos=True, max_tokens=4).usage.completion_tokens == 4
 
 
-def test_penalties_change_the_text_and_not_with_the_method(client: openai.OpenAI) -> None:
+def test_penalties_change_the_text_equally_for_all_methods(client: openai.OpenAI) -> None:
     asked = {"presence_penalty": 0.6, "frequency_penalty": 0.9}
     texts = {complete(client, **asked, speculation={"method": name}).choices[0].text
              for name in ("autoregressive", "draft-model", "draft-tree")}  # fmt: skip
@@ -263,21 +263,21 @@ def test_penalties_change_the_text_and_not_with_the_method(client: openai.OpenAI
     assert texts != {complete(client).choices[0].text}
 
 
-def test_a_prompt_is_cut_from_its_beginning(client: openai.OpenAI) -> None:
+def test_truncation_removes_the_beginning_of_the_prompt(client: openai.OpenAI) -> None:
     assert complete(client, truncate_prompt_tokens=5, max_tokens=2).usage.prompt_tokens == 5
 
 
 # -- figures and offsets ----------------------------------------------------------------------------------------------
 
 
-def test_tokens_stand_where_their_texts_stand_in_an_echoed_prompt() -> None:
+def test_offsets_of_tokens_in_an_echoed_prompt() -> None:
     told = [b"<s>", b" ab", b" ", b"\xc3", b"\xa4", b"<|end|>", b"c"]
     assert logprobs.offsets_in("ab äc", told) == [0, 0, 2, 3, 3, 4, 4]
     assert logprobs.offsets_in("<s> abab", [b"<s>", b" ab", b"ab"]) == [0, 3, 6]  # written by the user
     assert logprobs.offsets_in("\ufb01x y", [b"fi", b"x", b" y"]) == [0, 1, 2]  # a ligature that a tokenizer has split
 
 
-def test_offsets_of_an_echo_and_of_special_tokens_are_places_in_the_text() -> None:
+def test_offsets_after_an_echo_and_of_special_tokens_are_positions_in_the_text() -> None:
     prompt = ("<s>", [TokenLogprob(1, b"a", 1, -0.5), TokenLogprob(2, b"b", 1, -0.5)])
     pieces = logprobs.CompletionLogprobs(prompt, "ab")
     first = pieces.more([TokenLogprob(3, b"c", 1, -0.5), TokenLogprob(0, b"<s>", 1, -0.5, is_special=True)])
@@ -294,13 +294,13 @@ def make_trace(tokens: int, method: str = "draft-model", **params: Any) -> Any:
     return Trace(header, [], Footer(reason="length"))
 
 
-def test_every_prompt_is_counted_once_and_equal_prompts_are_several() -> None:
+def test_every_prompt_is_counted_once_equal_prompts_separately() -> None:
     for prompts, n in (([3, 3], 1), ([3], 3), ([3, 3, 5], 2)):
         traces = [make_trace(tokens) for tokens in prompts for _ in range(n)]
         assert server_openai.usage(traces, n)["prompt_tokens"] == sum(prompts), (prompts, n)
 
 
-def test_usage_lists_the_parameters_that_act() -> None:
+def test_usage_lists_the_parameters_in_effect() -> None:
     every = make_trace(3).header.params
     cold = server_openai.usage([make_trace(3, temperature=0.0)])["speculation"]["params"]
     assert {"temperature", "depth", "policy", "verifier"} <= set(cold)
@@ -314,7 +314,7 @@ def test_usage_lists_the_parameters_that_act() -> None:
     assert {"top_k", "top_p", "min_p"} <= set(warm)
 
 
-def test_a_least_length_above_the_greatest_is_refused_by_its_name(client: openai.OpenAI) -> None:
+def test_min_tokens_above_max_tokens_is_refused_by_name(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         complete(client, min_tokens=9, max_tokens=8)
     body: Any = refused.value.body

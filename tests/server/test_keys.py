@@ -1,4 +1,4 @@
-"""A key keeps strangers out of every route of the app and of `serve`, and kept runs are for this machine's user."""
+"""Access keys protect every route of the app and of `serve`; saved runs are shown only to this machine's user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEARER = {"authorization": f"Bearer {SECRET}"}
 
 
 class Loaded(FakeWorkbench):
-    """A client with as many models in memory as it is told."""
+    """A client that reports a given number of loaded models."""
 
     def __init__(self, models: int = 1, status: str = "ok") -> None:
         super().__init__()
@@ -53,19 +53,19 @@ def ask(app: Any, verb: str = "GET", path: str = "/", peer: str = "127.0.0.1", *
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[tuple[str, Any]]:
-    """The whole page behind a key: its address, and Gradio's app."""
+    """Yield the address and the Gradio app of a page with a key."""
     demo = build(FakeWorkbench())
     port = serving.free_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "MAX_WRONG_KEYS", 10_000)
         demo.launch(server_port=port, quiet=True, **space.launch_options(Loaded(), AccessControl(key=SECRET)))
-        httpx.get(f"http://127.0.0.1:{port}/health")  # the door is built at the first request
+        httpx.get(f"http://127.0.0.1:{port}/health")  # access control is built at the first request
     yield f"http://127.0.0.1:{port}", demo.app
     demo.close()
 
 
 def flat(routes: Any) -> Iterator[Any]:
-    """Routes, those of routers in routers too."""
+    """Yield all routes, including those of nested routers."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         yield from flat(inner.routes) if inner is not None else [route]
@@ -96,7 +96,7 @@ def test_the_key_opens_the_app_to_programs_and_to_its_own_clients(app: tuple[str
         assert bench.targets()
 
 
-def test_the_clients_take_the_key_from_the_environment_and_say_that_one_is_needed(
+def test_clients_take_the_key_from_the_environment_and_report_a_missing_one(
     app: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from workbench import Workbench
@@ -110,7 +110,7 @@ def test_the_clients_take_the_key_from_the_environment_and_say_that_one_is_neede
     assert KEY in caught.value.remedy
 
 
-def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: tuple[str, Any]) -> None:
+def test_a_typed_key_gives_a_cookie_that_does_not_reveal_it(app: tuple[str, Any]) -> None:
     with httpx.Client(base_url=app[0], headers={"accept": "text/html"}) as browser:
         asked = browser.get("/r/20261122-180000-0a1b2c3d?view=tree")
         assert (asked.status_code, 'type="password"' in asked.text) == (401, True)
@@ -146,7 +146,7 @@ def test_people_type_the_key_once_and_hold_a_cookie_that_does_not_tell_it(app: t
         ("http://localhost:7860", {"public": True}, "SameSite=Strict"),
     ],
 )
-def test_the_cookie_goes_along_in_frames_where_others_may_show_one_and_https_makes_it_safe(
+def test_the_cookie_is_sent_in_frames_only_if_they_are_allowed_over_https(
     url: str, more: dict[str, Any], jar: str
 ) -> None:
     front = make(Loaded(), make_access_control("127.0.0.1", key=SECRET, env={}, **more))
@@ -155,17 +155,17 @@ def test_the_cookie_goes_along_in_frames_where_others_may_show_one_and_https_mak
     assert kept.endswith(f"; Path=/; {jar}")
     policies = ask(front, path=f"{url}/", headers=form).headers.get_list("content-security-policy")
     ancestors = [policy for policy in policies if "frame-ancestors" in policy]
-    assert len(ancestors) == (0 if more.get("public") else 1), "one place says who, and the form adds nothing"
+    assert len(ancestors) == (0 if more.get("public") else 1), "only one header names the allowed ancestors"
     assert all(page in ancestors[0] for page in more.get("origins", ()) if page != "*")
 
 
 def tries(front: Any, key: str, n: int = 1, peer: str = "203.0.113.7", path: str = "/v1/models") -> list[int]:
-    """What an address gets that sends a key so many times."""
+    """Return the statuses of `n` requests of an address with a key."""
     headers = {"authorization": f"Bearer {key}"}
     return [ask(front, path=path, peer=peer, headers=headers).status_code for _ in range(n)]
 
 
-def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
+def test_wrong_keys_are_delayed_and_the_right_one_never_is() -> None:
     front = make(Loaded(), AccessControl(key=SECRET))
     assert tries(front, "wrong", MAX_WRONG_KEYS + 2) == [401] * MAX_WRONG_KEYS + [429] * 2
     late = ask(front, path="/v1/models", peer="203.0.113.7", headers={"x-api-key": "wrong"})
@@ -174,26 +174,28 @@ def test_wrong_keys_have_to_wait_and_a_right_one_never_does() -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     page = ask(front, "POST", "/", peer="203.0.113.7", headers=form, content=b"key=wrong")
     assert (page.status_code, "Too many wrong keys" in page.text) == (429, True)
-    assert tries(front, SECRET, 3) == [200] * 3, "whoever shares the address is not locked out"
-    assert tries(front, "wrong", peer="198.51.100.9") == [401], "others have not tried"
-    assert ask(front, path="/v1/models", peer="203.0.113.7").status_code == 401, "no key is no wrong key"
+    assert tries(front, SECRET, 3) == [200] * 3, "other users of the address are not locked out"
+    assert tries(front, "wrong", peer="198.51.100.9") == [401], "other addresses are not affected"
+    assert ask(front, path="/v1/models", peer="203.0.113.7").status_code == 401, "a missing key does not count as wrong"
 
 
-def test_a_short_key_is_not_found_by_trying() -> None:
+def test_a_short_key_cannot_be_found_by_trying() -> None:
     front = make(Loaded(), AccessControl(key="1234"))
     assert tries(front, "1234", 2) == [200, 200]
     cookie = ask(front, "POST", "/", peer="203.0.113.7", headers={"content-type": "application/x-www-form-urlencoded"},
                  content=b"key=1234").cookies  # fmt: skip
     assert tries(front, "0000", MAX_WRONG_KEYS) == [401] * MAX_WRONG_KEYS
-    assert tries(front, "1234") == [429], "it is not looked at"
+    assert tries(front, "1234") == [429], "a short key is not checked while its address is blocked"
     told = ask(front, path="/health", peer="203.0.113.7", headers={"x-api-key": "1234"})
-    assert (told.status_code, told.json()) == (200, {"status": "ok"}), "nor told by what is open to all"
+    assert (told.status_code, told.json()) == (200, {"status": "ok"}), (
+        "the public health route does not reveal whether the key is right"
+    )
     assert tries(front, "1234", peer="198.51.100.9") == [200]
     assert ask(front, path="/v1/models", peer="203.0.113.7", cookies=dict(cookie)).status_code == 200
 
 
 @pytest.mark.parametrize(("key", "status"), [("1234", 401), (SECRET, 200)])
-def test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_outlasts_the_server(
+def test_the_cookie_of_a_short_key_cannot_be_derived_from_it_and_that_of_a_long_key_survives_a_restart(
     key: str, status: int
 ) -> None:
     def derived(purpose: str) -> str:
@@ -204,7 +206,7 @@ def test_who_guesses_a_short_key_cannot_make_its_cookie_and_that_of_a_long_one_o
         assert ask(front, path="/v1/models", cookies={name: derived("cookie")}).status_code == status
 
 
-def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
+def test_forms_do_not_bypass_the_key_and_long_ones_are_not_read() -> None:
     app = make(FakeWorkbench(), AccessControl(key=SECRET))
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert ask(app, "POST", "/v1/completions", headers=form | BEARER, content=b"{}").status_code == 401
@@ -217,7 +219,7 @@ def test_a_form_never_gets_past_the_key_and_a_long_one_is_not_read() -> None:
     {"authorization": f"Bearer {SECRET[:-1]}"}, {"authorization": f"Bearer {SECRET}x"}, {"x-api-key": ""},
     {"cookie": "x"}, {"cookie": f"key={SECRET}"},
 ])  # fmt: skip
-def test_serve_refuses_what_is_not_the_key(sent: dict[str, str]) -> None:
+def test_serve_refuses_wrong_and_missing_keys(sent: dict[str, str]) -> None:
     answer = ask(make(FakeWorkbench(), AccessControl(key=SECRET)), path="/v1/models", headers=sent)
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["error"]["code"] == "invalid_api_key"
@@ -234,10 +236,10 @@ def test_keys_are_compared_as_digests_in_constant_time(monkeypatch: pytest.Monke
     ask(app, path="/v1/models")  # builds the app
     monkeypatch.setattr(hmac, "compare_digest", compare)
     ask(app, path="/v1/models", headers={"authorization": "Bearer x"})
-    assert set(compared) == {(32, 32)}, "whatever the length of what was sent"
+    assert set(compared) == {(32, 32)}, "digests have the same length for any key"
 
 
-def test_who_has_no_key_learns_that_the_server_lives_and_no_figures() -> None:
+def test_health_without_a_key_reports_no_figures() -> None:
     app = make(Loaded(), AccessControl(key=SECRET))
     assert ask(app, path="/health").json() == {"status": "ok"}
     assert ask(app, path="/ready").json() == {"ready": True, "reason": "", "status": "ok"}
@@ -250,13 +252,13 @@ def test_who_has_no_key_learns_that_the_server_lives_and_no_figures() -> None:
     (Loaded(models=0), 503, "no model is loaded"),
     (Loaded(status="stalled"), 503, "the backend is stalled"),
 ])  # fmt: skip
-def test_ready_says_whether_a_request_would_be_answered_now(client: Any, status: int, reason: str) -> None:
+def test_ready_reports_whether_requests_can_be_answered(client: Any, status: int, reason: str) -> None:
     answer = ask(make(client), path="/ready")
     assert (answer.status_code, answer.json()["reason"]) == (status, reason)
     assert ask(make(client), path="/health").status_code == (200 if client.said["status"] == "ok" else 503)
 
 
-def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network_too() -> None:
+def test_an_empty_key_is_an_error_and_a_short_or_missing_one_on_the_network_a_warning() -> None:
     with pytest.raises(ParameterError) as caught:
         make_access_control("127.0.0.1", key=" ")
     assert caught.value.option == "api-key"
@@ -265,14 +267,16 @@ def test_an_empty_key_is_a_mistake_a_short_one_a_warning_and_none_on_the_network
     assert make_access_control("127.0.0.1", env={}).warnings("127.0.0.1") == []
     assert make_access_control("0.0.0.0", key=SECRET, env={}).warnings("0.0.0.0") == []
     assert "--api-key" in make_access_control("0.0.0.0", env={}).warnings("0.0.0.0")[0]
-    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).warnings("0.0.0.0") == [], "strangers are meant to"
+    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).warnings("0.0.0.0") == [], (
+        "a Space is public by design"
+    )
     assert "8 characters" in make_access_control("0.0.0.0", key="x" * 8, env={}).warnings("0.0.0.0")[0]
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with_what_was_asked(
+def test_an_invalid_gradio_call_is_reported_and_logged_without_its_content(
     app: tuple[str, Any], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "a very private sentence"
@@ -286,7 +290,7 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
     assert "ValueError at blocks.py:" in caplog.text
 
 
-# -- whose kept runs --------------------------------------------------------------------------------------------------
+# -- saved runs --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("host", "key", "peer", "forwarded", "theirs"), [
@@ -294,11 +298,11 @@ def test_a_call_that_gradio_does_not_understand_is_neither_told_nor_printed_with
     ("0.0.0.0", None, "::ffff:192.168.1.9", False, False),
     ("0.0.0.0", None, "127.0.0.1", False, True),
     ("0.0.0.0", None, "127.0.0.1", True, False),
-    ("0.0.0.0", SECRET, "192.168.1.9", False, True),  # who has the key
+    ("0.0.0.0", SECRET, "192.168.1.9", False, True),  # a visitor with the key
     ("127.0.0.1", None, "127.0.0.1", False, True),
     ("127.0.0.1", None, "127.0.0.1", True, False),  # a proxy on this machine, though the app is not on the network
 ])  # fmt: skip
-def test_kept_runs_are_for_this_machines_user(
+def test_saved_runs_are_for_this_machines_user(
     host: str, key: str | None, peer: str, forwarded: bool, theirs: bool
 ) -> None:
     kept = SavedRunsView(allowed=True)
@@ -309,11 +313,11 @@ def test_kept_runs_are_for_this_machines_user(
     front = make_access_control(host, key=key, env={}).wrap(Starlette(routes=[Route("/", answer)]))
     headers = BEARER | ({"x-forwarded-for": "10.0.0.1"} if forwarded else {})
     assert ask(front, peer=peer, headers=headers).text == str(theirs)
-    assert is_user(), "outside of requests"
+    assert is_user(), "code outside of requests has access"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
+def test_a_proxy_without_headers_is_not_the_user(host: str) -> None:
     def users(name: str, **options: Any) -> bool:
         scope = {"client": ("127.0.0.1", 1), "headers": [(b"host", name.encode())]}
         return make_access_control(host, env={}, **options).is_from_user(scope)
@@ -326,10 +330,10 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     assert users("lab.example.org", hosts=named, trusted=["127.0.0.1"], key=SECRET)
     forwarded = {"client": ("127.0.0.1", 1), "headers": [(b"host", b"x.colab.dev"), (b"x-forwarded-for", b"10.0.0.1")]}
     colab = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"})
-    assert colab.is_from_user(forwarded) == (host == "127.0.0.1"), "Colab lets only its user in"
+    assert colab.is_from_user(forwarded) == (host == "127.0.0.1"), "on Colab only its user has access"
     for more in ({"hosts": named}, {"trusted": ["127.0.0.1"]}):
         tunnel = make_access_control(host, env={"COLAB_RELEASE_TAG": "1"}, **more)  # pyright: ignore[reportArgumentType]
-        assert not tunnel.is_from_user(forwarded), "who comes by a tunnel of one's own is anybody"
+        assert not tunnel.is_from_user(forwarded), "requests through a tunnel are not the user's"
     assert "--api-key" in make_access_control(host, named, env={}).warnings(host)[0]
     assert "--api-key" in make_access_control(host, trusted=["127.0.0.1"], env={}).warnings(host)[0]
 
@@ -338,14 +342,14 @@ def test_a_proxy_that_says_nothing_of_itself_is_not_the_user(host: str) -> None:
     "forwarded", "via", "x-real-ip", "cf-connecting-ip", "x-forwarded-for", "x-forwarded-host", "X-Forwarded-Proto",
     "x-original-forwarded-for",
 ])  # fmt: skip
-def test_a_proxy_is_known_by_any_usual_header_whatever_host_it_names(header: str) -> None:
+def test_a_proxy_is_recognised_by_any_usual_header(header: str) -> None:
     host = (b"host", b"localhost:7860")
     users = make_access_control("127.0.0.1", env={}).is_from_user
     assert users({"client": ("127.0.0.1", 1), "headers": [host, (b"user-agent", b"x")]})
     assert not users({"client": ("127.0.0.1", 1), "headers": [host, (header.encode(), b"203.0.113.7")]})
 
 
-def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_refuses_visitors_other_than_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workbench.ui.saved_runs.is_user", lambda: False)
     kept = SavedRunsView(allowed=True)
     assert kept.kept({}) == {"allowed": False}
@@ -356,7 +360,7 @@ def test_who_is_not_the_user_is_told_so_by_every_call(monkeypatch: pytest.Monkey
         kept.recording("20261122-180000-0a1b2c3d")
 
 
-def test_kept_sweeps_are_not_listed_and_not_opened_for_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_saved_sweeps_are_not_listed_and_not_opened_for_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "sweep.json").write_text("{}")
     monkeypatch.setattr(sweep, "folder", lambda: tmp_path)
@@ -372,7 +376,7 @@ def test_kept_sweeps_are_not_listed_and_not_opened_for_others(monkeypatch: pytes
 # -- documentation ----------------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_routes_loads_nothing_and_lists_them_all() -> None:
+def test_the_docs_page_loads_no_external_resources_and_lists_all_routes() -> None:
     app = make(FakeWorkbench())
     answer = ask(app, path="/docs")
     assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""Large requests of the pages: few at once, addresses by turns, unread until then, dropped when their callers leave."""
+"""Large requests of pages: few at once, addresses in turn, unread until their turn, dropped if the caller leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
 
 class Post:
-    """A large request: what was read of it, and what was answered."""
+    """A large request that records the bytes read and the answer."""
 
     def __init__(self, address: str, size: int = LARGE_BYTES + 1, declared: bool = True, names: str = "") -> None:
         length = [(b"content-length", str(size).encode())] if declared else []
@@ -46,7 +46,7 @@ class Post:
 
 
 class Slow:
-    """An app that reads the body, and answers when it is told to; it notes who was served, and how many at once."""
+    """An app that reads the body and answers on request; it records the addresses served and the number at once."""
 
     def __init__(self) -> None:
         self.served: list[str] = []
@@ -71,7 +71,7 @@ async def let_tasks_run() -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declared: bool) -> None:
+def test_forty_large_posts_of_one_address_do_not_delay_another_address(declared: bool) -> None:
     async def scene() -> None:
         slow = Slow()
         app = Guard(LargeRequests(slow, max_concurrent=2, waiting=8))
@@ -82,20 +82,20 @@ def test_forty_large_posts_of_one_address_leave_the_next_turn_to_another(declare
         asked.append(asyncio.ensure_future(other.to(app)))
         await let_tasks_run()
         assert slow.now == 2  # one of each address
-        assert sum(post.read > 0 for post in many) == 1  # nobody's body is read before its turn
+        assert sum(post.read > 0 for post in many) == 1  # a body is not read before its turn
         refused = [post for post in many if post.status]
         assert len(refused) == 40 - 1 - 8
         assert "from your address" in json.loads(refused[0].body)["error"]["message"]
         slow.go.set()
         await asyncio.gather(*asked)
         assert slow.most == 2
-        assert slow.served.index(OTHER) <= 1  # beside the first
+        assert slow.served.index(OTHER) <= 1  # at the same time as the first address
         assert (len(slow.served), other.status) == (10, 200)
 
     asyncio.run(scene())
 
 
-def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> None:
+def test_a_caller_who_leaves_frees_the_slot() -> None:
     async def scene() -> None:
         slow = Slow()
         turns = LargeRequests(slow, max_concurrent=1)
@@ -112,7 +112,7 @@ def test_who_leaves_while_waiting_or_being_answered_gives_the_place_away() -> No
     asyncio.run(scene())
 
 
-def test_work_for_a_caller_who_has_left_is_broken_off() -> None:
+def test_work_for_a_caller_who_has_left_is_cancelled() -> None:
     ended: list[type[BaseException]] = []
 
     def work(check: Callable[[], None], begun: threading.Event) -> None:
@@ -135,11 +135,11 @@ def test_work_for_a_caller_who_has_left_is_broken_off() -> None:
     post = Post(ONE, size=10)
     asyncio.run(post.to(LargeRequests(app)))
     assert ended == [DisconnectedError]
-    make_disconnect_check()()  # outside of a request nobody leaves
+    make_disconnect_check()()  # outside of a request the check never cancels
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_call_far_larger_than_a_trace_is_not_read_to_its_end(declared: bool) -> None:
+def test_a_body_far_larger_than_a_trace_is_not_read_to_its_end(declared: bool) -> None:
     async def scene() -> Post:
         slow = Slow()
         post = Post(ONE, size=11 << 20, declared=declared)
@@ -175,27 +175,27 @@ def test_large_calls_count_as_requests_and_small_ones_do_not() -> None:
     assert b"Try again in 3 s" in posts[2].body
 
 
-def test_who_sends_a_body_slowly_stops_nobody_else_and_gives_the_place_back() -> None:
+def test_a_slowly_sent_body_does_not_block_others_and_times_out() -> None:
     async def scene() -> None:
         slow = Slow()
         slow.go.set()
         turns = LargeRequests(slow, body_s=0.05)
         stuck = [Post(ONE) for _ in range(3)]
         for post in stuck:
-            post.scope["path"], post.size = "/v1/completions", 0  # nothing of it ever comes
+            post.scope["path"], post.size = "/v1/completions", 0  # its body never arrives
         asked = [asyncio.ensure_future(post.to(Guard(turns))) for post in stuck]
         await let_tasks_run()
         other = Post(OTHER)
         await other.to(Guard(turns))
         assert (other.status, slow.served) == (200, [OTHER])
-        await asyncio.gather(*asked)  # one after the other: each has its own time
+        await asyncio.gather(*asked)  # one after the other: each has its own time limit
         assert [post.status for post in stuck] == [408] * 3
         assert (turns.free, turns.n_running, turns.waiting) == (2, {}, {})
 
     asyncio.run(scene())
 
 
-def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None:
+def test_addresses_take_turns_and_none_can_use_all_slots() -> None:
     async def scene() -> None:
         slow = Slow()
         turns = LargeRequests(slow, max_concurrent=2)
@@ -205,13 +205,13 @@ def test_addresses_take_turns_with_the_places_that_none_may_hold_alone() -> None
         assert slow.served == [ONE, OTHER]
         slow.go.set()
         await asyncio.gather(*asked)
-        assert slow.served.index(third) < 4  # not behind all of the first
+        assert slow.served.index(third) < 4  # not after all requests of the first address
         assert (turns.free, turns.n_running) == (2, {})
 
     asyncio.run(scene())
 
 
-def test_a_large_request_whose_run_has_begun_keeps_no_place() -> None:
+def test_a_large_request_frees_its_slot_when_its_run_has_started() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await scope[RELEASE_SLOT]()
         assert turns.free == MAX_CONCURRENT

@@ -38,7 +38,9 @@ def speculation(method: str, **params: Any) -> dict[str, Any]:
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
     listed = {model.id: model.owned_by for model in client.models.list()}
-    bundled = [name for name, owner in listed.items() if owner != "published"]  # those may be on a machine or not
+    bundled = [
+        name for name, owner in listed.items() if owner != "published"
+    ]  # published models may be installed or not
     assert bundled == ["text-target", "vision-target"]
     assert client.models.retrieve("text-target").owned_by == "bundled"
     with pytest.raises(openai.NotFoundError):
@@ -143,7 +145,7 @@ def test_token_ids_are_a_prompt_too(client: openai.OpenAI, bench: Workbench) -> 
         ({"prompt": "word " * 3000, "stream": True}, openai.BadRequestError, "context"),
     ],
 )
-def test_what_is_wrong_is_said_in_openais_shape(client: openai.OpenAI, more: dict, kind: type, words: str) -> None:
+def test_errors_are_in_openais_format(client: openai.OpenAI, more: dict, kind: type, words: str) -> None:
     with pytest.raises(kind) as caught:
         client.completions.create(**{"prompt": STORY, "max_tokens": 4, **GREEDY, **more})
     body: Any = caught.value.body
@@ -153,7 +155,7 @@ def test_what_is_wrong_is_said_in_openais_shape(client: openai.OpenAI, more: dic
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_hangs_up_frees_its_row(bench: Workbench, stream: bool) -> None:
+def test_a_client_that_hangs_up_frees_its_sequence(bench: Workbench, stream: bool) -> None:
     assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0)
     body = json.dumps({"prompt": STORY, "max_tokens": 900, "stream": stream} | GREEDY).encode()
     host = serving.app().url.removeprefix("http://")
@@ -168,11 +170,11 @@ def test_a_client_that_hangs_up_frees_its_row(bench: Workbench, stream: bool) ->
         if stream:
             assert b"data: " in line.recv(4096) + line.recv(4096)
     assert serving.wait_until(lambda: serving.n_unfinished_runs(bench) == 0, seconds=4), (
-        "two seconds, and as much for a busy machine"
+        "two seconds, plus two for a busy machine"
     )
 
 
-def test_many_at_once_get_what_each_gets_alone(bench: Workbench) -> None:
+def test_concurrent_requests_get_the_same_text_as_alone(bench: Workbench) -> None:
     prompts = [STORY, "The old lighthouse", "Tom had a red ball.", "What is 2 + 3?"]
     methods = ["autoregressive", "draft-model", "draft-tree", "prompt-lookup"]
 
@@ -186,7 +188,7 @@ def test_many_at_once_get_what_each_gets_alone(bench: Workbench) -> None:
         async with httpx.AsyncClient(base_url=serving.app().url, timeout=120) as http:
             return await asyncio.gather(*map(partial(ask, http), prompts, methods))
 
-    stalled = bench.start(STORY, paused=True)  # somebody else's, holding a row
+    stalled = bench.start(STORY, paused=True)  # another user's paused run, which occupies a sequence
     alone = [bench.generate(prompt, "autoregressive", max_new_tokens=12).text for prompt in prompts]
     assert asyncio.run(all_at_once()) == alone
     assert not stalled.ended
@@ -205,7 +207,7 @@ def test_one_run_too_many_is_refused_with_429(bench: Workbench) -> None:
     assert asyncio.run(more_than_allowed()) == [200] * user_limit + [429, 429]
 
 
-def test_health_says_how_busy_it_is(bench: Workbench) -> None:
+def test_health_reports_the_load(bench: Workbench) -> None:
     run = bench.start(STORY, paused=True)
     assert serving.wait_until(lambda: httpx.get(f"{serving.app().url}/health").json()["rows"] == 1)
     run.cancel()
@@ -225,5 +227,5 @@ def test_health_says_how_busy_it_is(bench: Workbench) -> None:
         ("aba", ("abab", "ba"), ""),
     ],
 )
-def test_nothing_is_said_that_a_stop_string_could_take_back(text: str, stops: tuple[str, ...], said: str) -> None:
+def test_a_stream_holds_back_text_that_could_start_a_stop_string(text: str, stops: tuple[str, ...], said: str) -> None:
     assert stable_prefix(text, stops) == said

@@ -1,4 +1,4 @@
-"""Names and origins: what a page of another origin, or under a rebound name, gets from every kind of route."""
+"""Host names and origins: every kind of route refuses pages of other origins and rebound names."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def local() -> Any:
 @pytest.mark.parametrize("host", ["evil.test", "evil.test:7860", "localhost.evil.test", "evil.localhost", "10.0.0.1",
                                   "127.0.0.1.nip.io", "", "localhost:x", "[::2]"])  # fmt: skip
 @pytest.mark.parametrize("verb", ["GET", "POST", "DELETE", "OPTIONS"])
-def test_a_name_that_is_not_the_servers_gets_nothing(local: Any, host: str, verb: str) -> None:
+def test_requests_to_an_unknown_host_name_are_refused(local: Any, host: str, verb: str) -> None:
     answer = ask(local, verb, host=host, **JSON)
     assert (answer.status_code, "secret" in answer.text) == (403, False)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "localhost.", "127.0.0.1:1", "[::1]:7860"])
-def test_the_servers_own_names_get_in(local: Any, host: str) -> None:
+def test_the_servers_own_host_names_are_accepted(local: Any, host: str) -> None:
     assert ask(local, host=host).text == "secret none"
 
 
@@ -70,7 +70,7 @@ ELSEWHERE = ["http://evil.test", "http://localhost", "http://localhost:7861", "n
 
 
 @pytest.mark.parametrize("origin", ELSEWHERE)
-def test_a_page_of_another_origin_gets_nothing_and_may_read_nothing(local: Any, origin: str) -> None:
+def test_a_page_of_another_origin_is_refused_and_cannot_read_the_answer(local: Any, origin: str) -> None:
     for verb in ("GET", "POST"):
         answer = ask(local, verb, origin=origin, **JSON)
         assert (answer.status_code, "secret" in answer.text) == (403, False)
@@ -79,7 +79,7 @@ def test_a_page_of_another_origin_gets_nothing_and_may_read_nothing(local: Any, 
     assert (asked.status_code, "access-control-allow-origin" in asked.headers) == (403, False)
 
 
-def test_the_servers_own_pages_may_ask_and_nothing_behind_decides_about_origins_again(local: Any) -> None:
+def test_the_servers_own_pages_are_accepted_and_origins_are_checked_only_once(local: Any) -> None:
     assert ask(local, "POST", origin=HERE, **JSON).text == "secret none"
     assert (
         ask(access_controlled_app(Allowlist()), base="http://localhost", origin="http://localhost:80").text
@@ -89,13 +89,13 @@ def test_the_servers_own_pages_may_ask_and_nothing_behind_decides_about_origins_
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",
                                   "", "text/plain; application/json"])  # fmt: skip
-def test_what_may_change_something_is_declared_as_json(local: Any, kind: str) -> None:
+def test_requests_that_change_something_must_be_json(local: Any, kind: str) -> None:
     for path in ("/gradio_api/component_server", "/gradio_api/queue/join", "/gradio_api/call/start", "/v1/completions"):
         assert ask(local, "POST", path, content_type=kind).status_code == 415
         assert ask(local, "POST", path, content_type="Application/JSON; charset=utf-8").status_code == 200
 
 
-def test_a_form_with_files_is_taken_nowhere(local: Any) -> None:
+def test_forms_with_files_are_refused_everywhere(local: Any) -> None:
     form = {"content_type": "multipart/form-data; boundary=x"}
     assert ask(local, "POST", "/gradio_api/upload", origin=HERE, **form).status_code == 415
 
@@ -105,7 +105,7 @@ def fetch_headers(site: str, mode: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_link_elsewhere_leads_here_but_pictures_and_scripts_elsewhere_get_nothing(local: Any, site: str) -> None:
+def test_links_from_other_sites_work_but_embedded_resources_are_refused(local: Any, site: str) -> None:
     assert ask(local, **fetch_headers(site, "navigate")).status_code == 200
     assert ask(local, **fetch_headers(site, "no-cors")).status_code == 403
     assert ask(local, "POST", **fetch_headers(site, "navigate"), **JSON).status_code == 403
@@ -113,13 +113,13 @@ def test_a_link_elsewhere_leads_here_but_pictures_and_scripts_elsewhere_get_noth
     assert ask(local, **fetch_headers("none", "navigate")).status_code == 200
 
 
-def test_pages_of_the_internet_show_no_private_app_in_a_frame(local: Any) -> None:
+def test_a_private_app_cannot_be_framed_by_other_sites(local: Any) -> None:
     assert "frame-ancestors 'self'" in ask(local).headers["content-security-policy"]
     public = access_controlled_app(make_allowlist("0.0.0.0", env={}, public=True))
     assert "content-security-policy" not in ask(public).headers
 
 
-def test_an_allowed_origin_may_ask_and_read() -> None:
+def test_an_allowed_origin_may_send_requests_and_read_answers() -> None:
     app = access_controlled_app(make_allowlist("127.0.0.1", origins=["https://lab.example.org/"], env={}))
     origin = "https://lab.example.org"
     asked = ask(app, "OPTIONS", origin=origin, access_control_request_method="POST",
@@ -134,14 +134,14 @@ def test_an_allowed_origin_may_ask_and_read() -> None:
     assert "access-control-allow-credentials" not in everybody.headers
 
 
-def test_a_proxy_may_call_the_server_by_another_name_than_the_browser() -> None:
+def test_a_proxy_may_use_another_host_name_than_the_browser() -> None:
     app = access_controlled_app(make_allowlist("127.0.0.1", ["bench.example.org"], env={}))
     for host in ("127.0.0.1:7860", "bench.example.org"):
         assert ask(app, "POST", host=host, origin="https://bench.example.org", **JSON).status_code == 200
         assert ask(app, "POST", host=host, origin="https://bench.example.org:8443", **JSON).status_code == 403
 
 
-def test_a_socket_is_not_opened_for_pages_elsewhere(local: Any) -> None:
+def test_a_websocket_is_refused_for_pages_of_other_origins(local: Any) -> None:
     with TestClient(local, base_url=HERE) as http:
         with http.websocket_connect("/socket", headers={"origin": HERE, "host": "localhost:7860"}) as mine:
             assert mine.receive_text() == "secret"
@@ -150,7 +150,7 @@ def test_a_socket_is_not_opened_for_pages_elsewhere(local: Any) -> None:
                 pass
 
 
-def test_on_all_addresses_any_address_is_a_name_but_no_name_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_on_all_addresses_accepts_any_ip_address_but_no_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Mill")
     app = access_controlled_app(make_allowlist("0.0.0.0", env={}))
     for host in ("192.168.1.5:7860", "[fe80::1]:7860", "mill", "mill.local"):
@@ -161,16 +161,16 @@ def test_on_all_addresses_any_address_is_a_name_but_no_name_of_others(monkeypatc
     assert [ask(only, host=host).status_code for host in ("192.168.1.5", "192.168.1.6")] == [200, 403]
 
 
-def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() -> None:
+def test_host_names_come_from_spaces_proxies_colab_and_the_environment() -> None:
     space = make_allowlist("0.0.0.0", env={"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space,bench.example.org"})
-    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).allow.frames, "the Hub shows it in one"
+    assert make_access_control("0.0.0.0", env={"SPACE_ID": "a/b"}).allow.frames, "the Hub shows a Space in a frame"
     assert space.allows_host("a-b.hf.space")
     assert space.allows_host("bench.example.org")
     assert not space.allows_host("evil.test")
-    assert space.allows_origin("https://a-b.hf.space", "10.0.0.7:7860"), "whatever its proxy calls it"
+    assert space.allows_origin("https://a-b.hf.space", "10.0.0.7:7860"), "for any host name that the Space's proxy uses"
     assert not space.allows_origin("https://c-d.hf.space", "a-b.hf.space")
     assert make_allowlist("0.0.0.0", env={"SPACE_ID": "a/b"}).allows_host("a-b.hf.space"), (
-        "an old Space does not say its name"
+        "an old Space does not set its host name"
     )
     root = make_allowlist("127.0.0.1", env={"GRADIO_ROOT_PATH": "https://example.org:8443/bench"})
     assert root.allows_host("example.org:8443")
@@ -191,19 +191,19 @@ def test_a_space_a_proxys_address_colab_and_the_environment_name_the_server() ->
 @pytest.mark.parametrize(("option", "wrong"), [("allowed-host", "http://a.test"), ("allowed-host", "a.test:80"),
                                                ("allowed-host", ""), ("allowed-origin", "a.test"),
                                                ("allowed-origin", "https://a.test/page")])  # fmt: skip
-def test_what_is_no_name_and_no_origin_is_refused(option: str, wrong: str) -> None:
+def test_invalid_host_names_and_origins_are_refused(option: str, wrong: str) -> None:
     given = {"hosts" if option == "allowed-host" else "origins": [wrong]}
     with pytest.raises(ParameterError) as caught:
         make_allowlist("127.0.0.1", env={}, **given)
     assert caught.value.option == option
 
 
-def test_a_visitor_reads_in_words_why_and_a_program_reads_an_object(local: Any) -> None:
+def test_a_refused_visitor_gets_a_page_and_a_program_gets_json(local: Any) -> None:
     assert "--allowed-host evil.test." in ask(local, host="evil.test", accept="text/html").text
     assert ask(local, host="evil.test").json()["error"]["remedy"] == "Start it with --allowed-host evil.test."
 
 
-def test_a_page_on_the_usual_port_of_this_machines_name_is_another_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_on_this_machines_default_port_has_another_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "mill")
     allow = make_allowlist("0.0.0.0", ["bench.example.org"], env={})
     assert allow.allows_origin("http://bench.example.org", "bench.example.org:7860")

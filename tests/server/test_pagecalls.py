@@ -1,4 +1,4 @@
-"""Calls of the pages: few of an address at once, charged by what they take, never worked out for who has left."""
+"""Calls of pages: few per address at once, charged by CPU time, and not computed for callers who have left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
 
 class Call:
-    """A small call of a page: its answer, and a caller who may leave."""
+    """A small call of a page that records its answer, with a caller who may leave."""
 
     def __init__(self, address: str) -> None:
         self.scope = {"type": "http", "method": "POST", "path": CALLS, "client": (address, 1), "headers": [
@@ -49,7 +49,7 @@ class Call:
 
 
 class App:
-    """Answers calls when it is told to, in a thread that works so long."""
+    """Answers calls on request, after work of the given duration in a thread."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds, self.go = seconds, asyncio.Event()
@@ -93,7 +93,7 @@ async def start_calls(calls: list[Call], app: Any) -> list[asyncio.Task[None]]:
     return tasks
 
 
-def test_thirty_calls_of_one_address_run_a_few_at_once_beside_anothers() -> None:
+def test_thirty_calls_of_one_address_run_a_few_at_once_and_do_not_delay_another() -> None:
     async def scene() -> None:
         app = App()
         whole = front(app, RateLimiter(Limits()))
@@ -112,7 +112,7 @@ def test_thirty_calls_of_one_address_run_a_few_at_once_beside_anothers() -> None
     asyncio.run(scene())
 
 
-def test_an_address_pays_for_what_its_calls_take() -> None:
+def test_an_address_is_charged_the_cpu_time_of_its_calls() -> None:
     async def scene() -> None:
         app, now = App(seconds=0.05), 0.0
         app.go.set()
@@ -131,7 +131,7 @@ def test_an_address_pays_for_what_its_calls_take() -> None:
     asyncio.run(scene())
 
 
-def test_a_call_that_costs_nothing_is_charged_a_little() -> None:
+def test_every_call_is_charged_a_minimum() -> None:
     async def scene() -> None:
         app, meter = App(), RateLimiter(Limits(call_seconds_per_minute=3.5 * LEAST_S), clock=lambda: 0.0)
         app.go.set()
@@ -143,7 +143,7 @@ def test_a_call_that_costs_nothing_is_charged_a_little() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_is_worked_out_for_a_caller_who_left_while_waiting() -> None:
+def test_nothing_is_computed_for_a_caller_who_left_while_waiting() -> None:
     async def scene() -> None:
         app = App()
         pages = PageCalls(app)
@@ -161,10 +161,10 @@ def test_nothing_is_worked_out_for_a_caller_who_left_while_waiting() -> None:
     asyncio.run(scene())
 
 
-def test_a_body_that_never_comes_is_given_up_whatever_its_size() -> None:
+def test_a_body_that_never_arrives_times_out_at_any_size() -> None:
     async def scene() -> None:
         call = Call(ONE)
-        call.sent = True  # it sends nothing
+        call.sent = True  # the client sends no body
         app = App()
         await Guard(LargeRequests(PageCalls(app), body_s=0.01))(call.scope, call.receive, call.send)
         assert "did not arrive in time" in call.answer_text
@@ -174,7 +174,7 @@ def test_a_body_that_never_comes_is_given_up_whatever_its_size() -> None:
 
 
 class ConcurrencyClient:
-    """A client whose `presets` counts how many ask at once."""
+    """A client whose `presets` counts concurrent calls."""
 
     ready = True
 

@@ -1,4 +1,4 @@
-"""`workbench serve` as a process of its own, and the guard in front of every app."""
+"""`workbench serve` as a separate process, and the guard of every app."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workbench.service.rate_limiter import RateLimiter
 
 
 @pytest.mark.slow
-def test_serve_answers_with_its_limits_and_ends_when_told() -> None:
+def test_serve_answers_with_its_limits_and_ends_on_a_signal() -> None:
     port = serving.free_port()
     options = ["--port", str(port), "--limit-new-tokens", "8", "--device", "cpu"]
     with subprocess.Popen([sys.executable, "-m", "workbench", "serve", *options], stderr=subprocess.PIPE) as server:
@@ -60,7 +60,7 @@ def _answers(http: httpx.Client) -> bool:
 
 
 class Starting:
-    """A client that is still in the making."""
+    """A client whose backend is still starting."""
 
     ready = False
 
@@ -73,13 +73,13 @@ def ask(app: Any, verb: str, place: str, **more: Any) -> httpx.Response:
     return asyncio.run(once())
 
 
-def test_health_says_so_while_the_backend_starts() -> None:
+def test_health_reports_that_the_backend_is_starting() -> None:
     answer = ask(make(Starting()), "GET", "/health")
     assert (answer.status_code, answer.json()["status"]) == (503, "starting")
 
 
 class Limited:
-    """A client that lets nobody in, or whose runs have been ended by a limit."""
+    """A client that refuses all runs, or whose runs were ended by a limit."""
 
     ready, hub_only = True, False
 
@@ -87,7 +87,7 @@ class Limited:
         self.problem = problem
 
     def admit_request(self, user: str, counted: bool = True) -> None:
-        """Requests that are no runs are let in."""
+        """Accept requests that start no run."""
 
     def targets(self) -> list[dict[str, Any]]:
         return [{"name": "text-target", "kind": "bundled"}]
@@ -105,7 +105,7 @@ class Limited:
 ORDINARY = {"model": "text-target", "prompt": "x", "speculation": {"method": "autoregressive"}}
 
 
-def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+def test_a_rate_limited_request_gets_a_retry_after_header() -> None:
     answer = ask(
         make(Limited(CapacityError("Too many.", "Try again in 7 s.", 7))), "POST", "/v1/completions", json=ORDINARY
     )
@@ -125,19 +125,21 @@ class Metered(Limited):
         self.meter.admit_request(user, counted=counted)
 
 
-def test_refused_requests_are_requests_too() -> None:
+def test_refused_requests_count_towards_the_limit() -> None:
     app = make(Metered())
     wrong = ORDINARY | {"no_such_field": 1}
     answers = [ask(app, "POST", "/v1/completions", json=wrong).status_code for _ in range(5)]
     assert answers == [400, 400, 400, 429, 429]
     body, kind = b"x" * (LARGE_BYTES + 1), {"content-type": "application/json"}
     late = ask(app, "POST", "/v1/completions", content=body, headers=kind)
-    assert "per minute" in late.json()["error"]["message"], "before its body is read"
+    assert "per minute" in late.json()["error"]["message"], "the limit applies before the body is read"
 
 
 def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     never = SimpleNamespace(dumps=json.dumps, loads=lambda *_, **__: pytest.fail("it was read"))
-    monkeypatch.setattr("workbench.server.routes.json", never)  # there alone: other threads of this process read, too
+    monkeypatch.setattr(
+        "workbench.server.routes.json", never
+    )  # only in this module: other threads of this process parse JSON, too
     body, kind = b'{"prompt":[' + b"[]," * PARTS + b"[]]}", {"content-type": "application/json"}
     answer = ask(make(Metered()), "POST", "/v1/completions", content=body, headers=kind)
     monkeypatch.undo()
@@ -145,7 +147,7 @@ def test_a_body_of_very_many_parts_is_refused_before_it_becomes_objects(monkeypa
     assert "too many values" in answer.text
 
 
-def test_a_run_that_took_too_long_is_answered_with_the_reason() -> None:
+def test_a_run_ended_by_the_time_limit_is_answered_with_the_reason() -> None:
     answer = ask(make(Limited()), "POST", "/v1/completions", json=ORDINARY)
     assert answer.status_code == 504
     assert "longer than 5 s" in answer.json()["error"]["message"]
@@ -163,12 +165,12 @@ def guarded() -> Starlette:
     return Starlette(routes=routes, middleware=[Middleware(Guard, body_bytes=1 << 20)])
 
 
-def test_the_guard_lets_through_what_is_small(guarded: Starlette) -> None:
+def test_the_guard_accepts_small_bodies(guarded: Starlette) -> None:
     assert ask(guarded, "POST", "/echo", content=b"x" * (1 << 20)).text == str(1 << 20)
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_the_guard_stops_what_is_too_large(guarded: Starlette, declared: bool) -> None:
+def test_the_guard_refuses_large_bodies(guarded: Starlette, declared: bool) -> None:
     async def parts() -> Any:
         for _ in range(5):
             yield b"x" * (1 << 18)
@@ -180,7 +182,7 @@ def test_the_guard_stops_what_is_too_large(guarded: Starlette, declared: bool) -
 
 
 @pytest.mark.parametrize(("place", "status"), [("/gradio_api/explode", 400), ("/explode", 500)])
-def test_the_guard_tells_nothing_of_what_is_inside(guarded: Starlette, place: str, status: int) -> None:
+def test_the_guard_hides_internals_of_errors(guarded: Starlette, place: str, status: int) -> None:
     answer = ask(guarded, "GET", place)
     assert answer.status_code == status
     assert "secret" not in json.dumps(answer.json())

@@ -19,7 +19,7 @@ def test_many_users_leave_nothing_behind() -> None:
     assert {"finished", "cancelled"} <= set(report.ends)
 
 
-def test_what_is_left_behind_is_a_problem() -> None:
+def test_leftover_resources_are_problems() -> None:
     before, fine = HeldResources(0, 0, 20, 12, 500.0), {"finished": 3, "err: ParameterError": 1, "left": 1}
     assert not problems(Report(5, 1.0, fine, before, HeldResources(0, 0, 22, 13, 600.0), None))
     assert problems(Report(5, 1.0, fine, before, HeldResources(1, 0, 20, 12, 500.0), None))

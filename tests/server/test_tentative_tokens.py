@@ -1,4 +1,4 @@
-"""A verifier that takes back what it kept, over HTTP: who streams text never has it, who follows is told of it."""
+"""Tentative tokens over HTTP: text streams never contain revoked tokens, followers of rounds are notified of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.trace.events import Round, list_tentative_tokens
 
 N = 32
 SEVERE = {"step": 6, "easy": 0.0, "enough": 1.0}
-"""Whatever is drafted is kept, and every step is written twice: the second time with the target's own tokens."""
+"""Every draft is accepted and every step revoked once; the second time it has the target's own tokens."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,7 +30,7 @@ def plain() -> str:
 
 
 def stream_text() -> Iterator[str]:
-    """The pieces of text that OpenAI's endpoint sends, as they come."""
+    """Yield the pieces of text that OpenAI's endpoint streams."""
     body = {
         "model": "text-target", "prompt": serving.STORY, "max_tokens": N, "temperature": 0, "stream": True,
         "speculation": {"method": "step-judge", "params": SEVERE},
@@ -43,7 +43,7 @@ def stream_text() -> Iterator[str]:
 
 
 def follow_rounds() -> list[Round]:
-    """The events of such a run as a client in another process gets them."""
+    """Return the rounds of such a run as a remote client receives them."""
     remote = Workbench(serving.app().url)
     try:
         return list(remote.start(serving.STORY, "step-judge", params=SEVERE, max_new_tokens=N, pace=200))
@@ -51,24 +51,24 @@ def follow_rounds() -> list[Round]:
         remote.close()
 
 
-def test_streamed_text_never_has_what_is_taken_back(plain: str) -> None:
+def test_streamed_text_never_contains_revoked_tokens(plain: str) -> None:
     pieces = [piece for piece in stream_text() if piece]
-    assert len(pieces) > 2, "it came in parts"
+    assert len(pieces) > 2, "the text was streamed in several pieces"
     for heard in itertools.accumulate(pieces):
-        assert plain.startswith(heard), "not the target's: it was still to be judged"
+        assert plain.startswith(heard), "a tentative token was streamed"
     assert "".join(pieces) == plain
 
 
-def test_who_follows_is_told_what_is_set_and_what_is_taken_back(plain: str) -> None:
+def test_followers_receive_tentative_and_revoked_tokens(plain: str) -> None:
     rounds = follow_rounds()
     text, wrong = "", 0
     for n, r in enumerate(rounds):
         stood = {placed.position: placed for placed in list_tentative_tokens(rounds[:n])}
-        assert set(r.revoked) <= set(stood), "only what was set can be taken back"
+        assert set(r.revoked) <= set(stood), "only tentative tokens can be revoked"
         back = "".join(stood[position].text for position in sorted(r.revoked))
         wrong += bool(back) and not plain[len(text) :].startswith(back)
         text += "".join(emitted.text for emitted in r.emitted)
         assert plain.startswith(text)
     assert text == plain
     assert list_tentative_tokens(rounds) == []
-    assert wrong > 0, "a client that showed what was set would have shown other words than the target's"
+    assert wrong > 0, "a client that shows tentative tokens shows text other than the target's"

@@ -1,4 +1,4 @@
-"""https, from files that are looked at before anything is served."""
+"""https with certificate files that are checked before the server starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.ui import build, space
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for localhost with its key, and somebody else's key."""
+    """Return a folder with a certificate for localhost, its key, and a key that does not match."""
     folder = tmp_path_factory.mktemp("tls")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]  # fmt: skip
@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_app_speaks_https_and_its_cookie_stays_there(files: Path) -> None:
+def test_the_app_serves_https_and_its_cookie_is_secure(files: Path) -> None:
     https = certificate(str(files / "cert.pem"), str(files / "key.pem"))
     demo, port = build(FakeWorkbench()), serving.free_port()
     options = space.launch_options(FakeWorkbench(), AccessControl(key="a key of some length"))
@@ -64,5 +64,5 @@ def test_files_that_cannot_serve_https_are_refused(
     assert caught.value.option == option
 
 
-def test_no_file_is_no_https() -> None:
+def test_without_files_there_is_no_https() -> None:
     assert certificate(None, None) == {}

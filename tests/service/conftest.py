@@ -40,10 +40,10 @@ def backend(folders: tuple[str, str]) -> Iterator[Callable[..., Backend]]:
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Wait until a condition holds. A training starts with low priority: beside two full cores it takes a minute."""
+    """Wait until a condition holds. Training has low priority: on a busy machine its start takes a minute."""
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.005)
 
 

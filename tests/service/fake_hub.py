@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on localhost: serves folders as model repositories, in as much of its API as loading needs."""
+"""A Hugging Face Hub on localhost: serves folders as model repositories with the part of the API needed for loading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def use_hub_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point the Hub's library at an address and at a folder for what it downloads."""
+    """Make the Hub's library use this address and this download folder."""
     monkeypatch.setattr(constants, "ENDPOINT", url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
@@ -28,7 +28,7 @@ def use_hub_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeHub:
     """Serves `repos` (id → folder) at `url`; requests are in `requested_paths`, their tokens in `tokens`.
 
-    With `xet` it says of every file that Xet has it too; there is nobody to give it. A `gate` keeps all files back
+    With `xet` it claims that Xet has every file, but no Xet server exists. A `gate` delays all files
     until it is set.
     """
 

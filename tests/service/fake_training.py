@@ -1,6 +1,6 @@
 """Stands in for `workbench train KIND --set … --json` in tests of the lab: short steps, checkpoints, curves.
 
-With the loss "ce_hard:1" it fails in words, with "reverse_kl:1" it heeds no request to end.
+With the loss "ce_hard:1" it fails with a message, with "reverse_kl:1" it ignores requests to stop.
 """
 
 from __future__ import annotations

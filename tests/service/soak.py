@@ -1,4 +1,4 @@
-"""Many requests of mixed methods with random cancels, pauses, switches and lost followers; then: what is left behind?
+"""Send many requests with random cancels, pauses, switches and lost followers; then report resources still held.
 
 python tests/service/soak.py 5000
 """
@@ -30,7 +30,7 @@ PROMPTS = ("abcabcabc", "aaaa", "x", "the quick brown fox", "", "y" * 500)
 
 @dataclass(frozen=True)
 class HeldResources:
-    """What a backend holds once its users have gone."""
+    """Resources of a backend after its users have left."""
 
     rows: int
     slots: int
@@ -42,7 +42,7 @@ class HeldResources:
 
     @classmethod
     def measure(cls, bench: Backend) -> HeldResources:
-        """Count now."""
+        """Return the current resources."""
         gc.collect()
         health, process = bench.health(), psutil.Process()
         slots = sum(len(runner.slots) for loaded in bench._pool.targets() for _, runner in loaded.runners())
@@ -54,7 +54,7 @@ class HeldResources:
 
 
 def user(bench: Backend, name: str, n: int, seed: int, ends: Counter[str]) -> None:
-    """One user, who sends `n` requests and treats each as users do."""
+    """Send `n` requests of one user, each followed by a random action."""
     chance = random.Random(f"{seed} {name}")
     for _ in range(n):
         options: dict[str, Any] = {
@@ -89,7 +89,7 @@ def act_on_run(run: Run, chance: random.Random) -> str:
 
 
 def warm(bench: Backend) -> None:
-    """Let every method run once and the caches grow as far as they will."""
+    """Run every method once, so that caches reach their final size."""
     user(bench, "warm", 20, 0, Counter())
     rows = [bench.start("a", "draft-model", paused=True) for _ in range(bench.max_sequences)]
     for row in rows:

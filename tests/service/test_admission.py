@@ -1,4 +1,4 @@
-"""Load: admission bounds what runs at once. What is in has its row to its end; the rest waits, or is refused."""
+"""Load: admission bounds concurrent runs. A running one keeps its sequence to its end; others wait or are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = ("autoregressive", "prompt-lookup", "draft-model", "draft-tree", "suff
 ROWS, PLACES, USERS = 4, 24, 40
 
 
-def test_forty_users_of_ten_methods_have_rows_in_turn_and_none_loses_its_own(
+def test_forty_users_of_ten_methods_get_sequences_in_turn_and_none_is_preempted(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = backend(max_sequences=ROWS, limits=Limits(runs=PLACES, runs_per_address=PLACES))
@@ -54,4 +54,6 @@ def test_forty_users_of_ten_methods_have_rows_in_turn_and_none_loses_its_own(
     assert most <= ROWS
     assert Counter(run.state for run in runs) == {"finished": PLACES}
     assert all(sum(len(r.emitted) for r in run.wait().rounds) == 12 for run in runs)
-    assert len(submitted) == len({id(request) for request in submitted}) == PLACES, "none is thrown out and read again"
+    assert len(submitted) == len({id(request) for request in submitted}) == PLACES, (
+        "no run was preempted and prefilled again"
+    )

@@ -1,4 +1,4 @@
-"""Models that may be asked for besides the target."""
+"""Models that requests may name besides the target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.server.app import make
 from workbench.service import Backend
 
 
-def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_where_it_lies(
+def test_an_allowed_folder_is_used_by_its_short_name_and_its_path_stays_hidden(
     backend: Callable[..., Backend], folders: tuple[str, str], tmp_path: Path
 ) -> None:
     one, other = tmp_path / "models" / "mine", tmp_path / "others" / "mine"
@@ -36,7 +36,7 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
     listed = asyncio.run(ask("GET", "/v1/models"))
     names = [model["id"] for model in listed.json()["data"]]
     mine = [name for name in names if name.startswith("mine")]
-    assert (len(mine), mine[1]) == (2, f"{mine[0]}-2"), "two folders that end alike"
+    assert (len(mine), mine[1]) == (2, f"{mine[0]}-2"), "two folders with the same last part"
     said = {"prompt": "abc", "max_tokens": 2, "speculation": {"method": "autoregressive"}}
     answers = [listed]
     for model in mine:
@@ -53,7 +53,7 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
         assert refused.status_code == 404
 
     def told(path: str) -> list[str]:
-        """What a stranger hears of a path."""
+        """Return the error that a client gets for a path."""
         over = [asyncio.run(ask("POST", "/v1/completions", json=said | {"model": path}))]
         over.append(asyncio.run(ask("GET", f"/v1/models/{path}")))
         with pytest.raises(ModelError) as refused:
@@ -62,12 +62,14 @@ def test_an_allowed_folder_is_listed_and_answers_by_its_name_and_nobody_learns_w
         return [text.replace(path[:80], "PATH") for text in (*(answer.text for answer in over), str(refused.value))]
 
     nowhere = told(str(tmp_path / "models" / "none"))
-    assert told(str(one)) == nowhere, "as it was typed for --allow-model"
-    assert told(folders[0]) == nowhere, "as it was typed for --target"
+    assert told(str(one)) == nowhere, "the path given to --allow-model"
+    assert told(folders[0]) == nowhere, "the path given to --target"
     assert str(tmp_path) not in "".join(answer.text for answer in answers) + str(bench.targets()) + str(headers)
 
 
-def test_a_folder_has_one_name_however_it_is_typed(folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_has_one_short_name_for_all_spellings(
+    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = short_name(folders[0])
     assert "/" not in name
     assert short_name(name) == name
@@ -78,11 +80,11 @@ def test_a_folder_has_one_name_however_it_is_typed(folders: tuple[str, str], mon
     (Path(folders[0]).parent / "small.gguf").write_bytes(b"GGUF")
     assert short_name(f"{folders[0]}/../small.gguf") == "small.gguf"
     assert path_of("small.gguf") == Path(folders[0]).parent.resolve() / "small.gguf"
-    assert short_name("/no/such/folder") == "/no/such/folder", "what is wrong with it is said by whoever loads it"
+    assert short_name("/no/such/folder") == "/no/such/folder", "loading reports what is wrong with the path"
     assert short_name("owner/name") == "owner/name"
     assert [short_name(str(bundled()[one])) for one in bundled()] == list(bundled()), "a bundled model has its own name"
 
 
-def test_models_that_are_loaded_by_path_go_by_their_names_in_traces(folders: tuple[str, str]) -> None:
+def test_traces_have_the_short_names_of_models_loaded_by_path(folders: tuple[str, str]) -> None:
     models = load_models(*folders, device="cpu", dtype="float64")
     assert (models.target_name, models.drafter_name) == tuple(map(short_name, folders))

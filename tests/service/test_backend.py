@@ -1,4 +1,4 @@
-"""The shared backend, on tiny models saved to disk and loaded as anybody's would be."""
+"""The shared backend, with tiny models saved to disk and loaded like any others."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_polling_from_any_round_gives_the_whole_trace(bench: Workbench) -> None:
     assert Trace.from_wire({"header": news["header"], "rounds": seen, "footer": news["footer"]}) == trace
 
 
-def test_rounds_arrive_while_the_run_goes_on(bench: Workbench) -> None:
+def test_rounds_arrive_during_the_run(bench: Workbench) -> None:
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=30)
     assert [r.index for r in run] == list(range(30))
     assert run.state == "finished"
 
 
-def test_a_paused_run_takes_one_round_a_step_and_keeps_its_place(bench: Workbench) -> None:
+def test_a_paused_run_makes_one_round_per_step_and_keeps_its_sequence(bench: Workbench) -> None:
     whole = bench.generate(PROMPT, "autoregressive", max_new_tokens=24).token_ids
     run = bench.start(PROMPT, "draft-model", max_new_tokens=24, paused=True)
     wait_for(run, "paused")
@@ -88,7 +88,7 @@ def test_a_switch_in_mid_run_is_recorded_and_changes_no_token(bench: Workbench, 
     run = bench.start(PROMPT, "prompt-lookup", max_new_tokens=40, paused=True)
     one_round(run, 1)
     run.change(method="draft-tree", params={"nodes": 5, "depth": 2})
-    run.change(params={"nodes": 6})  # checked against the method asked for, not the one still in force
+    run.change(params={"nodes": 6})  # checked against the requested method, not the current one
     one_round(run, 2)
     run.change(params={"nodes": 9})
     run.change(drafter=folders[0])
@@ -102,7 +102,7 @@ def test_a_switch_in_mid_run_is_recorded_and_changes_no_token(bench: Workbench, 
     assert trace.token_ids == whole
 
 
-def test_a_wrong_change_is_refused_at_once_and_the_run_goes_on(bench: Workbench) -> None:
+def test_an_invalid_change_is_refused_at_once_and_the_run_continues(bench: Workbench) -> None:
     run = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True)
     wait_for(run, "paused")
     with pytest.raises(UnknownNameError, match="depth"):
@@ -119,7 +119,7 @@ def test_a_wrong_change_is_refused_at_once_and_the_run_goes_on(bench: Workbench)
     assert len(run.wait(120).token_ids) == 20
 
 
-def test_cancelling_frees_the_row_and_keeps_the_trace(bench: Workbench) -> None:
+def test_cancelling_frees_the_sequence_and_keeps_the_trace(bench: Workbench) -> None:
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=100)
     while run.trace is None or len(run.trace.rounds) < 3:
         time.sleep(0.002)
@@ -158,7 +158,7 @@ def test_a_refused_request_leaves_no_run_behind(bench: Workbench) -> None:
     assert len(bench._backend._runs) == before
 
 
-def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_no_other(
+def test_a_drafter_with_a_different_vocabulary_works_only_with_a_method_that_translates(
     bench: Workbench, folders: tuple[str, str], tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -177,7 +177,7 @@ def test_a_drafter_with_another_vocabulary_serves_a_method_that_translates_and_n
     assert {entry["role"] for entry in bench.loaded_models()} == {"target", "drafter"}
 
 
-def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(folders: tuple[str, str]) -> None:
+def test_an_invalid_change_while_models_load_is_refused_and_the_run_continues(folders: tuple[str, str]) -> None:
     with Workbench(target=folders[0], drafter=folders[1], dtype="float64") as fresh:
         run = fresh.start(PROMPT, "autoregressive", max_new_tokens=8)
         assert run.state == "loading"
@@ -185,7 +185,7 @@ def test_a_wrong_change_while_models_load_is_refused_at_once_and_harms_nobody(fo
             with pytest.raises((ParameterError, UnknownNameError)):
                 run.change(**wrong)
         run.change(method="draft-model")
-        run.change(params={"depth": 2})  # right for what the run will be by then
+        run.change(params={"depth": 2})  # valid for the run's method at that time
         assert len(run.wait(60).token_ids) == 8
         assert {r.method for r in run.trace.rounds} == {"draft-model"}
         assert len(fresh.generate(PROMPT, "draft-model", max_new_tokens=8).token_ids) == 8
@@ -211,7 +211,7 @@ def test_methods_say_why_they_cannot_run(bench: Workbench) -> None:
     assert without["prompt-lookup"]["available"]
 
 
-def test_one_seed_gives_one_text_whoever_else_runs(bench: Workbench) -> None:
+def test_one_seed_gives_one_text_whatever_other_runs_there_are(bench: Workbench) -> None:
     params = {"temperature": 1.0}
     alone = bench.generate(PROMPT, "draft-tree-sampled", params=params, seed=3, max_new_tokens=30).token_ids
     runs = [
@@ -222,7 +222,7 @@ def test_one_seed_gives_one_text_whoever_else_runs(bench: Workbench) -> None:
     assert texts[0] != alone
 
 
-def test_comparing_gives_a_trace_for_each_method_from_one_start(bench: Workbench) -> None:
+def test_a_comparison_gives_a_trace_for_each_method(bench: Workbench) -> None:
     found = bench.compare(PROMPT, ["autoregressive", "draft-model", "prompt-lookup"], max_new_tokens=12, repeats=1)
     traces = {trace.header.method: trace for trace in found.traces.values()}
     assert list(traces) == ["autoregressive", "draft-model", "prompt-lookup"]

@@ -1,4 +1,4 @@
-"""Models behind the first pair: loaded after it, one by one, where there is room, and told beside their names."""
+"""Background models: loaded after the first pair, one by one, if memory allows; the model list shows their state."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ENOUGH = HEADROOM * SMOLLM2.copy_bytes
 
 @pytest.fixture(autouse=True)
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its package is here, no copy was made."""
+    """Pretend that the model's package is installed and not yet converted."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(model_index, "hub_copy", lambda model: None)
     monkeypatch.setattr(model_index, "packaged_file", lambda model: Path("there.gguf"))
 
 
-def test_a_list_of_names_is_read_and_a_wrong_one_named() -> None:
+def test_a_list_of_models_is_parsed_and_an_unknown_name_reported() -> None:
     assert parse_background_models("auto", False) == default_background_models(False) == ["smollm2"]
     assert parse_background_models(" smollm2", False) == parse_background_models("smollm2,", False) == ["smollm2"]
     assert parse_background_models("none", False) == parse_background_models("", False) == []
@@ -40,7 +40,7 @@ def listed_target(made: BackgroundLoader, *loaded: str) -> dict[str, Any]:
     return next(t for t in made.add_progress(choices.targets([]), loaded) if t["name"] == "smollm2")
 
 
-def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> None:
+def test_the_first_pair_is_loaded_first_and_the_list_shows_the_others_progress() -> None:
     seen: list[tuple[Pair, str, str, bool]] = []
 
     def load(pair: Pair, progress: Progress) -> None:
@@ -63,7 +63,7 @@ def test_the_first_pair_comes_first_and_the_list_says_how_far_the_other_is() -> 
     assert (listed_target(made, "smollm2")["ready"], listed_target(made)["ready"]) == (True, False)
 
 
-def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_is_there() -> None:
+def test_the_list_reports_missing_memory_or_an_error_and_the_first_pair_is_loaded() -> None:
     asked: list[Pair] = []
 
     def load(pair: Pair, progress: Progress) -> None:
@@ -82,10 +82,10 @@ def test_where_memory_is_short_or_it_fails_the_list_says_so_and_the_first_pair_i
     failing = BackgroundLoader(load, lambda: ENOUGH)
     failing.run(FIRST, ["smollm2"])
     assert listed_target(failing)["detail"] == "The disk is full."
-    assert "ready" in listed_target(failing, "smollm2")["title"], "somebody loaded it later"
+    assert "ready" in listed_target(failing, "smollm2")["title"], "another request loaded it later"
 
 
-def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
+def test_a_model_is_loaded_once_and_other_targets_are_listed_unchanged() -> None:
     asked: list[Pair] = []
     made = BackgroundLoader(lambda pair, progress: asked.append(pair), lambda: ENOUGH)
     made.run(("smollm2", None), ["smollm2"])
@@ -96,14 +96,14 @@ def test_a_name_is_loaded_once_and_others_are_told_as_they_are() -> None:
     )
 
 
-def test_only_a_place_that_may_fetch_asks_for_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_models_are_downloaded_only_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_background_models(fetches=False) == ["smollm2"]
     monkeypatch.setattr(background, "availability", lambda model: "to fetch")
     assert default_background_models(fetches=False) == []
     assert default_background_models(fetches=True) == ["smollm2"]
 
 
-def test_a_chat_that_waits_for_its_models_can_ask_how_far_they_are(
+def test_a_chat_reports_the_loading_progress_of_its_models(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, heard = hub.fetch, list[str]()
@@ -116,7 +116,7 @@ def test_a_chat_that_waits_for_its_models_can_ask_how_far_they_are(
 
     monkeypatch.setattr(hub, "fetch", fetch)
     bench = backend()
-    with pytest.raises(PromptError, match="no chat template"):  # which is known once the model is there
+    with pytest.raises(PromptError, match="no chat template"):  # known once the model is loaded
         bench.chat_prompt([{"role": "user", "content": "Hello"}])
     assert heard[0] == "dequantising 40 %"
     assert bench.health()["loading"] == ""

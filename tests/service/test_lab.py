@@ -1,4 +1,4 @@
-"""The lab: a training is started, killed, resumed at its step and stopped, one at a time; its head is promoted."""
+"""The lab: a training run is started, killed, resumed at its step and stopped, one at a time; its head is promoted."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TOY = [sys.executable, str(Path(fake_training.__file__))]
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(supervisor, "NICE", 1)  # at 10, a training waits for minutes while other tests compute
+    monkeypatch.setattr(supervisor, "NICE", 1)  # at 10, a training run waits for minutes while other tests compute
     made = Lab(tmp_path / "lab", TOY)
     yield made
     made.close()
 
 
-def wish(steps: int = 200, **options: Any) -> TrainingRequest:
+def make_request(steps: int = 200, **options: Any) -> TrainingRequest:
     return TrainingRequest("eagle-3", "text-target", Budget(steps=steps, **options))
 
 
@@ -52,17 +52,19 @@ def step_of(run: LabRun) -> int:
 
 
 @pytest.mark.processes
-def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_checkpoint(lab: Lab) -> None:
-    run = lab.start(wish())
+def test_a_killed_training_run_resumes_from_its_last_checkpoint(lab: Lab) -> None:
+    run = lab.start(make_request())
     wait_until(lambda: step_of(run) >= 2 * fake_training.EVERY + 1)
     process = run.process
     assert process is not None
     assert process.nice() >= supervisor.NICE
-    if (session := Path(f"/proc/{process.pid}/autogroup")).is_file():  # it has one of its own, which counts first
+    if (
+        session := Path(f"/proc/{process.pid}/autogroup")
+    ).is_file():  # an autogroup of its own, whose priority counts first
         assert session.read_text().split()[-1] == str(supervisor.NICE)
     assert run.memory() > 1 << 20
     with pytest.raises(CapacityError, match="eagle-3 for text-target") as refused:
-        lab.start(wish())
+        lab.start(make_request())
     assert "stop it" in refused.value.remedy
     process.kill()
     wait_until(lambda: run.state == KILLED)
@@ -78,28 +80,30 @@ def test_a_killed_training_goes_on_at_its_step_and_loses_no_more_than_since_its_
         wait_until(lambda: step_of(run) > killed_at + 1)
         steps = [step for step, _ in run.curves()["loss/x"]]
         assert steps == list(range(1, steps[-1] + 1)), (
-            "what was written behind the checkpoint is void, nothing is twice"
+            "points after the checkpoint are dropped, and no step occurs twice"
         )
         again.stop(run.id)
         wait_until(lambda: run.state == STOPPED)
-        assert int((run.folder / "heads-eagle-3.pt").read_text()) == step_of(run), "a stop keeps the step that it is in"
+        assert int((run.folder / "heads-eagle-3.pt").read_text()) == step_of(run), "a stop saves the current step"
     finally:
         again.close()
 
 
 @pytest.mark.processes
-def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = lab.start(wish(2))
+def test_a_training_run_finishes_or_reports_its_error_and_another_can_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = lab.start(make_request(2))
     wait_until(lambda: run.state != RUNNING)
     assert (run.state, step_of(run), run.figures) == (DONE, 2, {"steps": 2})
     with pytest.raises(WorkbenchError, match="is finished"):
         lab.resume(run.id)
-    failed = lab.start(wish(2, loss="ce_hard:1"))
+    failed = lab.start(make_request(2, loss="ce_hard:1"))
     wait_until(lambda: failed.state != RUNNING)
     assert failed.state == FAILED
     assert failed.summary()["trouble"] == {"message": "There is no chat format.", "remedy": "Take another target."}
     monkeypatch.setattr(supervisor, "GRACE_S", 0.3)
-    deaf = lab.start(wish(2, loss="reverse_kl:1"))
+    deaf = lab.start(make_request(2, loss="reverse_kl:1"))
     lab.stop(deaf.id)
     wait_until(lambda: deaf.state == STOPPED)
     lab.delete(run.id)
@@ -107,14 +111,14 @@ def test_a_training_ends_well_or_says_why_not_and_another_may_begin(lab: Lab, mo
 
 
 @pytest.mark.processes
-def test_an_app_that_ends_ends_its_training_which_can_be_resumed(lab: Lab) -> None:
-    run = lab.start(wish())
+def test_closing_the_app_ends_its_training_run_which_can_be_resumed(lab: Lab) -> None:
+    run = lab.start(make_request())
     wait_until(lambda: step_of(run) > 0)
     lab.close()
     assert run.state == STOPPED
 
 
-def test_what_a_killed_run_has_to_go_on_from_is_said(lab: Lab) -> None:
+def test_a_killed_run_reports_its_last_checkpoint(lab: Lab) -> None:
     run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
     run.folder.mkdir(parents=True)
     (run.folder / "run.json").write_text(json.dumps({"head": "medusa", "target": "t", "options": {}, "created": ""}))
@@ -124,10 +128,10 @@ def test_what_a_killed_run_has_to_go_on_from_is_said(lab: Lab) -> None:
     (run.folder / "run.json").write_text("")
     with pytest.raises(WorkbenchError, match="cannot be read"):
         run.note(stopped=True)
-    assert not (run.folder / "run.json").read_text(), "what was there is not written over by what could not be read"
+    assert not (run.folder / "run.json").read_text(), "an unreadable file is not overwritten"
 
 
-def test_how_far_a_run_is_follows_from_its_log_and_its_clock(lab: Lab) -> None:
+def test_progress_follows_from_the_log_and_the_elapsed_time(lab: Lab) -> None:
     run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
     run.folder.mkdir(parents=True)
     options = {"minutes": 2.5, "answer_tokens": 25_000}
@@ -144,7 +148,7 @@ def test_how_far_a_run_is_follows_from_its_log_and_its_clock(lab: Lab) -> None:
     assert (at["done"], at["left_s"]) == (0.25, 225.0)
 
 
-def test_the_rate_of_answers_is_that_of_the_newest(lab: Lab) -> None:
+def test_the_rate_of_answers_is_the_newest_one(lab: Lab) -> None:
     for n, (name, seconds) in enumerate((("b", 1.0), ("a", 2.0), ("c", 4.0))):
         place = lab.folder / "answers" / name / "text-target" / "answers" / "rate.json"
         place.parent.mkdir(parents=True)
@@ -153,7 +157,7 @@ def test_the_rate_of_answers_is_that_of_the_newest(lab: Lab) -> None:
     assert lab.rate("text-target") == 50.0
 
 
-def test_runs_share_answers_only_where_they_ask_for_the_same() -> None:
+def test_runs_share_answers_only_with_equal_settings() -> None:
     names = {TrainingRequest("eagle-3", "t", Budget(**more)).data for more in (
         {}, {"seed": 1}, {"answer_tokens": 300}, {"max_new_tokens": 9}, {"per_task": 11})}  # fmt: skip
     assert len(names) == 5
@@ -161,8 +165,8 @@ def test_runs_share_answers_only_where_they_ask_for_the_same() -> None:
 
 
 @pytest.mark.processes
-def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_trains_is_deleted(lab: Lab) -> None:
-    run = lab.start(wish())
+def test_a_resumed_run_that_is_killed_is_reported_as_killed_and_a_training_run_cannot_be_deleted(lab: Lab) -> None:
+    run = lab.start(make_request())
     wait_until(lambda: step_of(run) >= 1)
     with pytest.raises(CapacityError, match="being trained"):
         lab.delete(run.id)
@@ -177,11 +181,11 @@ def test_a_stopped_run_that_goes_on_and_is_killed_was_killed_and_none_that_train
     wait_until(lambda: run.state == KILLED)
 
 
-def test_a_process_that_took_over_the_number_is_not_the_training_and_a_clock_that_is_put_is_no_end(lab: Lab) -> None:
+def test_a_reused_process_id_and_a_changed_clock_are_detected(lab: Lab) -> None:
     folder = lab.folder / "runs" / "20261124-180000-0a1b2c3d"
     folder.mkdir(parents=True)
     mine = processes.identity(os.getpid())
-    stepped = {"born": mine["born"] - 100}  # what a clock that is put forward makes of the same process
+    stepped = {"born": mine["born"] - 100}  # the same process after the clock was set
     said: dict[str, Any] = {"head": "eagle-3", "target": "t", "options": {}, "created": ""}
     states = {KILLED: [{"pid": os.getpid()} | stepped], RUNNING: [{"pid": os.getpid(), "born": mine["born"]}]}
     if "ticks" in mine:
@@ -194,9 +198,9 @@ def test_a_process_that_took_over_the_number_is_not_the_training_and_a_clock_tha
 
 
 @pytest.mark.processes
-def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) -> None:
-    """As after a kill of the app between start and note: no second one begins beside it, and it can be ended."""
-    run = lab.start(wish())
+def test_a_training_run_without_saved_process_id_is_found_by_its_lock(lab: Lab) -> None:
+    """After a kill of the app before it saved the id: no second training run can start, and this one can be stopped."""
+    run = lab.start(make_request())
     noted = json.loads((run.folder / "run.json").read_text())
     (run.folder / "run.json").write_text(
         json.dumps({k: v for k, v in noted.items() if k not in ("pid", "born", "ticks")})
@@ -204,7 +208,7 @@ def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) 
     other = Lab(lab.folder, TOY)
     assert other.run(run.id).state == RUNNING
     with pytest.raises(CapacityError, match="is being trained"):
-        other.start(wish())
+        other.start(make_request())
     with pytest.raises(CapacityError, match="Stop it first"):
         other.delete(run.id)
     other.stop(run.id)
@@ -213,13 +217,13 @@ def test_a_training_whose_number_was_never_noted_is_found_by_its_lock(lab: Lab) 
 
 
 @pytest.mark.processes
-def test_a_training_whose_number_cannot_be_noted_is_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_run_whose_process_id_cannot_be_saved_is_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(LabRun, "note", full)
     with pytest.raises(WorkbenchError, match="was stopped, because"):
-        lab.start(wish())
+        lab.start(make_request())
     monkeypatch.undo()
     (run,) = lab.runs()
     assert not run.is_training
@@ -227,27 +231,27 @@ def test_a_training_whose_number_cannot_be_noted_is_ended(lab: Lab, monkeypatch:
 
 
 @pytest.mark.parametrize("name", ["../../etc", "20261124-180000-0a1b2c3d", None, 3, "20261124-180000-0a1b2c3d/.."])
-def test_what_is_no_runs_id_never_becomes_a_path(lab: Lab, name: Any) -> None:
-    with pytest.raises(UnknownNameError, match="no such run"):
+def test_an_invalid_run_id_never_becomes_a_path(lab: Lab, name: Any) -> None:
+    with pytest.raises(UnknownNameError, match="no longer has this run"):
         lab.run(name)
 
 
-def test_a_disk_that_is_too_full_is_said_before_anything_begins(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_the_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1 << 20))  # type: ignore[attr-defined]
     with pytest.raises(CapacityError, match="1 MB are free") as refused:
-        lab.start(wish())
+        lab.start(make_request())
     assert supervisor.ENV in refused.value.remedy
     assert not lab.runs()
 
 
-def test_wishes_are_checked_and_name_what_there_is() -> None:
+def test_requests_are_checked_and_errors_name_the_choices() -> None:
     known = ["text-target"]
     assert next(iter(heads())) == "eagle-3"
     assert {"hydra", "eagle", "eagle-3"} <= set(heads())
     assert methods_of("eagle-3") == ["eagle-3"]
     made = TrainingRequest.of("eagle-3", "text-target", {"minutes": "1.5", "loss": OWN}, known)
     assert made.settings(2)["minutes"] == 1.5
-    assert not {"loss", "steps"} & set(made.settings()), "what is left to the recipe is not said"
+    assert not {"loss", "steps"} & set(made.settings()), "defaults of the recipe are not passed"
     for head, target, options, error in (
         ("eagle-9", "text-target", {}, UnknownNameError),
         ("eagle-3", "../x", {}, UnknownNameError),
@@ -262,7 +266,7 @@ def test_wishes_are_checked_and_name_what_there_is() -> None:
 
 
 class Place(NamedTuple):
-    """A backend on a tiny target with an eagle-3 head of its own, and the folder of a run with another such head."""
+    """A backend with a tiny target and its eagle-3 head, and a lab run with another such head."""
 
     backend: Backend
     run: LabRun
@@ -296,13 +300,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lab: Lab) -> Iterator
 
 
 def head_of(backend: Backend) -> str:
-    """What the list of methods says that eagle-3 drafts with; nothing is said of methods without heads."""
+    """Return the name of eagle-3's head in the list of methods; methods without heads must not have one."""
     told = {method["name"]: method["head"] for method in backend.methods()}
     assert told["draft-model"] == ""
     return told["eagle-3"]
 
 
-def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_token(lab: Lab, place: Place) -> None:
+def test_a_promoted_head_drafts_in_a_run_in_progress_and_changes_no_token(lab: Lab, place: Place) -> None:
     backend, lab_run, _ = place
     whole = backend.start(PROMPT, "autoregressive", max_new_tokens=24).wait(60).token_ids
     running = backend.start(PROMPT, "eagle-3", max_new_tokens=24, paused=True)
@@ -313,7 +317,7 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
     assert head_of(backend) == "first"
     found = lab.promote(lab_run.id, backend.prefer_heads)
     assert found["switched"] == 2
-    assert (lab_run.summary()["step"], found["step"]) == (7, 5), "two steps were trained since it was saved"
+    assert (lab_run.summary()["step"], found["step"]) == (7, 5), "two steps were trained after the checkpoint"
     assert head_of(backend) == Path(found["folder"]).name
     assert Path(found["folder"]).name.startswith("stranger-eagle-3-0a1b2c3d-step-5-")
     for run in (running, plain):
@@ -324,9 +328,9 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
         assert len(trace.rounds[1].nodes) > 0
     changes = [c for r in running.trace.rounds for c in r.changes]
     assert [(c.name, c.before, c.after) for c in changes] == [("head", "first", Path(found["folder"]).name)]
-    assert next(user_heads.own_heads()).folder == Path(found["folder"]), "a folder as --head takes it"
+    assert next(user_heads.own_heads()).folder == Path(found["folder"]), "the folder has the layout that --head expects"
     assert lab_run.summary()["promoted"]
-    shutil.rmtree(lab_run.folder / "stranger-eagle-3")  # the run goes on: what was promoted stays as it was
+    shutil.rmtree(lab_run.folder / "stranger-eagle-3")  # the promoted copy does not depend on the run's folder
     assert backend.start(PROMPT, "eagle-3", max_new_tokens=24).wait(60).token_ids == whole
     lab.promote(lab_run.id, backend.prefer_heads, on=False)
     assert next(user_heads.own_heads()).name == "first"
@@ -334,7 +338,7 @@ def test_a_promoted_head_drafts_in_a_generation_that_goes_on_and_changes_no_toke
 
 
 def another(place: Place, name: str, target: str = "") -> LabRun:
-    """A further run with a head of the same kind."""
+    """Return another run with a head of the same kind."""
     run = LabRun(place.run.folder.with_name(name))
     shutil.copytree(place.run.folder, run.folder)
     if target:
@@ -342,8 +346,8 @@ def another(place: Place, name: str, target: str = "") -> LabRun:
     return run
 
 
-def test_what_the_lab_says_is_promoted_is_what_drafts(lab: Lab, place: Place) -> None:
-    """Of each kind of head for a target one; whoever took another's place leaves it empty when it is taken back."""
+def test_the_head_marked_as_promoted_is_the_one_that_drafts(lab: Lab, place: Place) -> None:
+    """One head of each kind is promoted per target; demoting it does not restore the one it replaced."""
     backend, first, _ = place
     second, elsewhere = another(place, "20261124-180000-0a1b2c3e"), another(place, "20261124-180000-0a1b2c3f", "other")
     takes = backend.prefer_heads
@@ -354,15 +358,15 @@ def test_what_the_lab_says_is_promoted_is_what_drafts(lab: Lab, place: Place) ->
     assert [path.name for path in (lab.folder / "heads").iterdir()] == [Path(found["folder"]).name], "no other stays"
     assert head_of(backend) == Path(found["folder"]).name
     lab.promote(second.id, takes, on=False)
-    assert head_of(backend) == "first", "and not the one before"
+    assert head_of(backend) == "first", "the earlier promoted head is not restored"
     lab.promote(first.id, takes)
     lab.delete(first.id, takes)
-    assert head_of(backend) == "first", "a run that is gone does not go on drafting"
+    assert head_of(backend) == "first", "the head of a deleted run no longer drafts"
     assert not list((lab.folder / "heads").iterdir())
 
 
-def test_a_promotion_and_a_take_back_do_not_overlap(lab: Lab, place: Place) -> None:
-    """Otherwise the note names a head that the other one has deleted. Two apps over one folder included."""
+def test_a_promotion_and_a_demotion_do_not_overlap(lab: Lab, place: Place) -> None:
+    """Otherwise the saved note could name a deleted head. This includes two apps that share a folder."""
     events: list[str] = []
 
     def takes(folder: str, on: bool) -> int:
@@ -386,11 +390,11 @@ def test_a_promotion_and_a_take_back_do_not_overlap(lab: Lab, place: Place) -> N
     assert not promoted or Path(promoted).is_dir()
 
 
-def test_a_head_that_went_missing_keeps_nobody_from_promoting_or_taking_back(lab: Lab, place: Place) -> None:
+def test_a_missing_head_does_not_prevent_promotion_or_demotion(lab: Lab, place: Place) -> None:
     backend, first, _ = place
     second, takes = another(place, "20261124-180000-0a1b2c3e"), backend.prefer_heads
     shutil.rmtree(lab.promote(first.id, takes)["folder"])
-    assert head_of(backend), "the list of methods is there all the same"
+    assert head_of(backend), "methods can still be listed"
     assert lab.promote(second.id, takes)["folder"]
     shutil.rmtree(lab.promote(first.id, takes)["folder"])
     lab.promote(first.id, takes, on=False)
@@ -402,7 +406,7 @@ def test_a_head_that_went_missing_keeps_nobody_from_promoting_or_taking_back(lab
     assert [found.name for found in user_heads.own_heads()] == ["first"]
 
 
-def test_a_copy_that_is_damaged_does_not_take_the_place_of_the_one_that_drafts(lab: Lab, place: Place) -> None:
+def test_a_damaged_copy_does_not_replace_the_current_head(lab: Lab, place: Place) -> None:
     backend, run, _ = place
     folder = Path(lab.promote(run.id, backend.prefer_heads)["folder"])
     head = run.head
@@ -411,14 +415,14 @@ def test_a_copy_that_is_damaged_does_not_take_the_place_of_the_one_that_drafts(l
     (run.folder / "result.json").write_text('{"result": {}}')
     with pytest.raises(WorkbenchError, match="damaged") as refused:
         lab.promote(run.id, backend.prefer_heads)
-    assert refused.value.remedy == "Train a new head: this run is finished.", "which cannot be resumed"
+    assert refused.value.remedy == "Train a new head: this run is finished.", "a finished run cannot be resumed"
     assert (folder / "model.safetensors").is_file()
     assert head_of(backend) == folder.name
     assert [path.name for path in (lab.folder / "heads").iterdir()] == [folder.name]
 
 
 @pytest.mark.parametrize("written", ["", "[]", "{}", "[" * 100_000, '{"head": "eagle-3"}', "\udcff"])
-def test_a_run_that_cannot_be_read_is_shown_so_and_can_be_deleted(lab: Lab, written: str) -> None:
+def test_an_unreadable_run_is_listed_as_such_and_can_be_deleted(lab: Lab, written: str) -> None:
     good, bad = (lab.folder / "runs" / f"20261124-180000-0a1b2c3{end}" for end in "de")
     for folder in (good, bad):
         folder.mkdir(parents=True)
@@ -437,10 +441,10 @@ def test_a_run_that_cannot_be_read_is_shown_so_and_can_be_deleted(lab: Lab, writ
     linked = bad.with_name("20261124-180000-0a1b2c3f")
     linked.symlink_to(good)
     lab.delete(linked.name)
-    assert (good / "run.json").is_file(), "only the link went"
+    assert (good / "run.json").is_file(), "only the link was deleted"
 
 
-def test_what_is_no_number_is_in_no_curve(lab: Lab) -> None:
+def test_nan_and_infinity_are_left_out_of_curves(lab: Lab) -> None:
     run = LabRun(lab.folder / "runs" / "20261124-180000-0a1b2c3d")
     curves = CurveWriter(run.folder)
     curves.add(1, {"loss/x": float("nan"), "loss/y": float("inf")})
@@ -449,22 +453,20 @@ def test_what_is_no_number_is_in_no_curve(lab: Lab) -> None:
     assert run.curves() == {"loss/x": [(2, 1.0)]}
 
 
-def test_what_was_promoted_drafts_again_after_a_restart(
+def test_a_promoted_head_drafts_again_after_a_restart(
     lab: Lab, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, run, _ = place
     folder = lab.promote(run.id, backend.prefer_heads)["folder"]
-    monkeypatch.setattr(
-        user_heads, "_chosen", [str(tmp_path / "first")]
-    )  # another process knows what it was started with
+    monkeypatch.setattr(user_heads, "_chosen", [str(tmp_path / "first")])  # another process has only its start options
     backend._pool.find_heads()
     again = Lab(lab.folder, TOY)
     assert again.restore_promotions(backend.prefer_heads) == [folder]
     assert next(user_heads.own_heads()).folder == Path(folder)
     (Path(folder) / "model.safetensors").unlink()
     monkeypatch.setattr(user_heads, "_chosen", [str(tmp_path / "first")])
-    assert again.restore_promotions(backend.prefer_heads) == [], "it is gone or damaged"
-    assert not run.summary()["promoted"], "and is not said to draft"
+    assert again.restore_promotions(backend.prefer_heads) == [], "the promoted head is missing or damaged"
+    assert not run.summary()["promoted"], "the run is no longer marked as promoted"
     assert next(user_heads.own_heads()).name == "first"
 
 

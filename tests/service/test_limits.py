@@ -1,4 +1,4 @@
-"""What a user may ask for, and what refusals say."""
+"""Limits of requests, and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from .conftest import PROMPT, wait_until
         ([1] * 8, "Shorten it by 3 tokens"),
     ],
 )
-def test_a_prompt_that_is_none_is_refused_with_the_reason(prompt: object, says: str) -> None:
+def test_an_invalid_prompt_is_refused_with_the_reason(prompt: object, says: str) -> None:
     with pytest.raises(PromptError, match=says):
         Limits(prompt_chars=10, prompt_tokens=5).check_prompt(prompt)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [0, -1, 11, 10**30, 1.5, "8", True, None])
-def test_a_length_that_is_none_is_refused(n: object) -> None:
+def test_an_invalid_length_is_refused(n: object) -> None:
     with pytest.raises(ParameterError, match="max_new_tokens"):
         Limits(max_new_tokens=10).check_tokens(n)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stop", ["abc", [""], ["x" * 300], ["a"] * 17, [1]])
-def test_stop_strings_that_would_end_everything_are_refused(stop: object) -> None:
+def test_invalid_stop_strings_are_refused(stop: object) -> None:
     with pytest.raises(ParameterError, match="stop string"):
         Limits().check_stops(stop)  # type: ignore[arg-type]
 
 
-def test_a_user_has_so_many_runs_and_the_backend_so_many_in_all() -> None:
+def test_runs_are_limited_per_user_and_in_total() -> None:
     limits = Limits(runs_per_user=2, runs=4)
     limits.check_room("a", ["a", "b", "b"])
     with pytest.raises(CapacityError, match="You have 2 running"):
@@ -54,7 +54,7 @@ def test_a_user_has_so_many_runs_and_the_backend_so_many_in_all() -> None:
     limits.check_room(LOCAL, [LOCAL] * 3)
 
 
-def test_who_takes_new_names_meets_the_limit_of_the_address() -> None:
+def test_new_user_names_do_not_bypass_the_limit_per_address() -> None:
     limits = Limits(runs_per_user=2, runs_per_address=3, runs=9)
     names = [user_key("1.2.3.4", name) for name in "abcd"]
     assert len(set(names)) == 4
@@ -82,7 +82,7 @@ def test_waiting_runs_count_and_ended_ones_do_not(backend: Callable[..., Backend
 
 def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(prompt_tokens=5))
-    loading = bench.start(PROMPT, "autoregressive")  # 9 tokens, which only the tokenizer knows
+    loading = bench.start(PROMPT, "autoregressive")  # 9 tokens, known only after the tokenizer is loaded
     with pytest.raises(Exception, match="Shorten it by 4 tokens"):
         loading.wait(120)
     assert loading.state == "error"
@@ -91,7 +91,7 @@ def test_a_prompt_of_too_many_tokens_is_refused_once_they_can_be_counted(backend
     assert len(bench.start("abc", "autoregressive", max_new_tokens=2).wait(120).token_ids) == 2
 
 
-def test_of_a_prompt_that_is_cut_only_what_is_left_counts(backend: Callable[..., Backend]) -> None:
+def test_only_the_remaining_part_of_a_truncated_prompt_counts(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(prompt_tokens=5, max_new_tokens=8))
     wish = RequestOptions(truncate_prompt=3)
     ids = bench.start("abcde", "autoregressive", max_new_tokens=1).wait(120).header.prompt_tokens
@@ -106,7 +106,7 @@ def test_of_a_prompt_that_is_cut_only_what_is_left_counts(backend: Callable[...,
         bench.start(ids * 2, "autoregressive", max_new_tokens=2, extras=RequestOptions(truncate_prompt=9))
 
 
-def test_a_refused_request_takes_no_place(backend: Callable[..., Backend]) -> None:
+def test_a_refused_request_does_not_count_as_a_run(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(runs_per_user=1))
     bench.load()
     for bad in ({"method": "medusa"}, {"params": {"depth": 99}}, {"max_new_tokens": 0}, {"prompt": "x" * 300}):

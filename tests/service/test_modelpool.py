@@ -1,4 +1,4 @@
-"""Models: loaded once, given up when nobody uses them, refused when they cannot fit."""
+"""The model pool: models are loaded once, unloaded when unused, and refused if they cannot fit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def equal_size_targets(folders: tuple[str, str], tmp_path: Path) -> list[str]:
 
 
 def size(folder: str) -> int:
-    """What a target takes with one row of its cache."""
+    """Return the memory of a target with one sequence in its KV cache."""
     need = Need.of(folder, torch.float64, CPU)
     return need.weights + need.sequence_bytes(need.context)
 
@@ -52,7 +52,7 @@ def run_on(bench: Backend, target: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "gemma3_text", "phi3"])
-def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: Path) -> None:
+def test_the_memory_planned_from_files_equals_the_memory_used(family: str, tmp_path: Path) -> None:
     model_helpers.family(family).save_pretrained(tmp_path)
     model_helpers.byte_tokenizer(64).save_pretrained(tmp_path)
     need = Need.of(str(tmp_path), torch.float64, CPU)
@@ -64,7 +64,7 @@ def test_the_plan_from_files_is_what_a_model_then_takes(family: str, tmp_path: P
     assert need.sequence_bytes(need.context) == runner.cache.n_bytes == memory.sequence_bytes(runner)
 
 
-def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
+def test_planned_growth_equals_the_growth_of_the_kv_cache(folders: tuple[str, str]) -> None:
     runner = load_models(folders[0], None, device="cpu", dtype="float64").target
     slots = []
     for n in range(1, 6):
@@ -79,7 +79,7 @@ def test_growth_is_planned_as_the_cache_grows(folders: tuple[str, str]) -> None:
 # -- loading ----------------------------------------------------------------------------------------------------------
 
 
-def test_models_are_loaded_once_for_all_who_ask(
+def test_models_are_loaded_once_for_concurrent_requests(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from workbench.service import modelpool
@@ -112,7 +112,7 @@ def test_a_waiting_user_sees_stages_and_bytes(
 
     def add_and_look(self: Progress, n: int) -> None:
         add(self, n)
-        gate.wait(60)  # the run has a name by then
+        gate.wait(60)  # until the run has an id
         looked.append(run.since(0))
 
     looked: list[dict[str, Any]] = []
@@ -143,7 +143,7 @@ def no_tokenizer(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [no_weights, no_tokenizer])
-def test_a_load_that_fails_says_nothing_of_where_files_lie(
+def test_a_failed_load_does_not_reveal_paths(
     backend: Callable[..., Backend],
     folders: tuple[str, str],
     tmp_path: Path,
@@ -161,12 +161,12 @@ def test_a_load_that_fails_says_nothing_of_where_files_lie(
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_least_recently_used_model_goes_first(
+def test_the_least_recently_used_model_is_unloaded_first(
     backend: Callable[..., Backend], folders: tuple[str, str], equal_size_targets: list[str]
 ) -> None:
     one, two, three = equal_size_targets
     bench = backend(memory_bytes=int(2.5 * size(one)))
-    for target in (one, two, one, three):  # two is the oldest when three comes
+    for target in (one, two, one, three):  # `two` is the least recently used when `three` is loaded
         run_on(bench, target).wait(120)
     assert names(bench) == {short_name(one), short_name(three)}
     assert bench.health()["memory"]["models"] <= bench.health()["memory"]["limit"]
@@ -174,7 +174,7 @@ def test_the_least_recently_used_model_goes_first(
     assert names(bench) == {short_name(two), short_name(three)}
 
 
-def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], equal_size_targets: list[str]) -> None:
+def test_a_model_in_use_is_never_unloaded(backend: Callable[..., Backend], equal_size_targets: list[str]) -> None:
     one, two, three = equal_size_targets
     bench = backend(memory_bytes=int(1.9 * size(one)))
     held = run_on(bench, one, paused=True)
@@ -188,7 +188,7 @@ def test_a_model_in_use_is_never_given_up(backend: Callable[..., Backend], equal
     assert names(bench) == {short_name(three)}
 
 
-def test_an_ended_run_that_is_kept_holds_no_model(
+def test_a_saved_ended_run_does_not_keep_its_model_loaded(
     backend: Callable[..., Backend], equal_size_targets: list[str]
 ) -> None:
     import weakref
@@ -226,7 +226,7 @@ def test_unloading_is_refused_while_runs_use_the_model(
         bench.unload(equal_size_targets[0])
 
 
-def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
+def test_a_model_that_cannot_fit_is_refused_with_a_remedy(
     backend: Callable[..., Backend], folders: tuple[str, str]
 ) -> None:
     bench = backend(memory_bytes=Need.of(folders[0], torch.float64, CPU).weights)
@@ -235,7 +235,7 @@ def test_a_model_that_cannot_fit_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize("fail", [raise_cpu_out_of_memory, raise_cuda_out_of_memory])
-def test_memory_that_runs_out_while_loading_is_said_and_loading_works_again(
+def test_out_of_memory_while_loading_is_reported_and_loading_works_again(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
 ) -> None:
     from workbench.models import pretrained
@@ -268,17 +268,17 @@ def test_a_run_that_cannot_fit_is_refused_with_the_length_that_does(
     assert fits.trace.header.max_new_tokens == 291
 
 
-def test_rows_wait_for_memory_and_idle_models_make_room(
+def test_runs_wait_for_memory_and_idle_models_are_unloaded(
     backend: Callable[..., Backend], equal_size_targets: list[str]
 ) -> None:
     one, two, _ = equal_size_targets
     need = Need.of(one, torch.float64, CPU)
     bench = backend(
         memory_bytes=2 * need.weights + int(3.5 * need.sequence_bytes(need.context))
-    )  # growing to two rows takes three
+    )  # growing to two sequences needs memory for three
     run_on(bench, two).wait(120)
     first, second, third = (run_on(bench, one, paused=True, user=name) for name in "abc")
-    wait_until(lambda: second.state == "paused")  # which the unused model had to go for
+    wait_until(lambda: second.state == "paused")  # the unused model was unloaded for it
     assert names(bench) == {short_name(one)}
     assert third.state == "queued"
     assert third.since(0)["queue"] == {"position": 1, "of": 1}
@@ -290,7 +290,7 @@ def test_rows_wait_for_memory_and_idle_models_make_room(
 
 
 @pytest.mark.parametrize("call", ["start", "load", "methods", "drafters", "chat_prompt"])
-def test_only_allowed_models_are_touched(
+def test_only_allowed_models_are_read(
     backend: Callable[..., Backend], equal_size_targets: list[str], call: str
 ) -> None:
     bench = backend(allow_models=(equal_size_targets[0],))
@@ -309,16 +309,16 @@ def test_only_allowed_models_are_touched(
     "name",
     ["own er/name", "owner/../name", "a" * 200, "owner/na--me", "a\0b", "owner/name.git", "~no-such-user/x", "ä/b"],
 )
-def test_what_is_no_name_of_a_model_is_refused_at_once(backend: Callable[..., Backend], name: str) -> None:
+def test_invalid_model_names_are_refused_at_once(backend: Callable[..., Backend], name: str) -> None:
     with pytest.raises(ModelError, match="not the name of a model"):
         backend().start(PROMPT, "autoregressive", target=name)
 
 
-def test_a_closed_backend_holds_no_model_though_somebody_holds_it(backend: Callable[..., Backend]) -> None:
-    """Gradio keeps an app that was closed, and with it the backend: each one served kept its models, 300 MB of them."""
+def test_a_closed_backend_releases_its_models_though_it_is_referenced(backend: Callable[..., Backend]) -> None:
+    """Gradio keeps closed apps and thereby their backends: each one kept 300 MB of models."""
     bench = backend()
     bench.load()
     bench.start(PROMPT, "draft-model", max_new_tokens=2).wait(60)
     weights = weakref.ref(bench._pool.targets()[0].models[None].target.model)
     bench.close()
-    assert weights() is None, "at once, though runners hold each other in cycles"
+    assert weights() is None, "the weights are freed at once, despite reference cycles of the runners"

@@ -1,4 +1,4 @@
-"""Runs that are held back so that people can follow: what they let others do, and what they leave alone."""
+"""Runs slowed down for display: other runs are not delayed, and timed runs and statistics are not affected."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.service import Backend
 from .conftest import PROMPT, rounds, wait_until
 
 NEVER = 0.001
-"""Tokens a second: the second round of such a run comes after more than a quarter of an hour."""
+"""Tokens per second: the second round of such a run comes after more than a quarter of an hour."""
 
 
-def test_a_held_back_run_can_be_changed_stepped_and_let_go_while_another_runs(
+def test_a_slowed_run_can_be_changed_stepped_and_released_while_another_runs(
     backend: Callable[..., Backend],
 ) -> None:
     bench = backend()
@@ -35,7 +35,7 @@ def test_a_held_back_run_can_be_changed_stepped_and_let_go_while_another_runs(
     assert run.since(0)["pace"] == 0
 
 
-def test_nobody_waits_for_a_row_that_only_goes_slowly(backend: Callable[..., Backend]) -> None:
+def test_queued_runs_do_not_wait_for_a_slowed_run(backend: Callable[..., Backend]) -> None:
     bench = backend(max_sequences=1)
     slow = bench.start(PROMPT, "autoregressive", max_new_tokens=6, user="a", pace=NEVER)
     wait_until(lambda: rounds(slow) == 1)
@@ -44,13 +44,13 @@ def test_nobody_waits_for_a_row_that_only_goes_slowly(backend: Callable[..., Bac
     assert slow.ended
 
 
-def test_what_is_timed_is_never_held_back(backend: Callable[..., Backend]) -> None:
+def test_timed_runs_are_never_slowed(backend: Callable[..., Backend]) -> None:
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=6, is_timed=True, pace=NEVER)
     assert len(run.wait(60).token_ids) == 6
 
 
-def test_the_time_held_back_is_not_in_the_histogram_of_run_times(backend: Callable[..., Backend]) -> None:
+def test_the_delay_is_not_in_the_histogram_of_run_times(backend: Callable[..., Backend]) -> None:
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=6, pace=NEVER)
     wait_until(lambda: rounds(run) == 1)
@@ -69,6 +69,6 @@ def test_the_time_held_back_is_not_in_the_histogram_of_run_times(backend: Callab
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), 1e9, True, "8"])
-def test_a_pace_that_is_none_is_refused(backend: Callable[..., Backend], wrong: object) -> None:
+def test_an_invalid_pace_is_refused(backend: Callable[..., Backend], wrong: object) -> None:
     with pytest.raises(ParameterError, match="tokens per second"):
         backend().start(PROMPT, "autoregressive", pace=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A library written in Rust panics: pyo3's exception passes by `except Exception`, and must not end a thread."""
+"""Panics of Rust libraries: pyo3's exception is not an `Exception` and must not end a thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BAD_NORMALIZER = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
 
 
 def panic(*_: Any, **__: Any) -> Any:
-    """What tokenizers does with a damaged character map: a real panic, not one made here."""
+    """Cause a real panic: tokenizers reads a damaged character map."""
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
     Tokenizer.from_str(json.dumps({"version": "1.0", "added_tokens": [], "normalizer": BAD_NORMALIZER, "model": model}))
 
@@ -34,11 +34,13 @@ def is_idle(bench: Backend) -> bool:
     return not bench._runs.active() and bench.health()["rows"] == 0
 
 
-def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_does_not() -> None:
+def test_a_panic_becomes_an_ordinary_error_but_keyboard_interrupt_does_not() -> None:
     with pytest.raises(BaseException, match="charsmap") as raised:
         panic()
     assert is_panic(raised.value)
-    assert not isinstance(raised.value, Exception), "the library has learnt better: this module can go"
+    assert not isinstance(raised.value, Exception), (
+        "the library now raises ordinary exceptions: this module can be removed"
+    )
     with pytest.raises(PanicError, match="charsmap"), convert_panics():
         panic()
     for ends in (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -46,7 +48,7 @@ def test_a_panic_becomes_an_ordinary_error_and_what_ends_a_thread_on_purpose_doe
             raise ends
 
 
-def test_a_tokenizer_that_panics_while_it_is_read_ends_all_who_wait_for_it(
+def test_a_tokenizer_that_panics_while_loading_ends_all_waiting_runs(
     backend: Callable[..., Backend], folders: tuple[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "damaged"
@@ -63,7 +65,7 @@ def test_a_tokenizer_that_panics_while_it_is_read_ends_all_who_wait_for_it(
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids, "the loaders work as before"
 
 
-def test_whatever_ends_a_loader_its_runs_hear_of_it(
+def test_runs_get_any_error_that_ends_their_loader(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
@@ -75,7 +77,7 @@ def test_whatever_ends_a_loader_its_runs_hear_of_it(
 
 
 @pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "loading"])
-def test_a_tokenizer_that_panics_on_a_prompt_refuses_it_and_keeps_no_place(
+def test_a_prompt_on_which_the_tokenizer_panics_is_refused_and_does_not_count_as_a_run(
     loaded: bool, backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
@@ -89,9 +91,7 @@ def test_a_tokenizer_that_panics_on_a_prompt_refuses_it_and_keeps_no_place(
     assert bench.start([1, 2, 3], "autoregressive", max_new_tokens=2).wait(60).token_ids
 
 
-def test_a_panic_on_a_token_ends_its_run_and_no_other(
-    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_panic_on_a_token_ends_only_its_run(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
     bench = backend()
     bench.load()
     good = bench.start(PROMPT, "autoregressive", max_new_tokens=40, paused=True)
@@ -106,7 +106,7 @@ def test_a_panic_on_a_token_ends_its_run_and_no_other(
 
 
 class Panicking(Detokeniser):
-    """Panics on every token, at the end of the text too."""
+    """Panics on every token, also at the end of the text."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -114,7 +114,7 @@ class Panicking(Detokeniser):
     add = flush = panic
 
 
-def test_a_run_that_cannot_be_given_its_row_ends(
+def test_a_run_whose_sequence_cannot_be_created_ends(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
@@ -139,7 +139,7 @@ def test_an_engine_that_panics_is_replaced(backend: Callable[..., Backend], monk
     assert bench.start(PROMPT, "autoregressive", max_new_tokens=2).wait(60).token_ids
 
 
-def test_a_client_whose_making_panics_is_not_waited_for() -> None:
+def test_a_panic_while_creating_the_client_is_reported() -> None:
     later = LazyClient()
     with pytest.raises(BaseException, match="charsmap"):
         later.make(panic)
@@ -148,7 +148,7 @@ def test_a_client_whose_making_panics_is_not_waited_for() -> None:
         later.targets()
 
 
-def test_a_parquet_file_that_makes_its_reader_panic_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parquet_file_on_which_the_reader_panics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polars.read_parquet_metadata", panic)
     with pytest.raises(WorkbenchError, match="cannot be read as Parquet"):
         export.read(b"PAR1")

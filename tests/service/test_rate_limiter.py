@@ -1,4 +1,4 @@
-"""What addresses use in a minute, by a clock of the test's own; and what becomes of runs that take too long."""
+"""Rate limits per address and minute, with a simulated clock, and runs that exceed the time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE, OTHER = "203.0.113.7", "198.51.100.9"
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test advances."""
 
     now = 0.0
 
@@ -32,14 +32,14 @@ class Clock:
         return self.now
 
     monotonic = __call__
-    """It stands in for the module `time`, too."""
+    """The clock stands in for the module `time`, too."""
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 
 def let_in(meter: RateLimiter, address: str, n: int) -> int:
-    """How many of `n` requests, each under another name, are let in."""
+    """Return how many of `n` requests, each with another user name, are accepted."""
     count = 0
     for i in range(n):
         try:
@@ -50,7 +50,7 @@ def let_in(meter: RateLimiter, address: str, n: int) -> int:
     return count
 
 
-def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -> None:
+def test_requests_per_minute_are_limited_per_address_for_any_user_names() -> None:
     clock = Clock()
     meter = RateLimiter(Limits(requests_per_minute=30), clock)
     assert let_in(meter, ONE, 40) == 30
@@ -59,9 +59,9 @@ def test_an_address_has_so_many_requests_a_minute_whatever_names_it_makes_up() -
         meter.admit_request(user_key(ONE))
     assert refused.value.retry_after_s == 2
     clock.now = 2.0
-    assert let_in(meter, ONE, 40) == 1  # and it told the truth
+    assert let_in(meter, ONE, 40) == 1  # the stated waiting time was right
     clock.now = 1000.0
-    assert let_in(meter, ONE, 40) == 30  # no more than a minute's worth is saved up
+    assert let_in(meter, ONE, 40) == 30  # unused requests accumulate for at most a minute
     assert sum(meter.admit_request(LOCAL) is None for _ in range(99)) == 99
 
 
@@ -77,24 +77,24 @@ def test_tokens_are_charged_in_advance_and_debts_are_waited_for() -> None:
     meter.admit_request(ONE)
 
 
-def test_timed_runs_are_no_requests_and_wait_while_tokens_are_owed() -> None:
+def test_timed_runs_do_not_count_as_requests_and_wait_until_the_token_debt_is_paid() -> None:
     register = RunRegister(Limits(requests_per_minute=1, tokens_per_minute=1000))
     runs: list[Any] = [
         SimpleNamespace(user=user_key(ONE), is_timed=True, id=str(i), ended=True, charged_tokens=0) for i in range(4)
     ]
     for run in runs[:2]:
-        register.add(run, 600)  # two of one comparison
+        register.add(run, 600)  # two runs of one comparison
     with pytest.raises(CapacityError, match="1,000 tokens per minute"):
         register.add(runs[2], 600)
 
 
-def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_waits_for_the_token_limit_between_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, begun = Clock(), list[float]()
     monkeypatch.setattr(retried_action, "time", clock)
     monkeypatch.setattr(backend_run, "time", clock)
 
     class Owing:
-        """A host whose second run has to wait twice, and which then gives up."""
+        """A backend whose second run is refused twice, and whose next one fails."""
 
         def start(self, *_: Any, **__: Any) -> Any:
             begun.append(clock.now)
@@ -104,21 +104,25 @@ def test_a_comparison_waits_for_the_next_minute_in_the_middle(monkeypatch: pytes
             return SimpleNamespace(ended=True, wait=lambda *_: trace, cancel=lambda: None)
 
         def drop_run(self, run: Any) -> None:
-            """Nothing is kept."""
+            """Do nothing: no run is stored."""
 
     steps = list(compare.measure(Owing(), "x", ["autoregressive", "draft-model"], repeats=1))  # type: ignore[arg-type]
     assert {step.waiting for step in steps} == {"", "waits: Tokens are owed."}
-    assert sum(step.waiting != "" for step in steps) > 10, "whoever looks on may stop it at any time"
-    assert begun[:4] == [0, 0, pytest.approx(2, abs=0.3), pytest.approx(4, abs=0.5)], "not before it may work"
+    assert sum(step.waiting != "" for step in steps) > 10, "the comparison can be stopped at any time"
+    assert begun[:4] == [0, 0, pytest.approx(2, abs=0.3), pytest.approx(4, abs=0.5)], (
+        "runs are not retried before the stated time"
+    )
 
 
-def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_retries_after_the_stated_time_and_can_be_stopped_while_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, asked = Clock(), list[float]()
     monkeypatch.setattr(retried_action, "time", clock)
     monkeypatch.setattr(worker_groups, "time", clock)
 
     class Owing:
-        """A host that lets nothing in before 57 s are over."""
+        """A backend that refuses comparisons for 57 s."""
 
         def stream_comparison(self, prompts: Any, lanes: Any, **options: Any) -> Any:
             asked.append(clock.now)
@@ -127,7 +131,7 @@ def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(mon
             return iter(["begun"])
 
         def conditions(self, lane: Any, target: str | None = None) -> None:
-            """Nobody asks."""
+            """Not used in this test."""
 
     cell = Sweep.of({"depth": [1]}, prompts=(PROMPT,)).cells()[0]
     said = list(worker_groups._steps_when_admitted(Owing(), cell, lambda: False, "a"))
@@ -137,21 +141,21 @@ def test_a_sweep_asks_again_when_it_was_told_to_and_may_be_stopped_meanwhile(mon
     assert len(list(worker_groups._steps_when_admitted(Owing(), cell, lambda: clock.now > 1, "a"))) < 10
 
 
-def test_addresses_that_have_nothing_to_remember_are_forgotten() -> None:
+def test_addresses_without_debts_are_removed() -> None:
     clock = Clock()
     meter = RateLimiter(Limits(requests_per_minute=60, tokens_per_minute=60), clock)
     for i in range(3 * MANY):
         clock.now += 0.01
         meter.admit_request(f"address{i}")
-    assert len(meter._buckets) <= MANY + 202, "and those of a second"
+    assert len(meter._buckets) <= MANY + 202, "plus the addresses of one second"
     meter = RateLimiter(Limits(requests_per_minute=1), clock)
     for i in range(MANY + 2):
         meter.admit_request(f"address{i}")
-    with pytest.raises(CapacityError):  # it is not: there is no way around the limit
+    with pytest.raises(CapacityError):  # an address with a debt is not removed, so the limit still holds
         meter.admit_request("address0")
 
 
-def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_a_request_does_not_grow_with_the_number_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = Clock(), list[float]()
     meter = RateLimiter(Limits(requests_per_minute=1), clock)
     monkeypatch.setattr(meter, "_drop_full", looks.append)
@@ -161,14 +165,14 @@ def test_many_addresses_do_not_cost_each_request_a_look_at_all_of_them(monkeypat
     assert looks == [5.0, 6.0]
 
 
-def test_when_to_come_again_crosses_the_wire() -> None:
+def test_the_retry_time_is_sent_to_clients() -> None:
     error = error_from_wire(error_to_wire(CapacityError("Too many.", "Later.", 7)))
     assert isinstance(error, CapacityError)
     assert (error.retry_after_s, str(error)) == (7, "Too many. Later.")
     assert "retry_after_s" not in error_to_wire(CapacityError("Too many."))
 
 
-def test_what_a_run_has_not_used_is_given_back(backend: Callable[..., Backend]) -> None:
+def test_unused_tokens_of_a_run_are_refunded(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(tokens_per_minute=100))
     bench.load()
     level = lambda: bench._runs.rate_limiter._bucket("a", "tokens").level  # type: ignore[union-attr]  # noqa: E731
@@ -214,7 +218,7 @@ def test_a_run_that_takes_too_long_is_ended_with_the_reason(backend: Callable[..
     run = bench.start(PROMPT, "autoregressive", user="a", max_new_tokens=4, paused=True)
     wait_until(lambda: run.sequence is not None)
     assert not run.ended
-    run.created -= 3601  # so long ago
+    run.created -= 3601  # as if started 3,601 s ago
     wait_until(lambda: run.ended)
     assert run.trace is not None
     assert (run.state, run.trace.footer.reason) == ("cancelled", "limit")

@@ -1,4 +1,4 @@
-"""Rows: who gets one, and how soon it is free again, whatever happens."""
+"""Sequences of the engine: assignment to runs, and release within two seconds in all cases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def generate_alone(bench: Backend, n: int) -> list[int]:
     return bench.start(PROMPT, "autoregressive", max_new_tokens=n).wait(60).token_ids
 
 
-def row_is_free(bench: Backend) -> bool:
+def is_sequence_free(bench: Backend) -> bool:
     return bench.health()["rows"] == 0
 
 
@@ -44,7 +44,7 @@ def row_is_free(bench: Backend) -> bool:
 
 
 @pytest.mark.slow
-def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(backend: Callable[..., Backend]) -> None:
+def test_eight_users_get_the_same_text_as_alone_while_another_one_stalls(backend: Callable[..., Backend]) -> None:
     bench = backend(max_sequences=9)
     whole = generate_alone(bench, 40)
     stalled = bench.start(PROMPT, "draft-tree", max_new_tokens=40, user="stalled", lease_s=60)
@@ -54,7 +54,7 @@ def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(bac
         for i, (method, params) in enumerate(EIGHT)
     ]
     follower = iter(stalled)
-    next(follower)  # and never again
+    next(follower)  # reads once, then stalls
     assert [run.wait(60).token_ids for run in runs] == [whole] * len(EIGHT)
     assert rounds(paused) == 0
     paused.resume()
@@ -64,7 +64,7 @@ def test_eight_users_get_what_they_would_get_alone_while_one_more_is_stalled(bac
     assert stalled.trace.token_ids == whole
 
 
-def test_waiting_runs_say_where_they_stand_and_users_take_turns(backend: Callable[..., Backend]) -> None:
+def test_waiting_runs_report_their_position_and_users_take_turns(backend: Callable[..., Backend]) -> None:
     bench = backend(max_sequences=1)
     bench.load()
     first = bench.start(PROMPT, "autoregressive", max_new_tokens=30, user="a", paused=True)
@@ -86,7 +86,7 @@ def test_waiting_runs_say_where_they_stand_and_users_take_turns(backend: Callabl
     assert waiting["c1"].since(0)["footer"]["reason"] == "cancelled"
 
 
-def test_a_model_built_meanwhile_in_another_dtype_changes_no_run(
+def test_building_a_model_in_another_dtype_does_not_affect_a_run(
     backend: Callable[..., Backend],
 ) -> None:
     """Transformers sets PyTorch's default dtype, which all threads share, while it builds a model."""
@@ -108,30 +108,32 @@ def test_runs_that_waited_for_a_load_are_queued_in_the_order_they_came(backend: 
     assert [run.since(0)["queue"]["position"] for run in runs[1:]] == [1, 2, 3]
 
 
-# -- rows are given back ----------------------------------------------------------------------------------------------
+# -- release of sequences ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_row_is_free_within_two_seconds_of_its_cancel(backend: Callable[..., Backend], paused: bool) -> None:
+def test_a_sequence_is_free_within_two_seconds_after_a_cancel(backend: Callable[..., Backend], paused: bool) -> None:
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=110, paused=paused, user="a")
     wait_until(lambda: run.state == "paused" if paused else rounds(run) > 1)
     run.cancel()
-    wait_until(lambda: row_is_free(bench), seconds=2)
+    wait_until(lambda: is_sequence_free(bench), seconds=2)
     assert run.state == "cancelled"
 
 
-def test_a_run_nobody_follows_any_more_gives_its_row_back(backend: Callable[..., Backend]) -> None:
+def test_a_run_without_followers_frees_its_sequence(backend: Callable[..., Backend]) -> None:
     bench = backend(max_sequences=1)
     bench.load()
     left = bench.start(PROMPT, "autoregressive", max_new_tokens=100, paused=True, user="a", lease_s=0.5)
     also_left = bench.start(PROMPT, "autoregressive", user="a", lease_s=0.5)  # still in the queue
     followed = bench.start(PROMPT, "autoregressive", max_new_tokens=2, user="b", lease_s=0.5)
-    wait_until(lambda: followed.since(0)["state"] == "finished")  # polling is following
+    wait_until(lambda: followed.since(0)["state"] == "finished")  # polling renews the lease
     assert left.state == also_left.state == "cancelled"
     assert "follow" in left.message
     assert left.trace is not None
-    assert [run.since(0)["footer"]["reason"] for run in (left, also_left)] == ["lease", "lease"], "not its user's doing"
+    assert [run.since(0)["footer"]["reason"] for run in (left, also_left)] == ["lease", "lease"], (
+        "the reason is the lease, not a cancel"
+    )
 
 
 def test_a_run_that_is_followed_keeps_its_lease(backend: Callable[..., Backend]) -> None:
@@ -143,17 +145,17 @@ def test_a_run_that_is_followed_keeps_its_lease(backend: Callable[..., Backend])
     assert run.wait(120).footer.reason == "length"
 
 
-def test_a_row_is_not_kept_by_a_pause_without_end(backend: Callable[..., Backend]) -> None:
+def test_an_endless_pause_does_not_block_a_sequence(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(paused_s=0.3))
     run = bench.start(PROMPT, "autoregressive", paused=True, user="a")
-    mine = bench.start(PROMPT, "autoregressive", paused=True)  # the only user of a private backend may take their time
+    mine = bench.start(PROMPT, "autoregressive", paused=True)  # the only user of a private backend has no time limit
     wait_until(lambda: run.state == "cancelled", seconds=5)
     assert "paused" in run.message
     assert run.since(0)["footer"]["reason"] == "limit"
     assert mine.state == "paused"
 
 
-# -- a run that fails takes nobody with it ----------------------------------------------------------------------------
+# -- a failing run does not affect others ------------------------------------------------------------------------------
 
 
 def raise_memory_error() -> None:
@@ -166,7 +168,7 @@ def raise_bug() -> None:
 
 @pytest.fixture
 def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], None]:
-    """Let prompt lookup fail in its n-th round."""
+    """Return a function that makes prompt lookup fail in its n-th round."""
     propose = NGram.propose_one
 
     def arm(n: int, fail: Callable[[], None]) -> None:
@@ -181,7 +183,7 @@ def after_rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[],
 
 
 @pytest.mark.parametrize("fail", [raise_cpu_out_of_memory, raise_cuda_out_of_memory, raise_memory_error])
-def test_out_of_memory_ends_one_run_and_says_what_would_have_fitted(
+def test_out_of_memory_ends_one_run_and_reports_the_length_that_fits(
     backend: Callable[..., Backend], after_rounds: Callable[..., None], fail: Callable[[], None]
 ) -> None:
     after_rounds(3, fail)
@@ -202,7 +204,7 @@ def test_out_of_memory_ends_one_run_and_says_what_would_have_fitted(
     assert runs[0].since(0)["footer"]["error"] == runs[0].message
     texts = [run.wait(120).token_ids for run in runs[1:]]
     assert texts == [generate_alone(bench, 40)] * 2
-    assert row_is_free(bench)
+    assert is_sequence_free(bench)
 
 
 def test_a_bug_in_a_round_ends_one_run_with_its_trace_kept(
@@ -218,9 +220,7 @@ def test_a_bug_in_a_round_ends_one_run_with_its_trace_kept(
     assert "KeyError" in broken.message
 
 
-def test_an_engine_that_fails_as_a_whole_is_replaced(
-    backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_engine_is_replaced(backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch) -> None:
     bench = backend()
     whole = generate_alone(bench, 20)
     run = bench.start(PROMPT, "draft-model", max_new_tokens=20, paused=True)
@@ -253,7 +253,7 @@ def test_nothing_stays_behind(backend: Callable[..., Backend]) -> None:
             run.cancel()
         else:
             run.wait(120)
-    wait_until(lambda: row_is_free(bench))
+    wait_until(lambda: is_sequence_free(bench))
     (loaded,) = bench._pool.targets()
     assert [len(runner.slots) for _, runner in loaded.runners()] == [0, 0]
     assert len(loaded.queue) == 0
@@ -270,10 +270,10 @@ def test_cancelling_a_run_that_loads_ends_it_at_once(backend: Callable[..., Back
         run.wait(1)
 
 
-def test_the_bundled_texts_are_read_before_the_engine_is_asked(
+def test_the_bundled_texts_are_loaded_before_the_run_reaches_the_engine(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokenising and sorting them takes half a second, in which no round of anybody would be run."""
+    """Tokenizing and sorting them takes half a second, during which the engine would run no round."""
     bench = backend()
     models, readers = bench.load(), list[str]()
 

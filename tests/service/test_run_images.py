@@ -1,4 +1,4 @@
-"""Pictures of runs: counted as they are, decoded a few at a time, and gone with the run that is forgotten."""
+"""Images of runs: correct memory accounting, bounded concurrent decoding, and release with the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 64
 
 
 def pictured(register: RunRegister) -> Run:
-    """A run with a picture, as a backend starts it: its request calls back into it."""
+    """Return a run with an image as a backend starts it, with a reference cycle between request and run."""
     host = SimpleNamespace(record_end=lambda run: None, wake=lambda: None)
     run = Run(host, "user", "draft-model")  # type: ignore[arg-type]
     picture = Image.new("RGB", (SIDE, SIDE))
@@ -39,13 +39,13 @@ def pictured(register: RunRegister) -> Run:
 
 
 @pytest.mark.parametrize("how", ["removed", "tidied"])
-def test_a_forgotten_run_leaves_no_picture_in_memory(how: str) -> None:
+def test_a_removed_run_leaves_no_image_in_memory(how: str) -> None:
     register = RunRegister(Limits(kept_runs=0))
     run = pictured(register)
     alive = weakref.ref(run.request.image_inputs["pixel_values"]), weakref.ref(run)
     id_of = run.id
     gc.collect()
-    gc.disable()  # nothing may wait for a collection
+    gc.disable()  # the image must be freed without garbage collection
     try:
         run.end(CANCELLED)
         kept = register.get(id_of)
@@ -64,14 +64,14 @@ def test_a_forgotten_run_leaves_no_picture_in_memory(how: str) -> None:
     assert register.trace_bytes == 0
 
 
-def test_pictures_are_counted_as_pillow_and_the_model_keep_them() -> None:
+def test_images_are_counted_at_their_size_in_pillow_and_as_model_input() -> None:
     picture = Image.new("RGB", (SIDE, SIDE))
     assert image_decoding.image_bytes((picture, picture)) == 2 * 4 * SIDE * SIDE
     images = {"pixel_values": torch.zeros(3, SIDE, SIDE), "ids": torch.zeros(5, dtype=torch.long)}
     assert image_decoding.image_bytes((picture,), images) == 4 * SIDE * SIDE + 4 * 3 * SIDE * SIDE + 5 * 8
 
 
-def test_few_requests_decode_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_requests_decode_images_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now, most, lock, both = 0, 0, threading.Lock(), threading.Barrier(2)
 
     def decode(data: Any) -> Any:
@@ -92,7 +92,7 @@ def test_few_requests_decode_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most == 2
 
 
-def test_a_request_without_room_is_refused_before_its_pictures_are_decoded(
+def test_a_request_over_the_limit_is_refused_before_its_images_are_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = Backend("text-target", "none", limits=Limits(runs=0))

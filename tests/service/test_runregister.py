@@ -1,4 +1,4 @@
-"""Ended runs are kept for a while, within bounds of number and memory."""
+"""Ended runs stay available for a limited time, number and memory."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_an_ended_run_can_be_fetched_for_its_time_and_not_longer(backend: Callab
         bench.run(run.id)
 
 
-def test_of_too_many_ended_runs_the_oldest_go(backend: Callable[..., Backend]) -> None:
+def test_the_oldest_of_too_many_ended_runs_are_removed(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(kept_runs=3))
     runs = [run_to_end(bench) for _ in range(5)]
     wait_until(lambda: len(bench._runs) == 3)
     assert [is_known(bench, run) for run in runs] == [False, False, True, True, True]
 
 
-def test_traces_of_all_users_together_stay_within_their_memory(backend: Callable[..., Backend]) -> None:
+def test_traces_of_all_users_together_stay_within_the_memory_limit(backend: Callable[..., Backend]) -> None:
     bench = backend()
     one = run_to_end(bench, method="draft-model", max_new_tokens=8).trace_bytes
     small = backend(limits=Limits(trace_bytes=int(2.5 * one)))
@@ -56,7 +56,7 @@ def test_traces_of_all_users_together_stay_within_their_memory(backend: Callable
     assert [is_known(small, run) for run in runs] == [False] * 4 + [True] * 2
 
 
-def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[..., Backend]) -> None:
+def test_a_trace_that_alone_exceeds_the_memory_limit_ends_its_run(backend: Callable[..., Backend]) -> None:
     bench = backend(limits=Limits(trace_bytes=100_000))
     run = bench.start(PROMPT, "draft-tree", {"nodes": 16}, max_new_tokens=110)
     other = bench.start(PROMPT, "autoregressive", max_new_tokens=3)
@@ -69,7 +69,7 @@ def test_a_trace_that_fills_the_memory_by_itself_ends_its_run(backend: Callable[
 @pytest.mark.parametrize(
     ("method", "params"), [("autoregressive", {}), ("draft-model", {"depth": 4}), ("draft-tree", {"nodes": 30})]
 )
-def test_the_size_of_a_trace_is_known_well_enough(
+def test_the_estimated_size_of_a_trace_is_accurate(
     backend: Callable[..., Backend], method: str, params: dict[str, Any]
 ) -> None:
     recorded: list[Round] = run_to_end(backend(), method=method, params=params, max_new_tokens=25).trace.rounds

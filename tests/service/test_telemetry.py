@@ -1,4 +1,4 @@
-"""What operators see: health, metrics, logs; and that users' words are in none of them."""
+"""Health, metrics and logs for operators; none of them contains users' text."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SECRET = "correct horse battery staple"
 
 
 def samples(bench: Backend) -> dict[tuple[str, ...], float]:
-    """(name, label values …) → value, as a scraper reads them."""
+    """Return (name, label values …) → value, as a scraper reads them."""
     families = text_string_to_metric_families(bench.metrics_text())
     return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
 
 @pytest.fixture
 def json_logs() -> Iterator[io.StringIO]:
-    """What the workbench's logs write, as JSON lines."""
+    """Return a stream with the workbench's logs as JSON lines."""
     logger = logging.getLogger("workbench")
     before = (logger.handlers[:], logger.level, logger.propagate)
     filters = {name: logging.getLogger(name).filters[:] for name in logs.LIBRARIES}
@@ -81,7 +81,7 @@ def test_errors_and_a_queue_are_counted(backend: Callable[..., Backend]) -> None
     assert bench.health()["runs"] == {"loading": 0, "queued": 2, "prefill": 0, "running": 0, "paused": 1}
 
 
-def test_no_word_of_a_user_reaches_metrics_health_or_logs(
+def test_no_text_of_a_user_reaches_metrics_health_or_logs(
     backend: Callable[..., Backend], folders: tuple[str, str], json_logs: io.StringIO
 ) -> None:
     bench = backend()
@@ -108,7 +108,7 @@ def test_no_word_of_a_user_reaches_metrics_health_or_logs(
     assert labels <= methods
 
 
-def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], json_logs: io.StringIO) -> None:
+def test_logs_have_one_json_object_per_line(backend: Callable[..., Backend], json_logs: io.StringIO) -> None:
     bench = backend()
     run = bench.start(PROMPT, "draft-model", max_new_tokens=5)
     run.wait(120)
@@ -122,7 +122,7 @@ def test_logs_are_one_json_object_a_line(backend: Callable[..., Backend], json_l
     assert {"time", "levelname", "name"} <= set(ended)
 
 
-def test_health_tells_a_dead_engine_from_a_busy_one(
+def test_health_distinguishes_a_dead_engine_from_a_busy_one(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
@@ -137,7 +137,7 @@ def test_health_tells_a_dead_engine_from_a_busy_one(
     assert bench.health()["status"] == "down"
 
 
-def test_definitions_name_every_figure_with_its_formula(backend: Callable[..., Backend]) -> None:
+def test_definitions_list_every_figure_with_its_formula(backend: Callable[..., Backend]) -> None:
     definitions = backend().definitions()
     assert definitions["tau"] == {
         "title": "mean accepted length τ",
@@ -146,7 +146,7 @@ def test_definitions_name_every_figure_with_its_formula(backend: Callable[..., B
     assert all(d["title"] and "/" in d["formula"] for d in definitions.values())
 
 
-def test_an_error_is_written_as_its_kind_and_place_without_its_words(json_logs: io.StringIO) -> None:
+def test_an_error_is_logged_with_type_and_location_but_without_its_message(json_logs: io.StringIO) -> None:
     def tokenize(text: str) -> None:
         raise ValueError(f"cannot read {text!r} in /home/somebody/models")
 
@@ -162,7 +162,7 @@ def test_an_error_is_written_as_its_kind_and_place_without_its_words(json_logs: 
         assert word not in json_logs.getvalue()
 
 
-def test_people_read_the_same_as_lines(json_logs: io.StringIO) -> None:
+def test_plain_text_logs_have_the_same_content(json_logs: io.StringIO) -> None:
     logger = logging.getLogger("workbench")
     logs.write_plain_logs()
     logger.handlers[0].setStream(json_logs)  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def test_people_read_the_same_as_lines(json_logs: io.StringIO) -> None:
     assert second.startswith("RuntimeError at test_telemetry.py:")
 
 
-def test_what_breaks_off_an_answer_is_written_by_the_server_without_its_words(
+def test_the_server_logs_an_error_during_an_answer_without_its_message(
     json_logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler = logging.StreamHandler(json_logs)

@@ -1,4 +1,4 @@
-"""A run that is timed has the device to itself, and those who stood still get their time back."""
+"""A timed run has the device to itself; the other runs' paused time is not counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import PROMPT, rounds, wait_until
 
 
 def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """The run of every round, in the order in which the engine ran them."""
+    """Return the list of the run of every round, in the engine's order."""
     order: list[Run] = []
     told = bench._on_round
 
@@ -26,7 +26,7 @@ def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return order
 
 
-def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
+def test_other_runs_pause_during_a_timed_run_and_continue_between_timed_runs(
     backend: Callable[..., Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = backend()
@@ -44,18 +44,18 @@ def test_others_stand_still_while_a_timed_run_has_a_row_and_go_on_in_between(
     seconds = [trace.header.prefill_s + trace.footer.seconds for trace in traces]
     done = other.wait(60)
     first, second = ([i for i, run in enumerate(order) if run is one] for one in timed)
-    assert first == list(range(first[0], first[-1] + 1)), "nobody else had a round in between"
+    assert first == list(range(first[0], first[-1] + 1)), "no other run had a round in between"
     assert second == list(range(second[0], second[-1] + 1))
     assert second[0] > first[-1] + 1, "the other run had its turn before the second"
     assert order[-1] is other
-    assert done.token_ids == whole, "standing still changes no text"
-    [said] = [w for w in done.footer.warnings if "was held" in w]
+    assert done.token_ids == whole, "pausing does not change the text"
+    [said] = [w for w in done.footer.warnings if "was suspended" in w]
     assert other.held_s >= sum(seconds)
     assert f"{other.held_s:.1f} s" in said
-    assert not any("was held" in w for trace in traces for w in trace.footer.warnings)
+    assert not any("was suspended" in w for trace in traces for w in trace.footer.warnings)
 
 
-def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others_go_on(
+def test_a_timed_run_does_not_wait_for_a_paused_one_and_its_cancel_releases_the_others(
     backend: Callable[..., Backend],
 ) -> None:
     bench = backend()
@@ -73,11 +73,11 @@ def test_a_timed_run_does_not_wait_for_a_paused_one_and_a_cancel_lets_the_others
     assert timed.state == "cancelled"
 
 
-def test_a_forgotten_run_is_not_kept(backend: Callable[..., Backend]) -> None:
+def test_a_dropped_run_is_removed_when_it_ends(backend: Callable[..., Backend]) -> None:
     bench = backend()
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=2, is_timed=True)
     bench.drop_run(run)
-    assert bench.run(run.id) is run, "a run that goes on is not forgotten"
+    assert bench.run(run.id) is run, "a run in progress is not removed"
     run.wait(120)
     bench.drop_run(run)
     assert len(bench._runs) == 0

@@ -1,4 +1,4 @@
-"""Alone on the device means alone: no model is built, and no run explained, while a run is timed."""
+"""While a run is timed, no model is built and no run explained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import PROMPT, wait_until
 
 
 def start_side_work(turns: TimingCoordinator, leave: threading.Event) -> threading.Event:
-    """Does work beside the rounds in a thread of its own until `leave`; set once it is under way."""
+    """Do work outside of rounds in a thread until `leave` is set; return an event that is set when it has started."""
     inside = threading.Event()
 
     def work() -> None:
@@ -37,7 +37,7 @@ def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     assert not late.is_set()
     first.set()
     wait_until(lambda: bool(woken))
-    assert turns.request_device(), "what was under way has ended"
+    assert turns.request_device(), "the earlier work has ended"
     assert not late.is_set(), "the timed run has the device"
     turns.release_device()
     assert late.wait(120)
@@ -47,13 +47,13 @@ def test_a_timed_run_waits_for_work_under_way_and_keeps_new_work_out() -> None:
     assert turns.request_device()
 
 
-def test_work_that_waited_is_not_overtaken_by_the_next_timed_run() -> None:
-    """Not even by one that asks in the moment in which the device is let go, before the work has woken up."""
+def test_waiting_work_runs_before_the_next_timed_run() -> None:
+    """Even if that run requests the device when it is released, before the waiting thread has woken up."""
     turns, leave = TimingCoordinator(), threading.Event()
     assert turns.request_device()
     late = start_side_work(turns, leave)
     wait_until(lambda: turns._waiting == 1)
-    with turns._changed:  # until its end nobody else gets on
+    with turns._changed:  # blocks the other threads until its end
         turns.release_device()
         assert not turns.request_device()
     assert late.wait(120)
@@ -67,7 +67,7 @@ def bench(backend: Callable[..., Backend]) -> Backend:
     return made
 
 
-def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
+def test_a_model_is_built_before_or_after_a_timed_run_never_during_it(
     bench: Backend, folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
@@ -92,7 +92,7 @@ def test_a_model_is_built_before_or_after_a_timed_run_never_beside_it(
     assert seen == [True]
 
 
-def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
+def test_a_run_is_explained_before_or_after_a_timed_run_and_reports_progress(
     bench: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = bench.start(PROMPT, "autoregressive", max_new_tokens=4)
@@ -121,12 +121,12 @@ def test_a_run_is_explained_before_or_after_a_timed_run_and_says_how_far_it_is(
     assert run.explain_progress is None
 
 
-def test_a_timed_run_that_is_cancelled_before_its_turn_lets_work_in(bench: Backend) -> None:
+def test_a_timed_run_cancelled_before_its_turn_releases_the_waiting_work(bench: Backend) -> None:
     leave, done = threading.Event(), threading.Event()
     assert start_side_work(bench._timing, leave).wait(120)
     timed = bench.start(PROMPT, "autoregressive", max_new_tokens=4, is_timed=True)
     wait_until(lambda: bench._timing._timed)
     timed.cancel()
     done.set()
-    assert start_side_work(bench._timing, done).wait(120), "nobody asks for the device any more"
+    assert start_side_work(bench._timing, done).wait(120), "no run requests the device any more"
     leave.set()

@@ -1,4 +1,4 @@
-"""Heads that nobody trained: app and engine say the same of them, and the command that they name exists."""
+"""Missing heads: app and engine give the same message, and the command it names exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.service.choices import static_reasons
         ("flash", "vision-target", ""),  # its heads are for targets that read images, and take more than one command
     ],
 )
-def test_the_message_names_the_target_that_has_some_and_the_command(name: str, instead: str, train: str) -> None:
+def test_the_message_names_a_target_with_such_heads_and_the_command(name: str, instead: str, train: str) -> None:
     said = (
         f"There are no {name} heads trained for text-target. There are some for {instead}: choose --target {instead}."
     )

@@ -1,4 +1,4 @@
-"""The page "Adding a drafter, …" is tried out: each of its files is loaded, and what it adds drafts or is trained."""
+"""The page "Adding a drafter, …" is tested: each of its files is loaded, and the added part drafts or is trained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMPT = "Mia had a red ball. Tom had a red ball. Mia had a"
 
 @pytest.fixture(autouse=True)
 def _restore_registry() -> Iterator[None]:
-    """The registry as it was, when a test is over."""
+    """Restore the registry after each test."""
     registry.names()
     state: list[dict[str, Any]] = [registry._methods, registry._places, registry._of_file]
     kept = [dict(held) for held in state]
@@ -57,14 +57,14 @@ def pair() -> Models:
     return load_models("text-target", "text-drafter", "cpu", "float32")
 
 
-def test_the_page_stands_in_the_reference_and_its_blocks_are_short() -> None:
+def test_the_page_is_part_of_the_reference_and_its_blocks_are_short() -> None:
     assert reference.pages()["reference/adding.md"] == PAGE
     assert {"Adding a part": "reference/adding.md"} in reference.navigation()
     assert len(BLOCKS) == 7
     assert all(len([line for line in block.splitlines() if line.strip()]) <= 40 for block in BLOCKS)
 
 
-def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) -> None:
+def test_the_drafter_drafts_and_reports_its_state(pair: Models, tmp_path: Path) -> None:
     load_method_source(tmp_path, BLOCKS[0])
     plain, mine = generate(pair, "autoregressive"), generate(pair, "after-pair")
     assert mine.token_ids == plain.token_ids
@@ -73,7 +73,7 @@ def test_the_drafter_drafts_and_its_state_shows(pair: Models, tmp_path: Path) ->
     assert known[-1] > known[0] > 0
 
 
-def test_the_exact_verifier_keeps_the_law_and_tests_no_more_than_it_says(
+def test_the_exact_verifier_preserves_the_distribution_and_respects_its_limit(
     pair: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_method_source(tmp_path, BLOCKS[1])
@@ -92,7 +92,7 @@ def test_the_exact_verifier_keeps_the_law_and_tests_no_more_than_it_says(
     assert {(round.bonus_kind, round.nodes.status[2]) for round in capped} == {("bonus", "discarded")}
 
 
-def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: Path) -> None:
+def test_the_approximate_verifier_accepts_top_tokens_and_reports_its_error(pair: Models, tmp_path: Path) -> None:
     load_method_source(tmp_path, BLOCKS[2])
     assert registry.get("draft-model").promises["among-top"].value == "approximate"
     rates = []
@@ -100,7 +100,7 @@ def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: 
         trace = generate(pair, "draft-model", {"verifier": "among-top", "rank": rank}, temperature=0.9)
         rates.append(sum(len(r.path) for r in trace.rounds) / len(trace.rounds))
         assert any(r.signals[DISTRIBUTION_ERROR] > 0 for r in trace.rounds if len(r.nodes.tokens)), (
-            "never without its price"
+            "the distribution error is missing"
         )
     assert rates[0] < rates[1]
 
@@ -108,7 +108,7 @@ def test_the_verifier_keeps_what_is_among_the_likeliest(pair: Models, tmp_path: 
 @pytest.mark.parametrize(
     ("block", "values"), [(3, {"grower": "comb", "teeth": 3}), (4, {"policy": "as-last", "most": 6})]
 )
-def test_the_grower_and_the_policy_draft_what_leaves_the_text_alone(
+def test_the_tree_builder_and_the_policy_do_not_change_the_text(
     pair: Models, tmp_path: Path, block: int, values: dict[str, Any]
 ) -> None:
     load_method_source(tmp_path, BLOCKS[block])

@@ -1,4 +1,4 @@
-"""Which executed copies count as current: decided from files, without a kernel."""
+"""Executed copies of notebooks: whether one is current, kernel settings, and waiting for messages; without a kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(path: Path, source: str = "1", **cell: object) -> Path:
     return path
 
 
-def test_only_a_whole_run_of_the_same_cells_is_current(tmp_path: Path) -> None:
+def test_only_a_complete_run_of_the_same_cells_is_current(tmp_path: Path) -> None:
     source, done = write(tmp_path / "a.ipynb"), tmp_path / "b.ipynb"
     assert not execution.is_current(done, source)
     assert not execution.is_current(write(done), source)
@@ -29,7 +29,7 @@ def test_only_a_whole_run_of_the_same_cells_is_current(tmp_path: Path) -> None:
     assert not execution.is_current(write(done, execution_count=1, outputs=[error]), source)
 
 
-def test_kernels_get_one_thread_and_small_sizes_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_get_one_thread_and_small_sizes_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORKBENCH_FAST", raising=False)
     assert execution.environment()["WORKBENCH_FAST"] == "1"
     monkeypatch.setenv("WORKBENCH_FAST", "0")
@@ -37,8 +37,8 @@ def test_kernels_get_one_thread_and_small_sizes_unless_told_otherwise(monkeypatc
     assert execution.environment()["PATH"] == os.environ["PATH"]
 
 
-class Sleepy:
-    """A socket with a message that never says so while somebody waits, only when it is asked anew."""
+class LateSocket:
+    """A socket whose waiting message is reported only by a second `poll`, never during the first."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -51,7 +51,7 @@ class Sleepy:
 
 def channel(monkeypatch: pytest.MonkeyPatch) -> execution._Channel:
     found = object.__new__(execution._Channel)
-    found.socket = Sleepy()  # pyright: ignore[reportAttributeAccessIssue]
+    found.socket = LateSocket()  # pyright: ignore[reportAttributeAccessIssue]
 
     async def received() -> dict[str, object]:
         return {"content": "ok"}
@@ -61,7 +61,7 @@ def channel(monkeypatch: pytest.MonkeyPatch) -> execution._Channel:
 
 
 @pytest.mark.parametrize("timeout", [240.0, None])
-def test_a_swallowed_notice_costs_a_second_not_the_whole_wait(
+def test_a_missed_notification_costs_one_second_not_the_whole_wait(
     monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
     sleepy = channel(monkeypatch)
@@ -69,7 +69,7 @@ def test_a_swallowed_notice_costs_a_second_not_the_whole_wait(
     assert sleepy.socket.asked == [1000, 1000]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_an_empty_channel_still_says_so_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_channel_times_out_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Empty):
         asyncio.run(channel(monkeypatch).get_msg(0.01))
 

@@ -1,4 +1,4 @@
-"""A notebook as HTML: what is shown, what is not, and that nothing can smuggle itself in or load from elsewhere."""
+"""Notebooks as HTML: shown and omitted parts, escaping, and no resources from other servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_headings_become_title_and_contents() -> None:
         assert f'id="{name}"' in page.body
 
 
-def test_markdown_is_read_as_in_jupyter() -> None:
+def test_markdown_is_rendered_as_in_jupyter() -> None:
     body = page_of(new_markdown_cell("A list:\n- one\n  - inner\n\n| a | b |\n|---|---|\n| 1 | 2 |")).body
     assert body.count("<ul>") == 2
     assert "<td>1</td>" in body
@@ -50,18 +50,18 @@ def test_formulas_become_mathml(source: str) -> None:
     assert "$" not in body
 
 
-def test_dollars_that_are_no_formula_stay() -> None:
+def test_dollar_signs_outside_formulas_are_kept() -> None:
     assert "$5" in page_of(new_markdown_cell("It costs $5.")).body
 
 
-def test_output_is_escaped_and_colour_codes_go() -> None:
+def test_output_is_escaped_and_colour_codes_are_removed() -> None:
     text = "\x1b[31m<script>alert(1)</script>\x1b[0m"
     body = page_of(new_code_cell("x", outputs=[new_output("stream", name="stdout", text=text)])).body
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in body
     assert "\x1b" not in body
 
 
-def test_what_is_printed_in_portions_is_one_block_and_errors_output_is_left_out() -> None:
+def test_printed_parts_are_merged_and_error_output_is_left_out() -> None:
     streams = [("stdout", "one\n"), ("stdout", "two\n"), ("stderr", "warning\n"), ("stdout", "\n")]
     outputs = [new_output("stream", name=name, text=text) for name, text in streams]
     body = page_of(new_code_cell("x", outputs=outputs)).body
@@ -70,7 +70,7 @@ def test_what_is_printed_in_portions_is_one_block_and_errors_output_is_left_out(
     assert "warning" not in body
 
 
-def test_the_richest_static_kind_is_shown() -> None:
+def test_the_richest_static_format_is_shown() -> None:
     body = shown(text__plain="View()", text__html="<b>picture</b>", **{WIDGET.replace("/", "__"): "{}"})
     assert "<b>picture</b>" in body
     assert "View()" not in body
@@ -78,13 +78,13 @@ def test_the_richest_static_kind_is_shown() -> None:
     assert "data:image/png;base64,AAAA" in shown(image__png="AAAA\n", text__plain="<Figure>")
 
 
-def test_a_control_without_a_picture_says_so() -> None:
+def test_a_control_without_image_is_replaced_by_a_note() -> None:
     body = shown(text__plain="IntSlider(value=0)", **{WIDGET.replace("/", "__"): "{}"})
     assert "run the notebook" in body
     assert "IntSlider" not in body
 
 
-def test_bars_that_moved_are_left_out() -> None:
+def test_progress_bars_are_left_out() -> None:
     bar = shown(
         text__plain="Loading weights:   0%|          | 0/56 [00:00<?, ?it/s]", **{WIDGET.replace("/", "__"): "{}"}
     )
@@ -100,7 +100,7 @@ def test_installation_is_left_out_and_solutions_are_folded() -> None:
     assert body.startswith("<details><summary>Solution</summary>")
 
 
-def test_code_that_only_draws_is_folded_and_its_picture_is_not() -> None:
+def test_drawing_code_is_folded_and_its_image_is_shown() -> None:
     said = new_output("stream", name="stdout", text="what it draws")
     body = page_of(new_code_cell("draw()", metadata={"jupyter": {"source_hidden": True}}, outputs=[said])).body
     folded, _, rest = body.partition("</details>")
@@ -119,7 +119,7 @@ def test_links_between_lessons_lead_to_pages() -> None:
     assert 'href="https://a.b/03_y.ipynb"' in body
 
 
-def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
+def test_external_resources_of_a_page_are_found(tmp_path: Path) -> None:
     good = '<a href="https://arxiv.org">paper</a><img src="x.png"><link rel="canonical" href="/x">'
     (tmp_path / "good.html").write_text(good)
     assert build.external_addresses(tmp_path) == []
@@ -132,7 +132,7 @@ def test_what_a_page_loads_from_elsewhere_is_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_that_is_no_site_is_not_emptied(tmp_path: Path) -> None:
+def test_a_folder_without_a_site_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     with pytest.raises(build.WorkbenchError, match="not an earlier site"):
         build.build([], tmp_path, tmp_path.parent / "work")
@@ -147,11 +147,11 @@ def test_contents_are_nested_by_level() -> None:
 
 
 RELATIVE = re.compile(r"""\]\(\s*<?([^)\s>:#]+)[)\s>#]|(?:src|href)="([^":#]+)[#"]""")
-"""Where a link or a picture of a Markdown page leads to, if not to another address or to its own page."""
+"""Matches local targets of links and images in a Markdown page; no URLs, no anchors of the same page."""
 
 
 def dead_ends(work: Path) -> list[str]:
-    """`page: link` of what leads to no file of the site's sources."""
+    """Return `page: link` for each link that leads to no file of the site's sources."""
     return [
         f"{page.relative_to(work)}: {target}"
         for page in sorted(work.rglob("*.md"))
@@ -160,8 +160,8 @@ def dead_ends(work: Path) -> list[str]:
     ]
 
 
-def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> None:
-    """MkDocs is strict, but runs when all lessons have; the front page named a picture that was of another kind."""
+def test_every_link_between_the_sources_resolves(tmp_path: Path) -> None:
+    """MkDocs checks links, but only after all lessons ran; once the front page named an image of another format."""
     build._write_sources({name: Page(name, "") for name in notebook_pairs.names()}, tmp_path)
     assert (tmp_path / "index.md").is_file()
     assert dead_ends(tmp_path) == []
@@ -170,24 +170,24 @@ def test_every_link_between_the_sources_leads_to_one_of_them(tmp_path: Path) -> 
 
 
 def has_accidental_markup(text: str) -> bool:
-    """Whether Markdown would take something in a docstring for a link to a heading, or a session for a quotation."""
+    """Return whether Markdown would read part of a docstring as a link to a heading, or a session as a quotation."""
     return bool(re.search(r"\][ \n]?\[|^>>>", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL), re.MULTILINE))
 
 
 def test_sessions_in_docstrings_are_code() -> None:
-    """MkDocs runs last of all: two lists of a session, one below the other, ended it as a link that leads nowhere."""
+    """MkDocs runs last and once failed because two lists of a session were read as a link without target."""
     package = griffe.load(
         "workbench", search_paths=[str(notebook_pairs.ROOT)], extensions=griffe.load_extensions(Examples)
     )
     texts = dict(docstring_texts(package))
-    assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(rows)") == 1
+    assert texts["workbench.methods.policies.buckets.budget"].count("```pycon\n>>> [budget(n)") == 1
     assert [where for where, text in texts.items() if has_accidental_markup(text)] == []
     assert has_accidental_markup(">>> f()\n1")
     assert has_accidental_markup("[1]\n[2]")
 
 
 def docstring_texts(thing: griffe.Object | griffe.Alias) -> Iterator[tuple[str, str]]:
-    """All that docstrings say outside their sections, by what they describe."""
+    """Yield the docstring text outside of sections, with the object it describes."""
     if thing.is_alias:
         return
     sections = thing.docstring.parse("google") if thing.docstring else []

@@ -1,1 +1,1 @@
-"""Methods from files outside the package, each with the tests that it runs, records and replays."""
+"""Methods from files outside the package, with tests that they run, are recorded and replayed."""

@@ -1,8 +1,8 @@
-"""A toy for teaching: a decoder that fills masked places in any order, and takes back what it changes its mind on.
+"""A toy for teaching: a decoder that fills masked positions in any order, and can revoke them.
 
     python -m workbench serve … with WORKBENCH_METHODS=tests/toys/mask_filling.py
 
-It shows what a decoder beside drafting and verifying takes: one file, no drafter.
+It shows how to write a decoder without draft and verification: one file, no drafter.
 """
 
 from __future__ import annotations
@@ -38,59 +38,61 @@ from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 @dataclass(frozen=True)
 class MaskFilling(DecoderParams):
-    """Guess the next places all at once, and set those that the target is sure of, wherever they lie.
+    """Predict the next positions all at once, and set those with a confident prediction, in any order.
 
-    The target reads its own last guess where a place is masked. Each pass guesses anew: a place is taken back where
-    the guess has changed. The first place is always right, and so is every one behind it as long as all that was read
-    before it was right; these are final. The number that draws a token belongs to its place, so that the guess follows
-    from the text before it: what is final is what plain decoding would have written with the same numbers.
+    At a masked position the target reads its own last guess. Each pass guesses again, and a position whose guess
+    changed is revoked. The first position is always right, and so is each following one if all guesses read before it
+    were right; these are final. The random number that samples a token belongs to its position, so that the guess
+    depends only on the text before it: final tokens equal those of plain decoding with the same random numbers.
 
-    Source: the fixed point is Jacobi decoding's (Santilli et al. 2023, arXiv:2305.10427, Algorithm 1); setting places
-    by confidence is how masked language models are decoded (Ghazvininejad et al. 2019, arXiv:1904.09324, §3).
+    Source: the fixed point is Jacobi decoding's (Santilli et al. 2023, arXiv:2305.10427, Algorithm 1); setting
+    positions by confidence is how masked language models are decoded (Ghazvininejad et al. 2019, arXiv:1904.09324, §3).
     """
 
-    places: int = param(8, ge=2, le=64, doc="places that are guessed at once")
-    sure: float = param(0.3, ge=0.0, le=1.0, doc="set a place from this probability on; below, it stays masked")
+    places: int = param(8, ge=2, le=64, doc="number of positions that are predicted at once")
+    sure: float = param(
+        0.3, ge=0.0, le=1.0, doc="minimum probability at which a position is set; below it stays masked"
+    )
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """One for all rows."""
-        return Filling(context)
+        """Return a decoder for all sequences."""
+        return MaskFillingDecoder(context)
 
 
 @dataclass(slots=True)
 class Canvas:
-    """The places behind the final text: what the target last guessed for each, and which of them are set."""
+    """Positions after the final text: the target's last guess for each, and whether it is set."""
 
     guesses: list[int] = field(default_factory=list)
     stands: list[bool] = field(default_factory=list)
 
 
-class Filling(Decoder):
-    """The decoder: one forward a round for each row."""
+class MaskFillingDecoder(Decoder):
+    """The decoder: one forward pass per round and sequence."""
 
     def __init__(self, context: EngineContext) -> None:
         self.context = context
 
     def open(self, row: Sequence) -> None:
-        """Nothing is guessed yet."""
+        """Start without guesses."""
         row.state = Canvas()
 
     def change(self, row: Sequence, settings: Settings) -> None:
-        """From the next round on; what is set stays until the target is of another mind."""
+        """Use other settings from the next round on; positions that are set stay until a guess changes."""
         if settings.image_changes:
-            raise PromptError("The run has no pictures that could be changed.", "Start a run with pictures.")
+            raise PromptError("The run has no images that could be changed.", "Start a run with images.")
         row.configured_method, row.models, row.sampling = settings.configured_method, settings.models, settings.sampling
 
     def revoke(self, row: Sequence) -> None:
-        """Take back nothing yet: a canvas is dropped when the change has succeeded."""
+        """Keep everything: the canvas is dropped after the change has succeeded."""
 
     def close(self, row: Sequence) -> None:
-        """Take back the tokens of the canvas."""
+        """Revoke the tokens of the canvas."""
         row.report.revoked += [len(row.committed) + i for i, stands in enumerate(row.state.stands) if stands]
         row.state = None
 
     def step(self, rows: abc.Sequence[Sequence]) -> bool:
-        """A round for each row, one after the other."""
+        """Run a round for each sequence, one after the other."""
         for row in rows:
             self.context.guard(row, lambda r=row: self._round(r))
         return bool(rows)
@@ -100,9 +102,9 @@ class Filling(Decoder):
         rounds = row.configured_method.decoder_params
         assert isinstance(rounds, MaskFilling)
         n, base = min(rounds.places, row.remaining), len(row.committed)
-        spans_of([row])  # of work between rounds
+        spans_of([row])  # work between rounds
         start = clock.mark()
-        # What was guessed for each place, and whether it is set; a place never guessed reads as the last token.
+        # Guess and state of each position; a position without a guess reads as the last token.
         known = [*zip(canvas.guesses, canvas.stands, strict=True)]
         old = (known + [(row.committed[-1], False)] * n)[:n]
         lost = [base + n + i for i, (_, stood) in enumerate(known[n:]) if stood]
@@ -131,7 +133,7 @@ class Filling(Decoder):
         ]
         emitted = [EmittedToken(guesses[i], *texts[i], PLAIN, None, base + i, sure[i]) for i in range(kept)]
         row.state = Canvas(guesses[kept:], stands[kept:])
-        row.report.signals |= {"places set": sum(stands), "places taken back": len(revoked)}
+        row.report.signals |= {"positions set": sum(stands), "positions revoked": len(revoked)}
         spans = spans_of([row])
         work = share_forwards(spans, [id(row)])[id(row)]
         nothing = Drafting(start, start, (id(row),))
@@ -141,7 +143,7 @@ class Filling(Decoder):
             self.context.end(row, FINISHED, reason)
 
     def _guess(self, row: Sequence, logits: torch.Tensor, base: int) -> tuple[list[int], list[float]]:
-        """The token at each place and its probability, given what was read before it."""
+        """Return the token at each position and its probability, given the guesses before it."""
         logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
         if row.sampling.greedy:
             p, found = logits.softmax(1), likeliest(logits)
@@ -166,13 +168,15 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "Algorithm 1: the fixed point",
     ),
-    summary="A decoder may write in any order and change its mind; only what can change no more is text.",
+    summary="A decoder may set tokens in any order and revoke them; only final tokens are text.",
     idea=(
-        "A toy that shows decoding without drafts: the target guesses the next places all at once, sets those that it "
-        "is sure of, and takes them back where its next pass thinks otherwise."
+        "A toy that shows decoding without drafts: the target predicts the next positions all at once, sets confident "
+        "ones, and revokes those whose prediction changes in the next pass."
     ),
     formula="x(t+i) ← argmax p( · | x(1) … x(t), guesses before i ), for all i at once, until nothing changes",
-    differences=("A causal target reads its last guess where a place is masked: it was never trained to see masks.",),
+    differences=(
+        "A causal target reads its last guess at a masked position, since it was not trained with mask tokens.",
+    ),
     drafter=EmptyDrafter(),
     verifier=Lossless(),
     policies=(NoDraft(),),

@@ -1,8 +1,8 @@
-"""A toy for teaching: a verifier that judges whole steps, and takes back one that it does not like.
+"""A toy for teaching: a verifier that judges whole steps, and revokes poor ones.
 
     WORKBENCH_METHODS=tests/toys/step_judge.py
 
-It shows what that takes: `Verifier.max_tentative` and `Verifier.decide_tentative`.
+It shows how to use `Verifier.max_tentative` and `Verifier.decide_tentative`.
 """
 
 from __future__ import annotations
@@ -28,44 +28,46 @@ from workbench.trace.tokens import EmittedToken
 
 EASY = Rule(
     "easy",
-    "Easy on the draft",
+    "Lenient acceptance",
     "p > θ",
     {"p": "p", "θ": "threshold"},
-    "Kept if the target gives it more than θ: the step that it belongs to is judged as a whole. Not the target's law.",
+    "Accepted if p is above θ; the whole step is judged later. This does not follow the target's distribution.",
 )
 
 
 @dataclass
 class StepState:
-    """Of one row: whether the step that is written is one that was taken back before."""
+    """State of a sequence: whether the current step replaces a revoked one."""
 
     is_strict: bool = False
 
 
 @dataclass(frozen=True)
 class StepJudge(Verifier):
-    """Keep nearly all of a draft, and judge each step when it is written: one that is poor is taken back.
+    """Accept nearly all draft tokens, judge each step when it is complete, and revoke poor steps.
 
-    A step is `step` tokens, or what a round more makes of them. It is good where the target gives its tokens the
-    probability `enough`, as their geometric mean. One that was taken back is written anew with the target's likeliest
-    tokens alone, or its law, and stands.
+    A step has at least `step` tokens, since it ends with a round. It is good if the geometric mean of the target's
+    probabilities of its tokens is at least `enough`. A revoked step is generated again with the target's greedy tokens
+    (or sampled from p), and is then kept.
 
-    Source: the step-level judge of Pan et al. 2025, SpecReason, arXiv:2504.07891, is the target itself, asked in words
-    how good a step of thought is. Here its probabilities are the judge: the toy shows the way back.
+    Source: the step-level judge of Pan et al. 2025, SpecReason, arXiv:2504.07891, is the target itself, which rates a
+    reasoning step in words. Here its probabilities are the rating: the toy shows how to revoke tokens.
     """
 
     name: ClassVar[str] = "step-judge"
     keeps_greedy: ClassVar[bool] = False
-    step: int = param(8, ge=1, le=64, doc="tokens of a step, at least")
-    easy: float = param(0.01, ge=0.0, le=1.0, doc="θ, probability above which a draft is kept until its step is judged")
-    enough: float = param(0.3, ge=0.0, le=1.0, doc="mean probability of a step's tokens below which it is taken back")
+    step: int = param(8, ge=1, le=64, doc="minimum number of tokens of a step")
+    easy: float = param(
+        0.01, ge=0.0, le=1.0, doc="θ, probability above which a draft is accepted until its step is judged"
+    )
+    enough: float = param(0.3, ge=0.0, le=1.0, doc="mean probability of a step's tokens below which it is revoked")
 
     def init_state(self, row: Sequence, models: Models) -> StepState:
-        """Nothing was taken back yet."""
+        """Start with a normal step."""
         return StepState()
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Easy, or strict in a step that was taken back."""
+        """Accept leniently, or strictly in a step that replaces a revoked one."""
         if v.u_bonus is None and v.state.is_strict:
             return greedy_match(v.tree, likeliest(v.logits))
         stop = likeliest(v.logits) if v.u_bonus is None else pick(v.p, v.u_bonus)
@@ -78,15 +80,15 @@ class StepJudge(Verifier):
         )
 
     def needs_uniform(self, sampling: SamplingParams) -> bool:
-        """Both rules are comparisons."""
+        """Both rules only compare probabilities."""
         return False
 
     def max_tentative(self) -> int:
-        """A step, and what the round that ends it may add."""
+        """Return the length of a step and of the round that ends it."""
         return 2 * self.step + 64
 
     def decide_tentative(self, row: Sequence, held: abc.Sequence[EmittedToken], ends: bool) -> TentativeDecision:
-        """Judge the step once it is long enough, or the last."""
+        """Judge a step that is long enough, or the last one."""
         judge: Any = row.state.verifier
         if len(held) < self.step and not ends:
             return TentativeDecision()
@@ -95,7 +97,7 @@ class StepJudge(Verifier):
             judge.is_strict = False
             return TentativeDecision(n_final=len(held))
         judge.is_strict = True
-        row.report.signals["steps taken back"] = 1
+        row.report.signals["steps revoked"] = 1
         return TentativeDecision(n_revoked=len(held))
 
 
@@ -110,12 +112,12 @@ METHOD = Method(
         "https://arxiv.org/abs/2504.07891",
         "a step is judged as a whole",
     ),
-    summary="A verdict may come later than the token, as long as nobody was shown the token.",
+    summary="A token may be judged later, as long as it has not been shown.",
     idea=(
-        "A toy that shows judging whole steps: drafts are kept easily, nothing of a step is text before it has been "
-        "judged, and a poor step is taken back and written anew."
+        "A toy that shows judging whole steps: drafts are accepted leniently, a step becomes text only after it was "
+        "judged, and a poor step is revoked and generated again."
     ),
-    differences=("The judge is the mean probability of the step, not a model that is asked.",),
+    differences=("The judge is the mean probability of the step's tokens, not the answer of a model.",),
     drafter=DraftModel(),
     verifier=StepJudge(),
     policies=(Fixed(depth=4),),

@@ -1,4 +1,4 @@
-"""A decoder with faults: they are its own rows', whatever runs beside them."""
+"""A decoder with faults affects only its own sequences."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 12
 
 
-@dataclasses.dataclass  # and so without a hash
+@dataclasses.dataclass  # therefore without a hash
 class Faulty(Decoder):
-    """Fails where it is told to."""
+    """Raises errors where configured."""
 
     context: EngineContext
     in_step: bool
@@ -55,7 +55,7 @@ class FaultyRounds(DecoderParams):
 
 
 @pytest.mark.parametrize("in_step", [True, False])
-def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) -> None:
+def test_faults_of_a_decoder_end_only_its_own_sequences(in_step: bool, device: str) -> None:
     models: Models = model_helpers.make_models("llama", noise=0.05, device=device)
     plain = registry.get("autoregressive")
     faulty = dataclasses.replace(plain, name="faulty", decoder_params=FaultyRounds(in_step))
@@ -73,7 +73,7 @@ def test_faults_of_a_decoder_end_its_own_rows_alone(in_step: bool, device: str) 
 
 class Closed(Faulty):
     def open(self, row: Sequence) -> None:
-        row.sampling = SamplingParams(temperature=2.0)  # as far as it got
+        row.sampling = SamplingParams(temperature=2.0)  # release what was opened so far
         raise RuntimeError("an opening")
 
 
@@ -83,7 +83,7 @@ class ClosedRounds(DecoderParams):
         return Closed(context, False)
 
 
-def test_a_decoder_that_cannot_open_leaves_the_run_as_it_was(device: str) -> None:
+def test_decoder_that_cannot_open_keeps_the_run_unchanged(device: str) -> None:
     models: Models = model_helpers.make_models("llama", noise=0.05, device=device)
     plain = registry.get("draft-model")
     engine = Engine(models)

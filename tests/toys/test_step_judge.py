@@ -1,4 +1,4 @@
-"""A verifier that takes back what it kept, from one file: the text never has what is taken back, whoever reads it."""
+"""A verifier that revokes accepted tokens, from one file: revoked tokens never appear in any text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import model_helpers
 import pytest
 
-from toys.test_mask_filling import checked
+from toys.test_mask_filling import check_trace
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import Method
 from workbench.decoders.draft_verify import tentative_tokens
@@ -26,7 +26,7 @@ from workbench.trace.events import Round, list_tentative_tokens
 PROMPT = model_helpers.repeating_prompt(11, period=5)
 N = 40
 EASY, SEVERE = {"easy": 0.0, "enough": 0.0}, {"easy": 0.0, "enough": 1.0}
-"""Whatever is drafted stands; every step is written twice, the second time with the target's own tokens."""
+"""All drafts are accepted; every step is generated twice, the second time with the target's own tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -48,37 +48,39 @@ def make_request(method: Any, **more: Any) -> Request:
     return Request(PROMPT, method, **{"max_new_tokens": N, "stop_at_eos": False, **more})
 
 
-def taken_back(rounds: list[Round]) -> int:
+def count_revoked(rounds: list[Round]) -> int:
     return sum(len(r.revoked) for r in rounds)
 
 
 @pytest.mark.parametrize(
     "drafter", ["draft-model", "draft-tree", "suffix", "token-recycling", "early-exit", "autoregressive"]
 )
-def test_a_step_that_is_taken_back_leaves_nothing_in_cache_or_drafter(
+def test_revoked_step_leaves_no_state_in_cache_or_drafter(
     models: Models, toy: Method, plain: list[int], drafter: str
 ) -> None:
-    """Every step is thrown away once: what is written in its place is the target's own, with any drafter."""
+    """Every step is revoked once and replaced by the target's own tokens, with any drafter."""
     theirs = registry.get(drafter)
     method = replace(toy, drafter=theirs.drafter, policies=theirs.policies, tree_builders=theirs.tree_builders)
-    trace = checked(Engine(models).generate(make_request(method.with_params(**SEVERE))))
+    trace = check_trace(Engine(models).generate(make_request(method.with_params(**SEVERE))))
     assert trace.token_ids == plain
-    assert taken_back(trace.rounds) > N // 3
+    assert count_revoked(trace.rounds) > N // 3
     assert list_tentative_tokens(trace.rounds) == []
     assert [e.position for r in trace.rounds for e in r.emitted] == [*range(len(PROMPT), len(PROMPT) + N)]
     for r in trace.rounds:
         own = [e for e in r.emitted if e.node is not None]
-        assert all(r.nodes.tokens[e.node] == e.token for e in own if e.node is not None), "a node is of its own round"
+        assert all(r.nodes.tokens[e.node] == e.token for e in own if e.node is not None), (
+            "a node belongs to its own round"
+        )
         assert (r.bonus is None) == (not r.emitted or r.emitted[-1].node is not None or r.bonus_kind is None)
     assert trace.footer.text == models.tokenizer.decode(plain)
 
 
-def test_what_stands_is_emitted_once_and_counted_once(models: Models, toy: Method, plain: list[int]) -> None:
-    """Of two passes over each step the figures count both, and the tokens of one."""
-    easy = checked(Engine(models).generate(make_request(toy.with_params(**EASY))))
+def test_final_tokens_are_emitted_once_and_counted_once(models: Models, toy: Method, plain: list[int]) -> None:
+    """Figures count the rounds of both passes over a step, and the tokens of one."""
+    easy = check_trace(Engine(models).generate(make_request(toy.with_params(**EASY))))
     assert easy.token_ids != plain, "the drafts were not the target's"
-    assert taken_back(easy.rounds) == 0
-    assert len(easy.rounds) == -(-N // 5), "all of every draft of 4 stood"
+    assert count_revoked(easy.rounds) == 0
+    assert len(easy.rounds) == -(-N // 5), "all drafts of 4 tokens were accepted"
     severe = Engine(models).generate(make_request(toy.with_params(**SEVERE)))
     for trace in (easy, severe):
         assert metrics.count_emitted(trace.rounds) == N == len(trace.token_ids)
@@ -87,12 +89,12 @@ def test_what_stands_is_emitted_once_and_counted_once(models: Models, toy: Metho
     assert len(severe.rounds) > len(easy.rounds)
 
 
-def test_mates_of_a_batch_do_not_notice(models: Models, toy: Method, plain: list[int]) -> None:
+def test_other_sequences_of_the_batch_are_not_affected(models: Models, toy: Method, plain: list[int]) -> None:
     engine, severe, draft_model = Engine(models), toy.with_params(**SEVERE), registry.get("draft-model")
     rows = [engine.submit(make_request(m)) for m in (severe, draft_model, toy.with_params(**EASY), severe)]
     while any(row.status not in ENDED for row in rows):
         engine.step()
-    traces = [checked(row.trace) for row in rows if row.trace is not None]
+    traces = [check_trace(row.trace) for row in rows if row.trace is not None]
     assert [traces[i].token_ids for i in (0, 1, 3)] == [plain] * 3
     assert traces[2].token_ids == Engine(models).generate(make_request(toy.with_params(**EASY))).token_ids
     assert models.drafter is not None
@@ -105,9 +107,7 @@ def tentative(row: Sequence) -> list[TentativeToken]:
     return row.state.tentative if row.state is not None else []
 
 
-def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
-    models: Models, toy: Method, plain: list[int]
-) -> None:
+def test_run_cancelled_within_a_step_has_the_text_before_it(models: Models, toy: Method, plain: list[int]) -> None:
     engine, seen = Engine(models), []
     row = engine.submit(make_request(toy.with_params(step=12, **SEVERE), on_round=lambda r: seen.extend(r.emitted)))
     while not seen or not tentative(row):
@@ -122,15 +122,15 @@ def test_a_run_that_is_stopped_within_a_step_has_the_text_before_it(
     assert not models.target.slots
 
 
-def test_a_stream_has_no_token_that_is_taken_back(models: Models, toy: Method, plain: list[int]) -> None:
-    """Who follows gets tokens once, with their text and log-probabilities, at most a step late."""
+def test_stream_contains_no_revoked_token(models: Models, toy: Method, plain: list[int]) -> None:
+    """A stream gets each token once, with text and log-probabilities, at most a step late."""
     got, scores = list[int](), list[int]()
     request = make_request(toy.with_params(**SEVERE), options=RequestOptions(logprobs=1))
 
     def follow(r: Round) -> None:
         got.extend(e.token for e in r.emitted)
         scores.append(len(request.logprobs))
-        assert scores[-1] == len(got), "what has been scored has been sent"
+        assert scores[-1] == len(got), "all scored tokens have been sent"
 
     request.on_round = follow
     trace = Engine(models).generate(request)
@@ -140,29 +140,29 @@ def test_a_stream_has_no_token_that_is_taken_back(models: Models, toy: Method, p
 
 
 @pytest.mark.parametrize("at", [3, 9, 17])
-def test_a_stop_string_counts_where_it_stands(models: Models, toy: Method, plain: list[int], at: int) -> None:
-    """One in a step that is taken back ends nothing; one that is final cuts the text where any verifier would."""
+def test_stop_string_counts_only_in_a_final_step(models: Models, toy: Method, plain: list[int], at: int) -> None:
+    """In a revoked step it has no effect; in a final step it cuts the text at the same place as with any verifier."""
     text = models.tokenizer.decode(plain)
     begin = len(models.tokenizer.decode(plain[:at]))
     stop = text[begin : begin + 2]
     whole = Engine(models).generate(make_request(registry.get("draft-model"), stop=(stop,)))
-    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), stop=(stop,))))
+    trace = check_trace(Engine(models).generate(make_request(toy.with_params(**SEVERE), stop=(stop,))))
     assert whole.footer.reason == trace.footer.reason == "stop-string"
     assert trace.footer.text == whole.footer.text
     assert trace.token_ids == whole.token_ids
     assert list_tentative_tokens(trace.rounds) == []
 
 
-def test_the_end_of_text_is_judged_with_its_step(models: Models, toy: Method, plain: list[int]) -> None:
+def test_stop_token_is_judged_with_its_step(models: Models, toy: Method, plain: list[int]) -> None:
     stop = RequestOptions(stop_tokens=(plain[9],))
-    trace = checked(Engine(models).generate(make_request(toy.with_params(**SEVERE), options=stop)))
+    trace = check_trace(Engine(models).generate(make_request(toy.with_params(**SEVERE), options=stop)))
     assert trace.footer.reason == "stop-token"
     assert trace.token_ids == plain[: plain.index(plain[9]) + 1]
     assert list_tentative_tokens(trace.rounds) == []
 
 
 def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, plain: list[int]) -> None:
-    """A verifier that goes leaves what it held as final, and the text goes on behind it."""
+    """After a change of verifier, its tentative tokens become final and the text continues after them."""
     strict = toy.with_params(step=12, easy=1.0, enough=0.0)
     for method in ("draft-model", "autoregressive"):
         engine = Engine(models)
@@ -177,10 +177,10 @@ def test_another_verifier_in_the_middle_of_a_step(models: Models, toy: Method, p
         assert not tentative(row)
         while row.status not in ENDED:
             engine.step()
-        assert checked(row.trace).token_ids == plain
+        assert check_trace(row.trace).token_ids == plain
 
 
-def test_a_change_to_another_decoder_takes_back_what_is_undecided(
+def test_change_to_another_decoder_revokes_tentative_tokens(
     models: Models, toy: Method, load_toy: Callable[[str], Method], plain: list[int]
 ) -> None:
     engine = Engine(models)
@@ -192,11 +192,11 @@ def test_a_change_to_another_decoder_takes_back_what_is_undecided(
         engine.step()
     assert row.status == FINISHED
     assert row.trace is not None
-    assert checked(row.trace).token_ids == plain, "not one of the easy tokens stayed"
-    assert taken_back(row.trace.rounds) > 0
+    assert check_trace(row.trace).token_ids == plain, "no tentative token remained"
+    assert count_revoked(row.trace.rounds) > 0
 
 
-def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: Models, toy: Method) -> None:
+def test_number_of_revocations_of_a_step_is_limited(models: Models, toy: Method) -> None:
     verifier = toy.verifier
 
     class Never(type(verifier)):
@@ -204,14 +204,14 @@ def test_a_verifier_that_is_never_content_does_not_keep_a_run_for_ever(models: M
             return TentativeDecision(n_revoked=len(held))
 
     method = replace(toy, verifier=Never())
-    trace = checked(Engine(models).generate(make_request(method.with_params())))
+    trace = check_trace(Engine(models).generate(make_request(method.with_params())))
     assert trace.footer.reason == "length"
     assert len(trace.token_ids) == N
     runs = [len(list(g)) for empty, g in itertools.groupby(not r.emitted for r in trace.rounds) if empty]
     assert max(runs) == tentative_tokens.MAX_RETRACTIONS
 
 
-def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, plain: list[int]) -> None:
+def test_tokens_beyond_the_tentative_limit_become_final(models: Models, toy: Method, plain: list[int]) -> None:
     class Window(type(toy.verifier)):
         def max_tentative(self) -> int:
             return 3
@@ -220,14 +220,14 @@ def test_what_is_older_than_it_may_hold_is_final(models: Models, toy: Method, pl
             return TentativeDecision()
 
     method = replace(toy, verifier=Window())
-    trace = checked(Engine(models).generate(make_request(method.with_params(easy=1.0))))
+    trace = check_trace(Engine(models).generate(make_request(method.with_params(easy=1.0))))
     assert trace.token_ids == plain
     assert all(len(list_tentative_tokens(trace.rounds[:n])) <= 3 for n in range(len(trace.rounds) + 1))
     assert any(len(list_tentative_tokens(trace.rounds[:n])) == 3 for n in range(len(trace.rounds)))
 
 
-def test_what_is_written_again_is_drawn_with_other_numbers(models: Models, toy: Method) -> None:
-    """Sampled, with nothing drafted, both passes over a step ask for the same numbers; a seed still gives one text."""
+def test_revoked_step_is_sampled_again_with_other_random_numbers(models: Models, toy: Method) -> None:
+    """Without drafts, both passes over a step would use the same random numbers; one seed still gives one text."""
     alone = registry.get("autoregressive")
     method = replace(toy, drafter=alone.drafter, policies=alone.policies).with_params(**SEVERE)
     warm = SamplingParams(temperature=1.0)

@@ -1,4 +1,4 @@
-"""Toys from files outside the package in the app's page: chosen, run, drawn, cancelled, kept and played again."""
+"""Toys from files outside the package in the app's page: selected, run, drawn, cancelled, saved and replayed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOYS = {
 """Methods with decoders or verifiers of their own, by title. Toys have a file here; the others are in the registry."""
 CARDS = {
     "mask-filling": "mask-filling",
-    "step-judge": "Easy on the draft",
+    "step-judge": "Lenient acceptance",
     "amusd": "p over q",
     "beam-search": "beam-search",
 }
@@ -51,14 +51,14 @@ def toy_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def choose(page: Any, name: str) -> None:
-    """As a visitor does: by the title in the list, at full speed."""
+    """Select a method by its title in the list, and full speed, as a visitor does."""
     page.locator("[data-what=method]").select_option(label=TOYS[name])
     page.get_by_label("Show at").select_option("0")
     wait_for_text(page, ".wb-promise", "approximate" if name in ("step-judge", "beam-search") else "exact")
 
 
 @pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(("mask-filling", "beam-search"), TOYS))
-def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page: PageOpener, name: str) -> None:
+def test_toy_can_be_selected_run_saved_and_replayed(toy_app: str, open_page: PageOpener, name: str) -> None:
     page = open_page(toy_app)
     choose(page, name)
     short(page, 24)
@@ -70,7 +70,7 @@ def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page
     if name not in UNDRAFTED:
         page.locator(".wb-token.is-accepted").last.click()
     wait_for_text(page, ".wb-card-card", CARDS[name])
-    drawn_as(page, name)
+    check_drawing(page, name)
     text, rounds = page.evaluate(TEXT), count(page)
 
     page.get_by_role("button", name="export ▾").click()
@@ -81,11 +81,11 @@ def test_a_toy_is_chosen_run_drawn_kept_and_played_again(toy_app: str, open_page
     page.wait_for_selector(".wb[data-ready=true] .wb-token")
     page.wait_for_function(f"text => {TEXT} === text", arg=text)
     assert count(page) == rounds
-    drawn_as(page, name)
+    check_drawing(page, name)
 
 
-def drawn_as(page: Any, name: str) -> None:
-    """What a toy shows: rounds of places without a tree, a lane of the drafter beside the device's, or drafts kept."""
+def check_drawing(page: Any, name: str) -> None:
+    """Check the page for a toy: positions without a tree, a lane for the drafter, or accepted drafts."""
     if name in UNDRAFTED:
         assert "the target fills positions" in page.text_content(".wb-card-tree")
         assert "plain decoding" not in page.text_content(".wb-card-tree")
@@ -99,12 +99,10 @@ def drawn_as(page: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(("amusd",), TOYS))
-def test_a_toy_is_cancelled_in_the_middle_and_another_method_runs_after_it(
-    toy_app: str, open_page: PageOpener, name: str
-) -> None:
+def test_toy_is_cancelled_and_another_method_runs_after_it(toy_app: str, open_page: PageOpener, name: str) -> None:
     page = open_page(toy_app)
     choose(page, name)
-    page.get_by_label("Show at").select_option("8")  # at full speed its end may come before Stop
+    page.get_by_label("Show at").select_option("8")  # at full speed the run may end before Stop
     long(page)
     page.click("[data-press=run]")
     wait_rounds(page, 3)

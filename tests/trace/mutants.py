@@ -1,6 +1,7 @@
-"""Traces with one field wrong, each read as a file is: refused in words, or nothing that reads a trace breaks on it.
+"""Traces with one wrong field, read like a file: the trace must be refused with a reason, or no reader may fail on it.
 
-Run as a program, where no type checker stands in front of the product's own checks; it prints what broke, as JSON.
+This runs as a program, without the tests' type checker in front of the product's own checks, and prints the failures
+as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WRONG: dict[str, Any] = {
 }  # fmt: skip
 Path = tuple[str | int, ...]
 
-# That a trace becomes frames, and these a trace, is in "kept".
+# Conversion to frames and back is part of "kept".
 CONSUMERS: dict[str, Callable[[Trace], Any]] = {
     "summary": lambda trace: json.dumps(metrics.summary(trace)),
     "grounded": lambda trace: (metrics.grounded(trace), metrics.word_kinds(trace, {})),
@@ -44,11 +45,11 @@ CONSUMERS: dict[str, Callable[[Trace], Any]] = {
 
 
 ALIKE = 2
-"""Entries of a mapping with names of its own, parameters say, that are changed: the others are like them."""
+"""Number of changed entries in a mapping with arbitrary names, such as parameters: all entries are alike."""
 
 
 def paths(wire: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place of a value: all fields, and of every list its first item."""
+    """Yield the path of every value: all fields, and the first item of every list."""
     if at:
         yield at
     if isinstance(wire, dict):
@@ -59,14 +60,14 @@ def paths(wire: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def mutants(wire: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The trace with one value wrong, each with its name."""
+    """Yield the trace with one wrong value each, and a name."""
     for path in paths(wire):
         for kind, value in WRONG.items():
             yield f"{'.'.join(map(str, path))} {kind}", changed(wire, path, value)
 
 
 def changed(wire: Any, path: Path, value: Any) -> Any:
-    """A copy with another value, or none, at a place. What is not on the way there is shared."""
+    """Return a copy with another value, or none, at a path; parts that are not on the path are shared."""
     copy, (step, *rest) = wire.copy(), path
     if rest:
         copy[step] = changed(wire[step], tuple(rest), value)
@@ -78,12 +79,12 @@ def changed(wire: Any, path: Path, value: Any) -> Any:
 
 
 def read(wire: dict[str, Any]) -> Trace:
-    """As the app reads what a browser sends; a file of JSON lines comes to the same."""
+    """Read a trace as the app reads it from a browser; a file of JSON lines is read the same way."""
     return export.read_wire(json.loads(json.dumps(wire)))
 
 
 def bases() -> list[dict[str, Any]]:
-    """Two recordings, one with pictures, cut to what has every kind of field."""
+    """Return two recordings, one with images, reduced to at least one field of every kind."""
     found = []
     for name in ("switch", "specvlm"):
         wire = recorded_runs.trace(name).to_wire()
@@ -103,18 +104,18 @@ def bases() -> list[dict[str, Any]]:
 
 
 def what_breaks(use: Callable[[Trace], Any], trace: Trace) -> str:
-    """What a reader raised that is no refusal in words; empty where it did well."""
+    """Return the error of a reader unless it is a `WorkbenchError`; empty if there is none."""
     try:
         use(trace)
     except WorkbenchError:
         return ""
-    except BaseException as error:  # polars panics, too
+    except BaseException as error:  # panics of polars, too
         return f"{type(error).__name__}: {error}"[:200]
     return ""
 
 
 def main(step: int = 1) -> None:
-    """Try every `step`th mutant; print {"tried": n, "refused": n, "broke": {mutant: consumer and error}}."""
+    """Try every `step`th mutant; print {"tried": n, "refused": n, "broke": {mutant: reader and error}}."""
     seen, tried, refused, broke = 0, 0, 0, {}
     text, pictures = bases()
     of_pictures = ("header.pictures", "rounds.0.vision", "attribution")

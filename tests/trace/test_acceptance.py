@@ -1,4 +1,4 @@
-"""Counts on trees by hand: what a sibling, a rejection and a discarded node add to which figure."""
+"""Counts on trees by hand: effects of a sibling, a rejection and a discarded node on each figure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TREE = Nodes(
 )
 
 
-def test_a_round_counts_once_at_each_depth_however_many_siblings_it_tested() -> None:
+def test_round_counts_once_per_depth_for_any_number_of_siblings() -> None:
     round_ = Round(0, "draft-tree", {}, TREE, [1], 5, "corrected", [])
     assert metrics.acceptance_by_depth([round_, round_]) == [(1, 2, 2), (2, 2, 0)]
     assert (metrics.count_drafted([round_]), metrics.count_tested([round_]), metrics.count_accepted([round_])) == (

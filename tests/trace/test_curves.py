@@ -1,4 +1,4 @@
-"""Curves as TensorBoard's event files: what is written is read, also behind a kill."""
+"""Curves as TensorBoard event files: written values can be read, also after a kill."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from workbench.trace.curves import NAMES, CurveWriter, read_curves
 
 
-def test_what_is_written_is_read_while_it_is_being_written(tmp_path: Path) -> None:
+def test_curves_can_be_read_while_they_are_written(tmp_path: Path) -> None:
     writer = CurveWriter(tmp_path)
     writer.add(1, {"loss/a": 2.0, "on-policy/tau": 1.5})
     writer.add(2, {"loss/a": 1.0})
@@ -15,18 +15,18 @@ def test_what_is_written_is_read_while_it_is_being_written(tmp_path: Path) -> No
     assert read_curves(tmp_path / "nowhere") == {}
 
 
-def test_a_run_that_goes_on_from_an_earlier_step_voids_what_came_behind_it(tmp_path: Path) -> None:
+def test_resumed_run_replaces_values_after_its_checkpoint(tmp_path: Path) -> None:
     first = CurveWriter(tmp_path)
     for step in range(1, 8):
         first.add(step, {"loss": step, "late": 0} if step > 5 else {"loss": step})
-    second = CurveWriter(tmp_path, 5)  # its checkpoint was that of step 4
+    second = CurveWriter(tmp_path, 5)  # its checkpoint was at step 4
     second.add(5, {"loss": 50})
     assert read_curves(tmp_path) == {"loss": [(1, 1), (2, 2), (3, 3), (4, 4), (5, 50)]}
-    CurveWriter(tmp_path).add(1, {"loss": 9})  # it starts over
+    CurveWriter(tmp_path).add(1, {"loss": 9})  # it starts again
     assert read_curves(tmp_path) == {"loss": [(1, 9)]}
 
 
-def test_a_record_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_truncated_record_is_ignored(tmp_path: Path) -> None:
     writer = CurveWriter(tmp_path)
     writer.add(1, {"a": 1})
     writer.add(2, {"a": 2})
@@ -36,4 +36,4 @@ def test_a_record_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
         file.write_bytes(whole[:-cut])
         assert read_curves(tmp_path) == {"a": [(1, 1)]}
     file.write_bytes(whole[:60] + b"\xff" * 40)
-    read_curves(tmp_path)  # damaged: what can be read, and no error
+    read_curves(tmp_path)  # a damaged file gives its readable part, and no error

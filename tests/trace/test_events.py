@@ -1,4 +1,4 @@
-"""Events to JSON and back; figures by their definitions."""
+"""Events to JSON and back; figures follow their definitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.trace.tokens import EmittedToken
 
 @pytest.fixture(scope="module", params=[0.0, 1.0], ids=["greedy", "sampled"])
 def trace(request: pytest.FixtureRequest, device: str) -> Trace:
-    """A real run whose drafter is right some of the time, changed in its middle."""
+    """Record a real run with a drafter of medium quality and changes in its middle."""
     engine = Engine(model_helpers.make_models("llama", noise=0.15, device=device))
     row = engine.submit(
         Request(
@@ -37,7 +37,7 @@ def trace(request: pytest.FixtureRequest, device: str) -> Trace:
     return row.trace
 
 
-def test_a_trace_survives_the_wire(trace: Trace) -> None:
+def test_trace_round_trip_through_json(trace: Trace) -> None:
     text = json.dumps(trace.to_wire(), allow_nan=False)
     back = Trace.from_wire(json.loads(text))
     assert back.to_wire() == json.loads(text)
@@ -46,15 +46,15 @@ def test_a_trace_survives_the_wire(trace: Trace) -> None:
     assert metrics.summary(back) == metrics.summary(trace)
 
 
-def test_a_newer_schema_is_refused_in_words(trace: Trace) -> None:
+def test_newer_schema_is_refused_with_a_reason(trace: Trace) -> None:
     wire = trace.to_wire()
     wire["header"] = wire["header"] | {"schema": SCHEMA_VERSION + 1}
     with pytest.raises(ValueError, match="Update the workbench"):
         Trace.from_wire(wire)
 
 
-def test_a_real_trace_is_consistent(trace: Trace) -> None:
-    """Every round says the same thing in its columns, its path and its emitted tokens."""
+def test_real_trace_is_consistent(trace: Trace) -> None:
+    """Columns, path and emitted tokens of every round agree."""
     committed = list(trace.header.prompt_tokens)
     text = ""
     for r in trace.rounds:
@@ -93,14 +93,14 @@ def test_a_real_trace_is_consistent(trace: Trace) -> None:
     assert trace.token_ids == committed[len(trace.header.prompt_tokens) :]
     assert len(trace.token_ids) == 40
     if trace.header.params["temperature"] == 0:
-        for r in trace.rounds:  # the emitted token is the target's likeliest
+        for r in trace.rounds:  # the emitted token is the target's most likely one
             assert all(
                 e.token == r.top_p[0 if i == 0 else r.path[i - 1] + 1].tokens[0] for i, e in enumerate(r.emitted)
             )
 
 
 def test_probabilities_in_the_trace_are_the_targets(trace: Trace, device: str) -> None:
-    """p of emitted tokens against plain forwards of the text."""
+    """Compare p of emitted tokens with plain forward passes over the text."""
     import torch
 
     model = model_helpers.family("llama", device=device)
@@ -116,7 +116,7 @@ def test_probabilities_in_the_trace_are_the_targets(trace: Trace, device: str) -
 
 
 def a_round(status: list[str], path: list[int], depth: list[int], n_emitted: int, index: int = 0) -> Round:
-    """A round with what the figures read."""
+    """Return a round with the fields that figures read."""
     n = len(status)
     nodes = Nodes(
         tokens=[1] * n, parents=[-1] * n, depth=depth, position=depth, text=[""] * n, p=[0.5] * n, q=[None] * n,
@@ -133,7 +133,7 @@ ROUNDS = [
     a_round([R, A, R, R], [1], [1, 1, 2, 2], 2, 1),  # two siblings, then two
     a_round([], [], [], 1, 2),
 ]
-"""They begin 0.2 s after the end of prefill, with 0.1 s between each two: the last one ends after 1.9 s."""
+"""The rounds begin 0.2 s after the end of prefill, 0.1 s apart; the last one ends after 1.9 s."""
 
 
 def test_figures_by_hand() -> None:
@@ -145,12 +145,14 @@ def test_figures_by_hand() -> None:
     header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
     found = metrics.summary(Trace(header, ROUNDS))
     assert found["seconds"] == pytest.approx(1.9)
-    assert found["tokens_per_second"] == pytest.approx(6 / 1.9), "as its definition says; over the rounds alone 6 / 1.5"
+    assert found["tokens_per_second"] == pytest.approx(6 / 1.9), (
+        "by its definition; over the rounds only it would be 6 / 1.5"
+    )
     assert found["overhead_seconds"] == pytest.approx(1.9 - 3 * 0.4), "time between rounds included"
     assert found["overhead_share"] == pytest.approx(0.7 / 1.9)
     assert found["overhead_ms_per_round"] == pytest.approx(700 / 3)
     sample = sample_of(Trace(header, ROUNDS, Footer("length", "", seconds=2.5)), "c", 0, 0, 3.0)
-    assert sample.decode_rate == found["tokens_per_second"], "a bench, a comparison and the page divide by the same"
+    assert sample.decode_rate == found["tokens_per_second"], "benchmark, comparison and page use the same denominator"
     assert sample.figures["overhead_s"] == found["overhead_seconds"]
     assert found["conditional_acceptance"] == [1.0, 0.5, 0.0]
 
@@ -184,11 +186,11 @@ def test_any_round_survives_the_wire(status: list[str], text: str, params: dict[
     assert Round.from_wire(json.loads(json.dumps(r.to_wire()))) == r
 
 
-# -- words of the picture ---------------------------------------------------------------------------------------------
+# -- words about the image ---------------------------------------------------------------------------------------------
 
 
 def a_caption(parts: list[tuple[str, str, float]], blind: list[float] | None = None) -> Trace:
-    """A trace of one round from (text, kind, p) of its tokens, and the probabilities with the picture blanked."""
+    """Return a trace of one round from (text, kind, p) of its tokens, and the probabilities with a blank image."""
     made = a_round([], [], [], 0)
     made.emitted = [EmittedToken(i, text, 0, 0, kind, None, i, p) for i, (text, kind, p) in enumerate(parts)]
     header = Header("t", "m", {}, "exact", 0, "", [], [], 8, "float64", "cpu")
@@ -202,7 +204,7 @@ CAPTION = [
 LEXICON = {"red": "colour", "circle": "shape", "two": "number"}
 
 
-def test_a_token_goes_with_the_kind_of_its_whole_word() -> None:
+def test_token_has_the_kind_of_its_whole_word() -> None:
     kinds = metrics.word_kinds(a_caption(CAPTION), LEXICON)
     assert kinds == ["other", "colour", "colour", "shape", "shape", "number", "other"]
     assert metrics.acceptance_by_kind(a_caption(CAPTION), LEXICON) == {
@@ -211,15 +213,15 @@ def test_a_token_goes_with_the_kind_of_its_whole_word() -> None:
 
 
 def test_grounded_and_other_words_are_counted_apart_and_bonus_tokens_nowhere() -> None:
-    trace = a_caption(CAPTION, [0.9, 0.2, 0.9, 0.4, 0.0, 0.5])  # the last token came after it was explained
+    trace = a_caption(CAPTION, [0.9, 0.2, 0.9, 0.4, 0.0, 0.5])  # the last token was emitted after the explanation
     assert metrics.grounded(trace) == [False, True, False, True, True, False]
     found = metrics.summary(trace)
-    assert found["grounded_acceptance"] == 0.0, "two places were tested, both corrected; the bonus had no draft"
+    assert found["grounded_acceptance"] == 0.0, "two positions were tested, both corrected; the bonus had no draft"
     assert found["language_acceptance"] == 1.0
-    assert metrics.summary(a_caption(CAPTION))["grounded_acceptance"] is None, "nobody asked what the words rest on"
+    assert metrics.summary(a_caption(CAPTION))["grounded_acceptance"] is None, "no attribution was requested"
 
 
-def test_plain_decoding_is_not_a_bonus_and_traces_that_said_so_are_read_as_plain() -> None:
+def test_plain_decoding_is_not_a_bonus_also_in_older_traces() -> None:
     emitted = EmittedToken(1, "a", 0, 1, "bonus", None, 0, 0.5)
     made = Round(0, "autoregressive", {}, Nodes(), [], 1, "bonus", [emitted])
     assert (made.bonus_kind, made.emitted[0].kind) == ("plain", "plain")

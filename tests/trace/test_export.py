@@ -1,4 +1,4 @@
-"""Files of a trace: what is written can be read, here and by others; what is broken is refused in words."""
+"""Trace files: they can be read here and by other programs; damaged ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def trace() -> Trace:
 
 @RELAXED
 @given(traces())
-def test_any_trace_survives_json_lines(trace: Trace) -> None:
+def test_any_trace_round_trip_through_json_lines(trace: Trace) -> None:
     text = export.to_json_lines(trace)
     n_events = len(trace.rounds) + 2 + (trace.attribution is not None)
-    assert text.count("\n") == n_events, "one line an event, whatever the texts hold"
+    assert text.count("\n") == n_events, "one line per event for all texts"
     assert export.read(text.encode()).to_wire() == trace.to_wire()
 
 
 @RELAXED
 @given(traces())
-def test_any_trace_survives_parquet(trace: Trace) -> None:
+def test_any_trace_round_trip_through_parquet(trace: Trace) -> None:
     assert export.read(export.to_parquet(trace)) == trace
 
 
-def test_hostile_texts_come_back_as_they_were() -> None:
+def test_hostile_texts_are_unchanged() -> None:
     trace = make_hostile_trace()
     assert export.read_json_lines(export.to_json_lines(trace)) == trace
     assert export.read_parquet(export.to_parquet(trace)) == trace
 
 
-def test_the_parquet_file_opens_as_one_table(trace: Trace) -> None:
+def test_parquet_file_opens_as_one_table(trace: Trace) -> None:
     table = pl.read_parquet(io.BytesIO(export.to_parquet(trace)))
     assert table.height == len(trace.rounds)
     tokens = table.select("round", "tokens").explode("tokens").unnest("tokens")
@@ -70,7 +70,7 @@ def broken(trace: Trace, change: Any) -> bytes:
     return "\n".join(json.dumps(line) for line in lines).encode()
 
 
-# Where the tests check types, wrong kinds are said by the type checker; hence "damaged" for them.
+# The tests' type checker reports wrong kinds first, hence "damaged" for them.
 CASES: list[tuple[str, Any, str]] = [
     ("newer", lambda lines: lines[0].update(schema=SCHEMA_VERSION + 1), "Update the workbench"),
     ("no header", lambda lines: lines.pop(0), "no header"),
@@ -85,7 +85,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("a text for an input", lambda lines: lines[1]["nodes"].update(inputs={"r": ["x"] * 12}), "damaged"),
     ("inputs that are none", lambda lines: lines[1]["nodes"].update(inputs=[]), "damaged"),
     ("a rule without a name", lambda lines: lines[1]["nodes"]["rule"].__setitem__(0, 1), "damaged"),
-    ("a rule that says nothing", lambda lines: lines[0].update(rules={"ratio": {"name": "ratio"}}), "damaged"),
+    ("an empty rule", lambda lines: lines[0].update(rules={"ratio": {"name": "ratio"}}), "damaged"),
     ("a rule that is no text", lambda lines: lines[0].update(rules={"x": {**RATIO.to_wire(), "title": 1}}), "damaged"),
     ("child before parent", lambda lines: lines[1]["nodes"]["parents"].__setitem__(0, 3), "before its parent"),
     ("a number for a text", lambda lines: lines[1]["nodes"]["text"].__setitem__(0, 3), "damaged"),
@@ -98,7 +98,7 @@ CASES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("change", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_broken_file_is_refused_in_words(trace: Trace, change: Any, said: str) -> None:
+def test_damaged_file_is_refused_with_a_reason(trace: Trace, change: Any, said: str) -> None:
     with pytest.raises(WorkbenchError, match=said):
         export.read(broken(trace, change))
 
@@ -106,32 +106,32 @@ def test_a_broken_file_is_refused_in_words(trace: Trace, change: Any, said: str)
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe\x00", b"hello", b"{}", b"[" * 100_000, b"PAR1", b"PAR1" + bytes(64) + b"PAR1", b"null\n"]
 )
-def test_no_trace_at_all_is_refused_in_words(data: bytes) -> None:
+def test_other_data_is_refused_with_a_reason(data: bytes) -> None:
     with pytest.raises(WorkbenchError) as caught:
         export.read(data)
     assert caught.value.remedy
 
 
-def test_another_parquet_file_is_refused_in_words() -> None:
+def test_another_parquet_file_is_refused_with_a_reason() -> None:
     out = io.BytesIO()
     pl.DataFrame({"a": [1]}).write_parquet(out)
     with pytest.raises(WorkbenchError, match="not a trace of the workbench"):
         export.read(out.getvalue())
 
 
-def test_a_file_that_is_too_large_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_file_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "MAX_BYTES", 8)
     with pytest.raises(WorkbenchError, match="the limit is"):
         export.read(b"x" * 9)
 
 
-def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
+def test_truncated_file_gives_its_readable_rounds(trace: Trace) -> None:
     lines = export.to_json_lines(trace).splitlines()
     cut = export.read_json_lines("\n".join(lines[:5]))
     assert cut.rounds == trace.rounds[:4]
     assert cut.footer.reason == ""
     assert cut.footer.warnings == [export.INCOMPLETE]
-    assert export.read(export.to_parquet(cut)).footer.warnings == [export.INCOMPLETE], "kept, it still says so"
+    assert export.read(export.to_parquet(cut)).footer.warnings == [export.INCOMPLETE], "the note remains after saving"
     assert export.read_json_lines(export.to_json_lines(trace)).footer.warnings == trace.footer.warnings
 
 
@@ -140,17 +140,17 @@ def test_a_file_cut_short_gives_what_it_holds(trace: Trace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.on_demand)])
-def test_a_trace_with_one_field_wrong_is_refused_or_harms_no_reader(step: int) -> None:
-    """Every 7th mutant: all fields, as a field has 15 mutants, with one or two of them each."""
+def test_trace_with_one_wrong_field_is_refused_or_breaks_no_reader(step: int) -> None:
+    """Every 7th mutant covers all fields: a field has 15 mutants, one or two of which are tried."""
     program = [sys.executable, str(Path(__file__).with_name("mutants.py")), str(step)]
     env = {**os.environ, "PYTHONPATH": str(Path(workbench.__file__).parents[1])}
-    told = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
-    assert told["tried"] > 2000 // step
-    assert told["refused"] > told["tried"] // 2
-    assert told["broke"] == {}
+    report = json.loads(subprocess.run(program, capture_output=True, text=True, check=True, env=env).stdout)
+    assert report["tried"] > 2000 // step
+    assert report["refused"] > report["tried"] // 2
+    assert report["broke"] == {}
 
 
-def test_figures_that_a_real_trace_may_hold_are_not_refused(trace: Trace) -> None:
+def test_values_of_real_traces_are_not_refused(trace: Trace) -> None:
     for name in recorded_runs.names():
         export.check_trace(recorded_runs.trace(name))
     wire = json.loads(json.dumps(trace.to_wire()))
@@ -173,18 +173,20 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_damaged_trace_is_refused_without_pythons_own_words(what: str) -> None:
+def test_error_for_a_damaged_trace_contains_no_python_message(what: str) -> None:
     wire = json.loads((FIXTURES / "tree.json").read_text())
     WRONG[what](wire)
     with pytest.raises(WorkbenchError) as refused:
         read_wire(wire)
-    said = str(refused.value)
-    assert "damaged" in said
-    assert not re.search(r"__init__|object is not|argument|attribute|'str'|'int'|NoneType|[A-Z]\w+Error", said), said
+    message = str(refused.value)
+    assert "damaged" in message
+    assert not re.search(r"__init__|object is not|argument|attribute|'str'|'int'|NoneType|[A-Z]\w+Error", message), (
+        message
+    )
 
 
 @pytest.mark.parametrize("end", ['"><img src=x onerror=alert(1)>', "'", " ", "\n", "#x", "\u212a"])
-def test_a_picture_whose_address_goes_on_after_its_data_is_refused(end: str) -> None:
+def test_image_url_with_text_after_its_data_is_refused(end: str) -> None:
     wire = json.loads((FIXTURES / "tree.json").read_text())
     picture = {"width": 8, "height": 8, "rows": 1, "cols": 1, "start": 0, "end": 1}
     wire["header"]["pictures"] = [picture | {"url": PNG_URL + "AAAA"}]
@@ -194,8 +196,8 @@ def test_a_picture_whose_address_goes_on_after_its_data_is_refused(end: str) -> 
         read_wire(wire)
 
 
-def test_a_panic_of_the_parquet_reader_writes_no_backtrace(capfd: pytest.CaptureFixture[str]) -> None:
-    """What others write meanwhile is kept."""
+def test_panic_of_the_parquet_reader_prints_no_backtrace(capfd: pytest.CaptureFixture[str]) -> None:
+    """Lines that others write meanwhile are kept."""
 
     def panic() -> None:
         with convert_panics(), suppress_panic_output():

@@ -1,4 +1,4 @@
-"""A file that is written is there as a whole or not at all: killed, on a full disk, through links and pipes."""
+"""Files are written completely or not at all: after a kill, on a full disk, through links and pipes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from workbench.trace.files import PART, check_writable, read_regular, replace_at
 from workbench.trace.store import RunStore
 
 KILLS = 8
-"""Of each writer."""
+"""Kills per writer."""
 
 
 def parts(folder: Path) -> list[Path]:
@@ -38,16 +38,18 @@ def parts(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def full_disk() -> Iterator[Callable[[], None]]:
-    """From its call on no file grows beyond 1,000 bytes: a write fails in its middle, as on a full disk."""
+    """Limit files to 1,000 bytes from now on, so that a write fails in its middle as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python itself has it: an OSError, not an end
+    handler = signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # as Python sets it: an OSError instead of the end of the process
     yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_on_a_full_disk_the_old_file_stays(kind: str, tmp_path: Path, full_disk: Callable[[], None]) -> None:
+def test_full_disk_keeps_the_old_file(kind: str, tmp_path: Path, full_disk: Callable[[], None]) -> None:
     path = tmp_path / kind
     WRITERS[kind](path)
     before = path.read_bytes()
@@ -62,7 +64,7 @@ def test_on_a_full_disk_the_old_file_stays(kind: str, tmp_path: Path, full_disk:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_writer_killed_at_any_point_leaves_a_whole_file(kind: str, tmp_path: Path) -> None:
+def test_writer_killed_at_any_point_leaves_a_complete_file(kind: str, tmp_path: Path) -> None:
     context = forkserver_context()
     path, dice, cut_short = tmp_path / kind, random.Random(7), 0
     WRITERS[kind](path)
@@ -79,10 +81,10 @@ def test_a_writer_killed_at_any_point_leaves_a_whole_file(kind: str, tmp_path: P
         assert writer.exitcode == -signal.SIGKILL, "it was killed while it wrote"
         assert path.read_bytes() == whole
         cut_short += len(parts(tmp_path))
-    assert cut_short, "no kill fell into a write: the test shows nothing"
+    assert cut_short, "no kill happened during a write, so that nothing was tested"
 
 
-def test_a_file_keeps_its_permissions_and_a_link_its_aim(tmp_path: Path) -> None:
+def test_file_keeps_its_permissions_and_a_link_its_target(tmp_path: Path) -> None:
     file, link = tmp_path / "kept.txt", tmp_path / "link.txt"
     file.write_bytes(b"old")
     file.chmod(0o600)
@@ -93,21 +95,21 @@ def test_a_file_keeps_its_permissions_and_a_link_its_aim(tmp_path: Path) -> None
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_the_longest_name_that_a_file_may_have_can_be_written(tmp_path: Path) -> None:
+def test_longest_possible_file_name_can_be_written(tmp_path: Path) -> None:
     for name in ("n" * 255, "ö" * 127):
         write_atomically(tmp_path / name, b"whole")
         assert (tmp_path / name).read_bytes() == b"whole"
 
 
-def test_a_pipe_and_a_device_are_written_to_and_stay_what_they_are(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard: list[bytes] = []
-    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
     reader.start()
     write_atomically(pipe, b"said")
     reader.join(30)
-    assert heard == [b"said"]
+    assert received == [b"said"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
@@ -115,7 +117,7 @@ def test_a_pipe_and_a_device_are_written_to_and_stay_what_they_are(tmp_path: Pat
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failing_block_keeps_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"old")
 
@@ -130,7 +132,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert not parts(tmp_path)
 
 
-def test_trying_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) -> None:
+def test_check_for_write_access_changes_nothing(tmp_path: Path) -> None:
     file, missing = tmp_path / "there.txt", tmp_path / "not-yet.txt"
     file.write_bytes(b"old")
     for path in (file, missing, Path("/dev/null")):
@@ -139,7 +141,7 @@ def test_trying_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["there.txt"]
     assert file.read_bytes() == b"old"
     os.mkfifo(tmp_path / "pipe")
-    check_writable(tmp_path / "pipe")  # and does not wait for its reader
+    check_writable(tmp_path / "pipe")  # and does not wait for a reader
     with pytest.raises(WorkbenchError, match="Is a directory"):
         checks.check_output_file(tmp_path, "out")
     with pytest.raises(WorkbenchError, match="No such file"):
@@ -153,17 +155,17 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "report": read_report,
     "answers": read_answers,
     "picture": decode,
-    "picture for a server": data_url,
+    "image for a server": data_url,
 }
 PIPED = ("prompt", "prompts")
-"""What a shell's `<(command)` may give."""
+"""File that a shell's `<(command)` may give."""
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("reader", "kind"), [(r, k) for r in READERS for k in ("pipe", "device") if k == "device" or r not in PIPED]
 )
-def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str, tmp_path: Path) -> None:
+def test_pipes_and_devices_are_refused_without_waiting(reader: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / "it.jsonl"
     if kind == "pipe":
         os.mkfifo(path)
@@ -174,24 +176,26 @@ def test_a_pipe_or_a_device_is_refused_and_not_waited_for(reader: str, kind: str
 
 
 @pytest.mark.timeout(60)
-def test_prompts_come_through_a_pipe_as_they_would_from_a_file() -> None:
-    told = b'{"prompt": "Once upon a time"}\n' * 4000  # more than a pipe holds at once
+def test_prompts_can_be_read_from_a_pipe() -> None:
+    output = b'{"prompt": "Once upon a time"}\n' * 4000  # more than the capacity of a pipe
     for name in PIPED:
         end, start = os.pipe()
 
         def write(start: int = start) -> None:
             with os.fdopen(start, "wb") as pipe:
-                pipe.write(told)
+                pipe.write(output)
 
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
         found = READERS[name](Path(f"/dev/fd/{end}"))
         writer.join()
         os.close(end)
-        assert found == told.decode() if name == "prompt" else [p.prompt for p in found] == ["Once upon a time"] * 4000
+        assert (
+            found == output.decode() if name == "prompt" else [p.prompt for p in found] == ["Once upon a time"] * 4000
+        )
 
 
-def test_an_import_names_a_pipe_and_goes_on(tmp_path: Path) -> None:
+def test_import_names_a_pipe_and_continues(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_bytes(TRACE.read_bytes())
     done = RunStore(tmp_path / "store").import_(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
@@ -199,7 +203,7 @@ def test_an_import_names_a_pipe_and_goes_on(tmp_path: Path) -> None:
     assert "pipe" in done.problems[str(tmp_path / "a.jsonl")]
 
 
-def test_a_regular_file_is_read_as_it_is(tmp_path: Path) -> None:
+def test_regular_file_is_read_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "file"
     for data in (b"", b"\x00\r\n\xff" * 1000):
         file.write_bytes(data)

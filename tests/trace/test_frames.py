@@ -1,4 +1,4 @@
-"""A trace as tables and back: nothing is lost, whatever is in it."""
+"""A trace as tables and back, without loss."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[Health
 
 @RELAXED
 @given(traces())
-def test_any_trace_survives_its_frames(trace: Trace) -> None:
+def test_any_trace_round_trip_through_frames(trace: Trace) -> None:
     tables = frames.to_frames(trace)
     assert frames.from_frames(tables) == trace
     assert frames.from_frames(frames.flatten(tables.run, frames.nest(tables))) == trace
 
 
 @pytest.mark.parametrize("name", recorded_runs.names())
-def test_the_tables_hold_what_the_figures_count(name: str) -> None:
+def test_tables_contain_the_counts_of_the_figures(name: str) -> None:
     trace = recorded_runs.read(recorded_runs.folder() / f"{name}{recorded_runs.SUFFIX}")
     tables = frames.to_frames(trace)
     assert frames.from_frames(tables) == trace
@@ -49,7 +49,7 @@ def test_every_column_has_its_type_even_without_rows(rounds: int) -> None:
         assert dict(getattr(tables, name).schema) == getattr(frames, name.upper()), name
 
 
-def test_two_runs_and_newer_schemas_are_refused_in_words() -> None:
+def test_two_runs_and_newer_schemas_are_refused_with_a_reason() -> None:
     tables = frames.to_frames(recorded_runs.read(recorded_runs.folder() / f"draft-model{recorded_runs.SUFFIX}"))
     with pytest.raises(ValueError, match="2 runs"):
         frames.from_frames(replace(tables, run=pl.concat([tables.run, tables.run])))
@@ -59,7 +59,7 @@ def test_two_runs_and_newer_schemas_are_refused_in_words() -> None:
 
 
 @pytest.mark.slow
-def test_the_engine_needs_no_polars() -> None:
+def test_engine_needs_no_polars() -> None:
     code = (
         "import sys; sys.modules['polars'] = None; import workbench.engine, workbench.methods.registry as r; r.names()"
     )

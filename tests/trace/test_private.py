@@ -1,4 +1,4 @@
-"""Folders for files that run code: this user's own, or none."""
+"""Folders for files that run code must be private to this user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.kernels.disk_cache import code_folder
 from workbench.trace.private import make_private
 
 
-def test_a_new_folder_is_private_and_stays_so(tmp_path: Path) -> None:
+def test_new_folder_is_private_and_stays_so(tmp_path: Path) -> None:
     place = tmp_path / "cache" / "code"
     assert make_private(place)
     assert place.stat().st_mode & 0o777 == 0o700
@@ -19,7 +19,7 @@ def test_a_new_folder_is_private_and_stays_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["group", "everybody", "link", "owner", "above"])
-def test_a_folder_that_others_may_write_to_is_not_private_and_stays_as_it_is(
+def test_folder_writable_by_others_is_not_private_and_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     place = tmp_path / "shared" / "code"
@@ -38,20 +38,20 @@ def test_a_folder_that_others_may_write_to_is_not_private_and_stays_as_it_is(
     assert place.lstat().st_mode == before
 
 
-def test_a_folder_that_everybody_may_write_to_is_fine_where_names_are_kept(tmp_path: Path) -> None:
+def test_world_writable_folder_with_sticky_bit_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
     assert make_private(tmp_path / "tmp" / "code")
 
 
-def test_compiled_code_is_kept_in_a_private_folder_whoever_shares_the_cache(
+def test_compiled_code_is_stored_in_a_private_folder_of_a_shared_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """numba's index files are pickles: whoever can write one runs code here."""
+    """numba's index files are pickles: a user who can write one can run code here."""
     monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
     own = code_folder("0123")
     assert own.is_relative_to(tmp_path)
-    own.chmod(0o777)  # as somebody else may have made it before
+    own.chmod(0o777)  # as another user may have created it before
     other = code_folder("0123")
     assert not other.is_relative_to(tmp_path)
     assert other.parent.parent.stat().st_mode & 0o077 == 0

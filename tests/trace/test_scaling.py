@@ -1,4 +1,4 @@
-"""Scylla's law: planted numbers come back within their intervals, and too few runs make none."""
+"""Scylla's scaling law: fits recover known parameters within their intervals, and need enough runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PROMPTS = 40
 
 
 def synthetic_runs(bend: float = 0.0, seed: int = 0) -> list[TrainedDrafter]:
-    """Runs of which each prompt's τ is drawn around a law; `bend` takes something from those that lie in the middle."""
+    """Return runs whose τ per prompt follows a scaling law with noise; `bend` lowers the runs in the middle."""
     rng, runs = np.random.default_rng(seed), list[TrainedDrafter]()
-    hard = rng.uniform(0.8, 1.2, PROMPTS)  # prompts differ, by the same share in all runs
+    hard = rng.uniform(0.8, 1.2, PROMPTS)  # prompts differ by the same factor in all runs
     for parameters in (100_000, 1_000_000, 10_000_000):
         for tokens in (100_000, 1_000_000, 10_000_000):
             tau = PLANTED[0] + PLANTED[1] * math.log10(tokens) + PLANTED[2] * math.log10(parameters)
@@ -28,24 +28,24 @@ def synthetic_runs(bend: float = 0.0, seed: int = 0) -> list[TrainedDrafter]:
     return runs
 
 
-def test_planted_numbers_come_back_within_their_intervals() -> None:
-    law = fit(synthetic_runs())
-    for value, low, high, true in zip(law.values, law.low, law.high, PLANTED, strict=True):
+def test_fit_recovers_known_parameters_within_their_intervals() -> None:
+    estimate = fit(synthetic_runs())
+    for value, low, high, true in zip(estimate.values, estimate.low, estimate.high, PLANTED, strict=True):
         assert low <= true <= high
         assert low < value < high
         assert value == pytest.approx(true, abs=0.2)
-    assert law.r2 > 0.99
-    assert law.tau(1e6, 1e6) == pytest.approx(PLANTED[0] + 6 * (PLANTED[1] + PLANTED[2]), abs=0.1)
+    assert estimate.r2 > 0.99
+    assert estimate.tau(1e6, 1e6) == pytest.approx(PLANTED[0] + 6 * (PLANTED[1] + PLANTED[2]), abs=0.1)
     assert len(NAMES) == 3
 
 
-def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    """Of 200 studies on other prompts 178 to 199 hold the slope, if 95 % is true, but for one try in 1,000."""
-    held = 0
+def test_interval_has_its_nominal_coverage() -> None:
+    """With 95 % coverage, 178 to 199 of 200 studies contain the slope, except in one of 1,000 tests."""
+    n_covered = 0
     for seed in range(200):
-        law = fit(synthetic_runs(seed=seed))
-        held += law.low[1] <= PLANTED[1] <= law.high[1]
-    assert 178 <= held <= 199
+        estimate = fit(synthetic_runs(seed=seed))
+        n_covered += estimate.low[1] <= PLANTED[1] <= estimate.high[1]
+    assert 178 <= n_covered <= 199
 
 
 def test_residuals_show_where_the_scaling_law_fails() -> None:
@@ -57,13 +57,13 @@ def test_residuals_show_where_the_scaling_law_fails() -> None:
     assert sum(bent.left) == pytest.approx(0, abs=1e-9), "least squares with a constant"
 
 
-def test_a_law_is_by_decades() -> None:
-    law = ScalingLaw((1.0, 0.5, 0.25), (0.0,) * 3, (0.0,) * 3, 1.0, ())
-    assert law.tau(1e7, 1e6) - law.tau(1e6, 1e6) == pytest.approx(0.5)
-    assert law.tau(1e6, 1e7) - law.tau(1e6, 1e6) == pytest.approx(0.25)
+def test_coefficients_are_per_decade() -> None:
+    fit = ScalingLaw((1.0, 0.5, 0.25), (0.0,) * 3, (0.0,) * 3, 1.0, ())
+    assert fit.tau(1e7, 1e6) - fit.tau(1e6, 1e6) == pytest.approx(0.5)
+    assert fit.tau(1e6, 1e7) - fit.tau(1e6, 1e6) == pytest.approx(0.25)
 
 
-def test_too_few_runs_make_no_law() -> None:
+def test_too_few_runs_are_refused() -> None:
     runs = synthetic_runs()
     with pytest.raises(ParameterError, match="3 runs are too few"):
         fit(runs[:3])

@@ -1,4 +1,4 @@
-"""The estimator of speed-up: intervals that deserve their name, symmetry, and words that conclude nothing too soon."""
+"""Estimation of speed-ups: coverage of intervals, symmetry, and wording without premature conclusions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workbench.trace import speedup
 from workbench.trace.speedup import INCONCLUSIVE, SLOWER, Estimate, estimate
 
 
-def test_the_mean_is_geometric_and_prompts_weigh_alike() -> None:
+def test_mean_is_geometric_with_equal_weight_per_prompt() -> None:
     found = estimate({"a": [4.0], "b": [1.0] * 7, "c": [2.0, 2.0]})
     assert found is not None
     assert found.value == pytest.approx(2.0)
     assert (found.n, found.prompts) == (10, 3)
 
 
-def test_the_interval_is_students_over_prompts() -> None:
+def test_interval_is_students_over_prompts() -> None:
     ratios = {"a": [1.1, 1.3], "b": [1.6, 1.4], "c": [2.0, 2.1], "d": [0.9, 1.0]}
     means = [float(np.mean(np.log(own))) for own in ratios.values()]
     low, high = stats.t.interval(0.95, 3, np.mean(means), stats.sem(means))
@@ -30,7 +30,7 @@ def test_the_interval_is_students_over_prompts() -> None:
     assert (found.low, found.high) == (pytest.approx(math.exp(low)), pytest.approx(math.exp(high)))
 
 
-def test_one_prompt_has_an_interval_over_its_repeats_and_says_so() -> None:
+def test_one_prompt_has_an_interval_over_its_repeats_and_states_it() -> None:
     logs = np.log([1.2, 1.5, 1.3, 1.4])
     low, high = stats.t.interval(0.95, 3, logs.mean(), stats.sem(logs))
     found = estimate({0: [1.2, 1.5, 1.3, 1.4]})
@@ -46,19 +46,19 @@ def test_one_prompt_has_an_interval_over_its_repeats_and_says_so() -> None:
 
 
 def test_three_prompts_repeated_ten_times_are_three_observations() -> None:
-    """Taken for thirty independent ones they gave [1.70, 2.30], narrower than the prompts lie apart."""
+    """Treated as thirty independent values they gave [1.70, 2.30], narrower than the spread of the prompts."""
     found, once = estimate({p: [float(p)] * 10 for p in (1, 2, 3)}), estimate({p: [float(p)] for p in (1, 2, 3)})
     assert found is not None
     assert once is not None
     assert (found.value, found.low, found.high) == pytest.approx((once.value, once.low, once.high))
     assert found.low is not None
     assert found.high is not None
-    assert found.low < 1 < 3 < found.high, "the prompts' own range is inside"
+    assert found.low < 1 < 3 < found.high, "the interval contains the range of the prompts"
     assert found.verdict == INCONCLUSIVE
 
 
 def test_two_prompts_cost_a_degree_of_freedom_each() -> None:
-    """Their scatter is taken around two means: four runs leave two degrees, three leave one, and no interval."""
+    """The scatter is around two means: four runs leave two degrees of freedom, three leave one and no interval."""
     logs = np.log([[1.2, 1.3], [0.9, 0.95]])
     error = math.sqrt(((logs - logs.mean(1, keepdims=True)) ** 2).sum() / 2 / 4)
     found = estimate({"a": [1.2, 1.3], "b": [0.9, 0.95]})
@@ -70,7 +70,7 @@ def test_two_prompts_cost_a_degree_of_freedom_each() -> None:
 
 
 def test_repeats_are_not_prompts() -> None:
-    """Three prompts that differ, ten repeats that agree: thirty values, and no certainty about the next prompt."""
+    """Three different prompts with ten equal repeats are thirty values, but say little about the next prompt."""
     found = estimate({i: [level] * 10 for i, level in enumerate((0.8, 1.2, 1.8))})
     assert found is not None
     assert found.high is not None
@@ -84,7 +84,7 @@ by_prompt = st.dictionaries(st.integers(0, 9), st.lists(ratio, min_size=1, max_s
 
 
 @given(by_prompt)
-def test_a_over_b_is_one_over_b_over_a(ratios: dict[int, list[float]]) -> None:
+def test_ratio_a_over_b_is_the_inverse_of_b_over_a(ratios: dict[int, list[float]]) -> None:
     there, back = estimate(ratios), estimate({i: [1 / r for r in own] for i, own in ratios.items()})
     assert there is not None
     assert back is not None
@@ -94,8 +94,8 @@ def test_a_over_b_is_one_over_b_over_a(ratios: dict[int, list[float]]) -> None:
 
 
 @given(by_prompt)
-def test_typical_rates_divide_to_the_speed_up(ratios: dict[int, list[float]]) -> None:
-    """Whoever divides the two columns of tokens per second finds the speed-up that stands beside them."""
+def test_ratio_of_typical_rates_equals_the_speed_up(ratios: dict[int, list[float]]) -> None:
+    """Dividing the two columns of tokens per second gives the speed-up shown beside them."""
     plain = {(i, k): 50.0 + 7 * i + k for i, own in ratios.items() for k in range(len(own))}
     mine = {(i, k): plain[i, k] * r for i, own in ratios.items() for k, r in enumerate(own)}
     found = speedup.speedup(mine, plain)
@@ -107,8 +107,8 @@ def test_typical_rates_divide_to_the_speed_up(ratios: dict[int, list[float]]) ->
 
 
 @pytest.mark.parametrize(("prompts", "repeats"), [(3, 3), (8, 2), (1, 3)])
-def test_a_95_per_cent_interval_covers_in_95_of_100_cases(prompts: int, repeats: int) -> None:
-    """Seeded; 600 draws: a standard error of 0.9 points. A bootstrap over three prompts covers in 75 of 100."""
+def test_95_percent_interval_has_95_percent_coverage(prompts: int, repeats: int) -> None:
+    """Seeded, with 600 draws: a standard error of 0.9 points. A bootstrap over three prompts has 75 % coverage."""
     rng, covered, trials = np.random.default_rng(0), 0, 600
     for _ in range(trials):
         of_prompt = rng.normal(0, 0.3 if prompts > 1 else 0, (prompts, 1))
@@ -121,7 +121,7 @@ def test_a_95_per_cent_interval_covers_in_95_of_100_cases(prompts: int, repeats:
     assert 0.92 <= covered / trials <= 0.98
 
 
-def test_no_verdict_while_the_interval_holds_1() -> None:
+def test_no_verdict_while_the_interval_contains_1() -> None:
     assert Estimate(1.4, 0.99, 2.0, 6, 6).verdict == INCONCLUSIVE
     assert Estimate(0.7, 0.4, 1.1, 6, 6).verdict == INCONCLUSIVE
     assert Estimate(0.7, 0.5, 0.9, 6, 6).verdict == SLOWER
@@ -133,14 +133,14 @@ def test_no_verdict_while_the_interval_holds_1() -> None:
     assert Estimate(1.5, 1.3, 1.7, 12, 4).sentence == "1.50×: faster (1.30–1.70×, n = 12: 4 prompts)"
 
 
-def test_a_run_is_divided_by_the_plain_run_of_its_own_repeat() -> None:
-    """The machine was twice as slow in the second repeat, for both: the method is as fast as plain decoding."""
+def test_run_is_divided_by_the_plain_run_of_the_same_repeat() -> None:
+    """The machine was half as fast in the second repeat, for both: the method is as fast as plain decoding."""
     plain = {("a", 0): 10.0, ("a", 1): 5.0, ("b", 0): 40.0}
     assert speedup.pair_ratios(plain, plain) == {"a": [1.0, 1.0], "b": [1.0]}
     assert speedup.pair_ratios({("a", 1): 10.0, ("b", 1): 9.0}, plain) == {"a": [2.0]}
 
 
-def test_runs_without_a_token_and_runs_without_a_partner_are_left_out() -> None:
+def test_runs_without_tokens_or_without_a_pair_are_ignored() -> None:
     found = speedup.speedup({(0, 0): 30.0, (0, 1): 0.0, (1, 0): 9.0}, {(0, 0): 10.0, (0, 1): 10.0})
     assert found is not None
     assert (found.value, found.n, found.prompts) == (pytest.approx(3.0), 1, 1)

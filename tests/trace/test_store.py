@@ -1,4 +1,4 @@
-"""Kept runs: whole or not there, found by what is known of them, and read whoever wrote them."""
+"""Saved runs: complete or absent, searchable, and readable across versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workbench.trace.store import RunStore
 
 
 def recorded(**changes: Any) -> Trace:
-    """A trace of three rounds; `changes` go into its header."""
+    """Return a trace of three rounds; `changes` are set in its header."""
     trace = export.read((FIXTURES.parent / "schema-1.jsonl").read_bytes())
     trace.header = dataclasses.replace(trace.header, **changes)
     return trace
@@ -46,12 +46,12 @@ def ids(store: RunStore, **filters: Any) -> list[str]:
     return store.find(**filters).select("id").collect()["id"].to_list()
 
 
-def test_an_empty_store_needs_no_folder(store: RunStore) -> None:
+def test_empty_store_needs_no_folder(store: RunStore) -> None:
     assert store.find().collect().schema == INDEX
     assert not store.folder.exists()
 
 
-def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
+def test_saved_run_is_read_unchanged(store: RunStore) -> None:
     trace = recorded()
     run = store.save(trace, tags=["b", " a "], note="first")
     assert store.load(run) == trace
@@ -61,7 +61,7 @@ def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
     assert store.entry(run)["tokens"] == len(trace.token_ids)
 
 
-def test_hostile_texts_are_kept_and_found_as_they_are(store: RunStore) -> None:
+def test_hostile_texts_are_saved_and_found_unchanged(store: RunStore) -> None:
     run = store.save(make_hostile_trace(), tags=["<b>"], note="".join(HOSTILE))
     assert store.load(run) == make_hostile_trace()
     assert ids(store, text="</script><img") == [run]
@@ -81,7 +81,7 @@ def test_filters(store: RunStore) -> None:
     assert ids(store, drafter="small") == [tree]
     assert ids(store, tags=["x"]) == [chain, tree]
     assert ids(store, tags=["x", "y"]) == [tree]
-    assert ids(store, text="lighthouse (OLD)") == [plain], "every word, whatever its case, and no pattern"
+    assert ids(store, text="lighthouse (OLD)") == [plain], "every word, regardless of case, and no patterns"
     assert ids(store, text="äpfel") == [chain]
     assert ids(store, text="lighthouse äpfel") == []
     assert ids(store, since=date(2026, 3, 2)) == [chain, tree]
@@ -100,13 +100,13 @@ def test_filters(store: RunStore) -> None:
         ("prompt>2", "no metric"),
     ],
 )
-def test_a_wrong_condition_is_refused_in_words(store: RunStore, condition: str, says: str) -> None:
+def test_wrong_condition_is_refused_with_a_reason(store: RunStore, condition: str, says: str) -> None:
     with pytest.raises(WorkbenchError, match=says) as error:
         store.find(where=[condition])
     assert error.value.remedy or isinstance(error.value, UnknownNameError)
 
 
-def test_tags_and_notes_change_and_the_trace_does_not(store: RunStore) -> None:
+def test_tags_and_notes_change_without_changing_the_trace(store: RunStore) -> None:
     trace = recorded()
     run = store.save(trace, ["a"])
     assert store.tag(run, add=["c", "b"], remove=["a"]) == ["b", "c"]
@@ -120,7 +120,7 @@ def test_tags_and_notes_change_and_the_trace_does_not(store: RunStore) -> None:
 
 
 def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: time.sleep(0.02)) -> None:
-    """Let something happen between the reading of an entry and the writing of its file."""
+    """Call `then` between reading an entry and writing its file."""
     read = store_module.read_entry
 
     def reading(path: Path) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda:
     monkeypatch.setattr(store_module, "read_entry", reading)
 
 
-def test_tags_that_are_added_at_once_are_all_there(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thread stands for an app: the lock is the system's, on a file that each opens for itself."""
+def test_tags_added_at_the_same_time_are_all_saved(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for apps: the lock is the system's, on a file that each opens separately."""
     run = store.save(recorded())
     slowly(monkeypatch)
     threads = [threading.Thread(target=RunStore(store.folder).tag, args=(run, [f"t{i}"])) for i in range(8)]
@@ -144,7 +144,7 @@ def test_tags_that_are_added_at_once_are_all_there(store: RunStore, monkeypatch:
     assert store.entry(run)["tags"] == [f"t{i}" for i in range(8)]
 
 
-def test_a_deleted_run_does_not_come_back_with_a_tag(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tag_does_not_restore_a_deleted_run(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run, began, deleted = store.save(recorded()), threading.Event(), threading.Event()
     slowly(monkeypatch, lambda: (began.set(), deleted.wait(0.2)))
     tagging = threading.Thread(target=store.tag, args=(run, ["late"]))
@@ -157,7 +157,7 @@ def test_a_deleted_run_does_not_come_back_with_a_tag(store: RunStore, monkeypatc
     assert ids(store) == []
 
 
-def test_a_file_that_was_deleted_by_hand_does_not_come_back(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_deleted_by_hand_is_not_restored(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.save(recorded())
     slowly(monkeypatch, lambda: (store.folder / "runs" / f"{run}.parquet").unlink())
     with pytest.raises(WorkbenchError, match="No run"):
@@ -165,7 +165,7 @@ def test_a_file_that_was_deleted_by_hand_does_not_come_back(store: RunStore, mon
     assert not store.has(run)
 
 
-def test_a_store_that_another_process_keeps_says_so(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_locked_by_another_process_reports_it(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.save(recorded())
     monkeypatch.setattr(store_module, "LOCK_S", 0.05)
     with FileLock(store.folder / "lock"), pytest.raises(WorkbenchError, match="Another process"):
@@ -184,8 +184,8 @@ def test_deleted_runs_are_gone_and_a_wrong_id_deletes_nothing(store: RunStore) -
         store.load("../../etc/passwd")
 
 
-def test_the_index_follows_files_that_others_put_there(store: RunStore, tmp_path: Path) -> None:
-    """Another process, a copy by hand, a lost index: the files are what counts."""
+def test_index_follows_files_added_by_others(store: RunStore, tmp_path: Path) -> None:
+    """Another process, a manual copy, or a lost index: the files are authoritative."""
     ours = store.save(recorded())
     assert ids(store) == [ours]
     theirs = RunStore(store.folder).save(recorded(), ["theirs"])
@@ -200,7 +200,7 @@ def test_the_index_follows_files_that_others_put_there(store: RunStore, tmp_path
     assert set(ids(store)) == {theirs, copied}
 
 
-def test_an_index_that_is_settled_is_used_as_it_is(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settled_index_is_used_unchanged(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.save(recorded())
     past = time.time() - 3600
     os.utime(store.folder / "runs", (past, past))
@@ -209,7 +209,7 @@ def test_an_index_that_is_settled_is_used_as_it_is(store: RunStore, monkeypatch:
     assert ids(store) == [run]
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_found(store: RunStore) -> None:
+def test_unreadable_file_is_named_and_other_runs_are_found(store: RunStore) -> None:
     run = store.save(recorded())
     runs = store.folder / "runs"
     (runs / "20200101-000000-00000000.parquet").write_bytes(b"PAR1 junk")
@@ -245,7 +245,7 @@ def test_export_and_import(store: RunStore, tmp_path: Path, kind: Any) -> None:
         store.export(runs, tmp_path / "two.parquet")
 
 
-def test_an_import_names_what_it_cannot_read(store: RunStore, tmp_path: Path) -> None:
+def test_import_names_unreadable_files(store: RunStore, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "bad.jsonl").write_text("no trace")
     (tmp_path / "in" / "good.jsonl").write_text(export.to_json_lines(recorded()))
@@ -257,8 +257,8 @@ def test_an_import_names_what_it_cannot_read(store: RunStore, tmp_path: Path) ->
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_of_schema_1_is_read_and_kept(store: RunStore) -> None:
-    """Written by the workbench before traces had pictures."""
+def test_file_of_schema_1_is_read_and_saved(store: RunStore) -> None:
+    """Written by the workbench before traces had images."""
     old = FIXTURES.parent / "schema-1.parquet"
     trace = export.read(old.read_bytes())
     assert trace == recorded()
@@ -270,12 +270,12 @@ def test_a_file_of_schema_1_is_read_and_kept(store: RunStore) -> None:
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_file_of_schema_4_is_read_unchanged(kind: str, store: RunStore) -> None:
-    """Written by the workbench before passes had probes: but for those it is today's synthetic chain."""
+    """Written by the workbench before passes had probes; otherwise equal to today's synthetic chain."""
     old = FIXTURES.parent / f"schema-4.{kind}"
     trace = export.read(old.read_bytes())
     wire = json.loads((FIXTURES / "chain.json").read_text())
     wire["header"]["schema"] = 4
-    wire["header"]["rules"] = json.loads(json.dumps(trace.to_wire()["header"]["rules"]))  # texts of that time
+    wire["header"]["rules"] = json.loads(json.dumps(trace.to_wire()["header"]["rules"]))  # with the texts of that time
     assert trace == Trace.from_wire(wire)
     assert {"ratio", "residual"} <= set(trace.header.rules)
     assert all(r.probes == [] for r in trace.rounds)
@@ -283,8 +283,8 @@ def test_a_file_of_schema_4_is_read_unchanged(kind: str, store: RunStore) -> Non
     assert store.load(run) == trace
 
 
-def test_a_run_without_an_entry_gets_one(store: RunStore) -> None:
-    """Entries began with the store: a plain exported trace has version 0."""
+def test_run_without_an_entry_gets_one(store: RunStore) -> None:
+    """Exported traces from before the store have no entry: version 0."""
     run = "20260101-000000-0a1b2c3d"
     (store.folder / "runs").mkdir(parents=True)
     old = FIXTURES.parent / "schema-1.parquet"
@@ -302,7 +302,7 @@ def with_metadata(path: Path, **changes: str) -> None:
     path.write_bytes(out.getvalue())
 
 
-def test_a_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path) -> None:
+def test_newer_trace_is_refused_with_the_reason(store: RunStore, tmp_path: Path) -> None:
     run = store.save(recorded())
     path = store.folder / "runs" / f"{run}.parquet"
     wire = json.loads(pl.read_parquet_metadata(path)["workbench.run"])
@@ -319,7 +319,7 @@ def store_problem(store: RunStore, path: Path) -> str:
     return next(iter(store.import_(path).problems.values()))
 
 
-def test_a_newer_entry_and_a_newer_index_are_refused(store: RunStore) -> None:
+def test_newer_entry_and_newer_index_are_refused(store: RunStore) -> None:
     run, other = store.save(recorded()), store.save(recorded())
     path = store.folder / "runs" / f"{run}.parquet"
     with_metadata(path, **{ENTRY: json.dumps(store.entry(run) | {"version": VERSION + 1})})
@@ -347,8 +347,8 @@ def test_fifty_writers_import_polars_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_writer_killed_at_any_point_leaves_whole_runs_only(store: RunStore) -> None:
-    """`kill -9`, fifty times, at random points of writing, tagging, indexing and deleting."""
+def test_writer_killed_at_any_point_leaves_only_complete_runs(store: RunStore) -> None:
+    """`kill -9`, fifty times, at random points while writing, tagging, indexing and deleting."""
     context = forkserver_context()
     dice, expected, checked, cut_short = random.Random(6), recorded(), set(), 0
     for _ in range(KILLS):
@@ -368,15 +368,15 @@ def test_a_writer_killed_at_any_point_leaves_whole_runs_only(store: RunStore) ->
         checked = found
         cut_short += len(list((store.folder / "runs").glob(".*.part")))
     assert all(store.load(run) == expected for run in checked)
-    assert checked, "no run was kept before a kill: the test shows nothing"
-    assert cut_short, "no kill fell into a write: the test shows nothing"
+    assert checked, "no run was saved before a kill, so that nothing was tested"
+    assert cut_short, "no kill happened during a write, so that nothing was tested"
 
 
-def test_a_write_that_fails_leaves_what_was_there(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_write_keeps_the_old_files(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run, really, here = store.save(recorded(), ["before"]), os.fsync, threading.get_ident()
 
     def full(fd: int) -> None:
-        if threading.get_ident() == here:  # others of this process may be writing, too
+        if threading.get_ident() == here:  # other parts of this process may be writing, too
             raise OSError(28, "No space left on device")
         really(fd)
 
@@ -390,7 +390,7 @@ def test_a_write_that_fails_leaves_what_was_there(store: RunStore, monkeypatch: 
     assert store.entry(run)["tags"] == ["before"]
 
 
-def test_what_a_killed_writer_left_goes_after_an_hour(store: RunStore) -> None:
+def test_partial_files_of_a_killed_writer_are_removed_after_an_hour(store: RunStore) -> None:
     run = store.save(recorded())
     old, young = (store.folder / "runs" / f".{run}.parquet.{n}.part" for n in ("0000", "1111"))
     for part in (old, young):
@@ -398,10 +398,10 @@ def test_what_a_killed_writer_left_goes_after_an_hour(store: RunStore) -> None:
     os.utime(old, (time.time() - 7200, time.time() - 7200))
     assert ids(store) == [run]
     assert not old.exists()
-    assert young.exists(), "somebody may be writing it now"
+    assert young.exists(), "it may be in use"
 
 
-def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_store_can_still_be_searched(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.save(recorded())
     for writer in ("runindex", "store"):
         monkeypatch.setattr(
@@ -412,7 +412,7 @@ def test_a_store_that_cannot_be_written_is_still_searched(store: RunStore, monke
         store.save(recorded())
 
 
-def test_one_bad_file_stops_no_import(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bad_file_does_not_stop_an_import(store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "in"
     place.mkdir()
     for name in ("a", "b", "c", "e"):
@@ -423,7 +423,7 @@ def test_one_bad_file_stops_no_import(store: RunStore, tmp_path: Path, monkeypat
 
     def fails(trace: Trace, *more: Any) -> Any:
         if next(calls) == 1:
-            raise OverflowError("a figure that nobody foresaw")
+            raise OverflowError("unexpected value")
         return entry_of_trace(trace, *more)
 
     calls = iter(range(99))

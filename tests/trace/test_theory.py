@@ -1,4 +1,4 @@
-"""Closed forms against golden numbers of the papers' cards, linear programs and brute force."""
+"""Closed forms compared with the papers' cards, linear programs and brute force."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GOLDEN = {
     "optimum, without replacement": (0.734524, 0.948810),
     "likeliest tokens": (0.45, 0.5),
 }
-"""Golden vectors G of the method cards, for 2 and 3 drafts."""
+"""Example vectors of the method cards, for 2 and 3 drafts."""
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_every_rule_gives_its_golden_number(n: int) -> None:
+def test_every_rule_gives_the_cards_figure(n: int) -> None:
     table = theory.acceptance_table(P, Q, n)
     assert table["plain"] == pytest.approx(0.6)
     assert {name: round(table[name], 6) for name in GOLDEN} == {
@@ -41,7 +41,7 @@ def distributions(seed: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_the_bound_is_the_linear_programs_and_brute_forces(n: int, replacement: bool) -> None:
+def test_bound_equals_linear_program_and_brute_force(n: int, replacement: bool) -> None:
     for seed in range(12):
         p, q = distributions(seed, 5)
         bound = theory.optimal_acceptance(p, q, n, replacement)
@@ -50,7 +50,7 @@ def test_the_bound_is_the_linear_programs_and_brute_forces(n: int, replacement: 
 
 
 def brute(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float:
-    """min over all sets of P(H) − Pr(all drafts in H), every tuple written out."""
+    """Return min over all sets H of P(H) − Pr(all drafts in H), by enumeration of all tuples."""
     best = 0.0
     for mask in range(1, 2 ** len(p)):
         inside = [i for i in range(len(p)) if mask >> i & 1]
@@ -66,7 +66,7 @@ def brute(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float:
     return best
 
 
-def test_no_rule_beats_the_bound_and_more_drafts_never_hurt() -> None:
+def test_no_rule_exceeds_the_bound_and_more_drafts_never_hurt() -> None:
     for seed in range(8):
         p, q = distributions(seed, 6)
         before = 0.0
@@ -78,7 +78,7 @@ def test_no_rule_beats_the_bound_and_more_drafts_never_hurt() -> None:
             before = with_
 
 
-def test_a_large_vocabulary_takes_no_list() -> None:
+def test_large_vocabulary_is_not_enumerated() -> None:
     p, q = distributions(3, 2000)
     two = theory.optimal_acceptance(p, q, 2, replacement=False)
     assert theory.optimal_acceptance(p, q, 1) == pytest.approx(float(np.minimum(p, q).sum()))
@@ -87,7 +87,7 @@ def test_a_large_vocabulary_takes_no_list() -> None:
         theory.optimal_acceptance_lp(p, q, 3)
 
 
-def test_what_is_no_law_is_refused() -> None:
+def test_invalid_distributions_are_refused() -> None:
     with pytest.raises(ParameterError, match=r"sums to 0\.9"):
         theory.optimal_acceptance([0.5, 0.4], [0.5, 0.5], 2)
     with pytest.raises(ParameterError, match="same tokens"):
@@ -97,7 +97,7 @@ def test_what_is_no_law_is_refused() -> None:
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_the_bound_from_the_likeliest_tokens_is_never_too_low_and_exact_when_they_are_all(replacement: bool) -> None:
+def test_bound_from_top_tokens_is_never_too_low_and_exact_with_all_tokens(replacement: bool) -> None:
     for seed in range(8):
         p, q = distributions(seed, 7)
         exact = theory.optimal_acceptance(p, q, 2, replacement)
@@ -111,7 +111,7 @@ def test_the_bound_from_the_likeliest_tokens_is_never_too_low_and_exact_when_the
     ("rate", "values"),
     [(0.5, (1.5, 1.875, 1.9688, 1.9961)), (0.7, (1.7, 2.533, 2.9412, 3.1988)), (0.9, (1.9, 3.439, 4.6856, 6.1258))],
 )
-def test_the_geometric_law(rate: float, values: tuple[float, ...]) -> None:
+def test_geometric_distribution_of_accepted_lengths(rate: float, values: tuple[float, ...]) -> None:
     for depth, value in zip((1, 3, 5, 8), values, strict=True):
         assert theory.expected_tau(rate, depth) == pytest.approx(value, abs=6e-5)
         assert theory.tau_by_position([rate] * depth) == pytest.approx(theory.expected_tau(rate, depth))
@@ -124,7 +124,7 @@ def test_the_geometric_law(rate: float, values: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("rate", "cost", "depth", "speedup"), [(0.8, 0.05, 8, 3.0921), (0.7, 0.1, 4, 1.9808), (0.9, 0.02, 19, 6.3654)]
 )
-def test_the_best_draft_length_of_the_cards(rate: float, cost: float, depth: int, speedup: float) -> None:
+def test_best_draft_length_equals_the_cards(rate: float, cost: float, depth: int, speedup: float) -> None:
     best = theory.best_depth(rate, cost)
     assert (best.depth, round(best.speedup, 4)) == (depth, speedup)
     assert best.tau == pytest.approx(theory.expected_tau(rate, depth))
@@ -132,8 +132,8 @@ def test_the_best_draft_length_of_the_cards(rate: float, cost: float, depth: int
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(0.6, (4, 3, 2, 1, 1, 0, 0)), (0.8, (7, 6, 5, 3, 2, 1, 1))])
-def test_the_best_length_falls_with_the_batch(rate: float, wanted: tuple[int, ...]) -> None:
-    """The toy costs of the goodput card: a draft step 1 + 0.002 B, a target pass 15 + 0.08 B · tokens."""
+def test_best_length_falls_with_the_batch_size(rate: float, wanted: tuple[int, ...]) -> None:
+    """The goodput card's example: a draft step costs 1 + 0.002 B, a target pass 15 + 0.08 B · tokens."""
     found = []
     for batch in (1, 4, 16, 64, 128, 256, 512):
         plain = 15 + 0.08 * batch
@@ -142,7 +142,7 @@ def test_the_best_length_falls_with_the_batch(rate: float, wanted: tuple[int, ..
     assert tuple(found) == wanted
 
 
-def test_a_drafter_that_costs_more_than_it_saves_is_left_alone() -> None:
+def test_drafter_that_costs_more_than_it_saves_is_not_used() -> None:
     assert theory.best_depth(0.3, 0.5) == theory.BestDepth(0, 1.0, 1.0)
     assert theory.best_depth([], 0.1).depth == 0
     assert theory.best_depth([0.9, 0.1], 0.05).depth == 1

@@ -1,4 +1,4 @@
-"""What-if, on rounds whose answers are known by counting on one's fingers."""
+"""What-if predictions on rounds whose results can be computed by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def header(method: str = "draft-model", **changes: object) -> Header:
 
 
 def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Round:
-    """A round of a chain; times follow the cost model above exactly. Tokens count upward from `first`."""
+    """Return a round of a chain; times follow the cost model above exactly. Tokens count upward from `first`."""
     status = [ACCEPTED] * accepted + [REJECTED] * (drafted > accepted) + [DISCARDED] * max(0, drafted - accepted - 1)
     tokens = [first + i if i < accepted else 1 for i in range(drafted)]
     nodes = Nodes(
@@ -56,7 +56,7 @@ def chain(accepted: int, drafted: int, first: int = 100, **more: object) -> Roun
 
 
 def run(*rounds: tuple[int, int], method: str = "draft-model") -> Trace:
-    """A run of chains, (accepted, drafted) each, that writes 100, 101, 102 …"""
+    """Return a run of chains, (accepted, drafted) each, that emits 100, 101, 102 …"""
     made, at = [], 100
     for index, (accepted, drafted) in enumerate(rounds):
         r = chain(accepted, drafted, at)
@@ -67,7 +67,7 @@ def run(*rounds: tuple[int, int], method: str = "draft-model") -> Trace:
 
 
 def laid(trace: Trace) -> Trace:
-    """The rounds one behind the other, from the end of prefill on."""
+    """Place the rounds one after the other, from the end of prefill on."""
     at = 0.0
     for r in trace.rounds:
         r.started_s, at = at, at + r.seconds
@@ -78,7 +78,7 @@ PLAIN = run(*[(0, 0)] * 12, method="autoregressive")
 RUN = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4))  # 15 tokens in 5 rounds
 
 
-def test_the_budget_adds_up_to_the_measured_speed() -> None:
+def test_budget_adds_up_to_the_measured_speed() -> None:
     found = whatif.time_breakdown(RUN, PLAIN)
     assert found.plain_s == pytest.approx(PLAIN_S)
     assert found.round_s == pytest.approx(4 * DRAFT_S + VERIFY_S + 4 * NODE_S + JUDGE_S + HOST_S)
@@ -93,13 +93,13 @@ def test_the_budget_adds_up_to_the_measured_speed() -> None:
     assert len(names) == 4
 
 
-def test_the_words_name_what_costs_most() -> None:
+def test_summary_names_the_largest_cost() -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
-    said = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
-    assert "×: one run, which is not conclusive" in said
-    assert "is drafting: 0.73 plain steps per round" in said
-    assert "more than it emits" in said
-    assert "times this speed; one run is not conclusive" in said
+    text = " ".join(whatif.explain_speed(whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN)))
+    assert "×: one run, which is not conclusive" in text
+    assert "is drafting: 0.73 plain steps per round" in text
+    assert "more than it emits" in text
+    assert "times this speed; one run is not conclusive" in text
     for r in slow.rounds:
         r.draft_s, r.seconds = 0.0, r.seconds - r.draft_s
     assert "verifying 9.0 tokens instead of 1: 0.36 plain steps" in " ".join(
@@ -124,7 +124,7 @@ def test_the_words_name_what_costs_most() -> None:
         ),
     ],
 )
-def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:
+def test_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdict: str, said: str) -> None:
     slow = run(*[(0, 8)] * 9, (1, 8))
     lines = whatif.explain_speed(
         whatif.time_breakdown(slow, PLAIN), whatif.predict_draft_lengths(slow, PLAIN), measured
@@ -136,7 +136,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_1(measured: Estimate, verdic
 
 @pytest.mark.parametrize("part", ["overhead_s", "verify_s", "draft_s"])
 def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
-    """Three stalled rounds used to turn the verdict round: "not drafting at all would have been faster"."""
+    """Three stalled rounds used to reverse the verdict: "not drafting at all would have been faster"."""
     usual, hit = run(*[(3, 4)] * 10), run(*[(3, 4)] * 10)
     for r in hit.rounds[2:5]:
         setattr(r, part, getattr(r, part) + 19 * r.seconds)
@@ -150,22 +150,22 @@ def test_nothing_is_concluded_from_rounds_that_stalled(part: str) -> None:
     lengths = [whatif.predict_draft_lengths(trace, PLAIN) for trace in (hit, usual)]
     assert lengths[0].best.depth == lengths[1].best.depth
     assert lengths[0].best.depth
-    said = " ".join(whatif.explain_speed(found, lengths[0]))
-    assert "3 of 10 rounds stalled" in said
-    assert said.count("×") == 1, "one speed-up, that of the headline"
+    text = " ".join(whatif.explain_speed(found, lengths[0]))
+    assert "3 of 10 rounds stalled" in text
+    assert text.count("×") == 1, "only the headline's speed-up"
     assert whatif.compare_with_theory(hit, PLAIN)["best"] == pytest.approx(
         whatif.compare_with_theory(usual, PLAIN)["best"]
     )
 
 
-def test_rounds_without_a_draft_stand_for_plain_decoding() -> None:
+def test_rounds_without_a_draft_count_as_plain_decoding() -> None:
     mixed = run((2, 4), (0, 0), (0, 0), (0, 0))
     assert whatif.time_breakdown(mixed).plain_s == pytest.approx(PLAIN_S)
     assert "3 rounds" in whatif.time_breakdown(mixed).plain_from
     assert whatif.time_breakdown(run((2, 4), (0, 0), (0, 0))).plain_s is None
 
 
-def test_a_baseline_of_something_else_is_refused() -> None:
+def test_baseline_of_another_run_is_refused() -> None:
     for change in ({"target": "x"}, {"dtype": "bfloat16"}, {"prompt_tokens": [1]}):
         with pytest.raises(WorkbenchError, match="another"):
             whatif.time_breakdown(RUN, Trace(header("autoregressive", **change), PLAIN.rounds))
@@ -173,18 +173,18 @@ def test_a_baseline_of_something_else_is_refused() -> None:
         whatif.time_breakdown(Trace(header()))
 
 
-def test_the_cost_model_is_found_again() -> None:
+def test_cost_model_is_recovered() -> None:
     model = whatif.fit_costs(RUN, PLAIN)
     assert model.node_s == pytest.approx(NODE_S)
     assert model.verify_s == pytest.approx(VERIFY_S)
     assert model.level_s == pytest.approx(DRAFT_S)
     assert model.fitted
-    assert not whatif.fit_costs(RUN).fitted  # all drafts have one size: what a token more costs cannot be seen
+    assert not whatif.fit_costs(RUN).fitted  # all drafts have one size, so that the cost per token is unknown
 
 
-def test_shorter_drafts_are_replayed_from_the_verdicts() -> None:
+def test_shorter_drafts_are_replayed_from_verification_results() -> None:
     found = whatif.predict_draft_lengths(RUN, PLAIN)
-    # (4,4) and its bonus, of which nothing was drafted: it was right with a probability
+    # (4,4) and its bonus, for which there was no draft: it would have been right with some probability
     assert [15 / a.tau for a in found.fixed] == [
         pytest.approx(n, abs=0.5) for n in (15, 3 + 1 + 1 + 2 + 2, 2 + 1 + 1 + 2 + 1, 6, 5)
     ]
@@ -210,12 +210,14 @@ def simulate(right: list[list[bool]], most: int) -> list[tuple[int, int]]:
     return rounds
 
 
-@pytest.mark.parametrize("falls", [0.0, 0.25], ids=["by the text alone", "worse with depth"])
+@pytest.mark.parametrize("falls", [0.0, 0.25], ids=["independent of depth", "worse with depth"])
 def test_drafts_of_at_most_k_are_predicted_without_bias(falls: float) -> None:
-    """Each cut remainder was charged as a round of its own, so that τ came out too low."""
+    """Earlier, each cut remainder counted as a round of its own, so that τ was too low."""
     rng, depth, errors = np.random.default_rng(0), 5, dict[int, list[float]]()
     for _ in range(60):
-        luck = rng.random(120)  # one number a position: a guess that is right far off is right near by
+        luck = rng.random(
+            120
+        )  # one number per position: a guess that is right at a larger depth is right at smaller ones
         right = [[bool(u < 0.8 * (1 - falls * d / depth)) for d in range(depth)] for u in luck]
         found = whatif.predict_draft_lengths(run(*simulate(right, depth)), PLAIN)
         for k in range(1, depth + 1):
@@ -223,25 +225,25 @@ def test_drafts_of_at_most_k_are_predicted_without_bias(falls: float) -> None:
             errors.setdefault(k, []).append(found.fixed[k].tau / (sum(n + 1 for n, _ in real) / len(real)))
     bias = {k: fmean(ratios) for k, ratios in errors.items()}
     assert bias == pytest.approx(dict.fromkeys(bias, 1.0), abs=0.03)
-    assert bias[depth] == pytest.approx(1.0, abs=1e-9), "the run as it was"
+    assert bias[depth] == pytest.approx(1.0, abs=1e-9), "the recorded run"
 
 
-def test_a_cut_draft_goes_on_into_the_rounds_that_follow() -> None:
-    """Drafts of four that were all right: with at most three, a round in four positions, wherever recorded ones end."""
+def test_remainder_of_a_cut_draft_continues_in_the_next_rounds() -> None:
+    """Drafts of four, all right: with at most three, one round per four positions, wherever recorded rounds end."""
     found = whatif.predict_draft_lengths(run(*[(4, 4)] * 8), PLAIN)  # 40 tokens
     assert [a.tau for a in found.fixed[1:]] == [pytest.approx(k + 1, rel=0.05) for k in (1, 2, 3, 4)]
 
 
-def test_the_measured_error_stands_beside_the_prediction() -> None:
+def test_measured_error_is_shown_with_the_prediction() -> None:
     found = whatif.analyse(RUN, [PLAIN], errors={"lengths": "Against 9 real runs: 1.00."})
     assert found["errors"] == {"lengths": "Against 9 real runs: 1.00."}
 
 
-def test_the_better_of_two_drafters_at_every_place() -> None:
+def test_better_of_two_drafters_at_every_position() -> None:
     first, second = run((3, 4), (0, 4), (0, 4), (1, 4)), run((0, 2), (0, 2), (2, 2), (2, 2))  # 8 tokens, 8 tokens
     found = whatif.combine(first, second)
-    # from 0 the first reaches 4; there the second is inside its round 2..4 and reaches 5 as well as the first's 5;
-    # from 5 the second, whose round began there, reaches 8
+    # from 0 the first drafter reaches 4; there the second is inside its round 2..4 and also reaches 5;
+    # from 5 the second drafter, whose round began there, reaches 8
     assert found.tokens == 8
     assert found.tau == pytest.approx(8 / 3)
     assert (found.tau_first, found.tau_second) == (2.0, 2.0)
@@ -281,7 +283,7 @@ def test_ranks_of_a_tree_without_recorded_rankings_are_those_of_its_siblings() -
     assert whatif.rank_emitted_tokens([r])[0].ranks == {2: 1}
 
 
-def test_theory_beside_the_measurement() -> None:
+def test_theory_is_shown_with_the_measurement() -> None:
     found = whatif.compare_with_theory(RUN, PLAIN)
     assert found["tau"] == 3.0
     assert found["tau_by_position"] == pytest.approx(theory.tau_by_position([4 / 5, 3 / 4, 2 / 3, 1 / 2]))
@@ -289,25 +291,30 @@ def test_theory_beside_the_measurement() -> None:
     assert 1 <= found["best"]["depth"] <= 8
 
 
-def test_no_length_drafts_in_rounds_that_found_nothing_to_draft() -> None:
-    """Prompt lookup on a new text: the few copies that hold promise nothing for the other rounds."""
+def test_rounds_without_a_match_have_no_draft_at_any_length() -> None:
+    """Prompt lookup on a new text: a few accepted copies say nothing about the other rounds."""
     best = whatif.compare_with_theory(run(*[(4, 4)] * 6, *[(0, 0)] * 6), PLAIN)["best"]
     assert best["depth"] > 0
     assert best["tau"] == pytest.approx(1 + best["depth"] / 2)
 
 
-def test_a_tree_is_as_deep_as_its_draft_was_where_the_target_went() -> None:
-    short, deep = chain(1, 3), chain(3, 3)  # short: siblings 0, which the target took and has no child, and 1 above 2
+def test_tree_depth_counts_along_the_targets_path() -> None:
+    short, deep = (
+        chain(1, 3),
+        chain(3, 3),
+    )  # short: siblings 0, which the target took and which has no child, and 1, the parent of 2
     short.nodes.parents, short.nodes.depth = [-1, -1, 1], [1, 1, 2]
     short.nodes.status, short.path = [ACCEPTED, DISCARDED, DISCARDED], [0]
     found = whatif.predict_tau([short, deep])
     assert found["rates"] == [1.0, 1.0, 1.0]
     assert found["tau_by_position"] == found["tau_iid"] == metrics.tau([short, deep]) == 3.0
     ended = chain(3, 3)
-    ended.emitted = ended.emitted[:2]  # the second draft was the end of the text
+    ended.emitted = ended.emitted[:2]  # the second draft token was the end of the text
     assert whatif.predict_tau([ended])["tau_by_position"] == metrics.tau([ended]) == 2.0
     rejected = whatif.predict_tau([chain(1, 3)])
-    assert rejected["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), "what was not reached was offered"
+    assert rejected["tau_iid"] == pytest.approx(theory.expected_tau(1 / 2, 3)), (
+        "nodes that were not reached were offered"
+    )
 
 
 def test_sampled_siblings_stay_under_the_transport_bound() -> None:
@@ -323,7 +330,7 @@ def test_sampled_siblings_stay_under_the_transport_bound() -> None:
 
 
 def test_every_definition_of_acceptance_from_one_trace() -> None:
-    """12 accepted, 16 tested, 22 drafted in six drafts, at most 4 of them in one; the seventh round drafts nothing."""
+    """12 accepted, 16 tested, 22 drafted in six drafts, at most 4 of them in one; the seventh round has no draft."""
     trace = run((4, 4), (1, 4), (0, 4), (3, 4), (2, 4), (2, 2), (0, 0))
     found = {(d.user, d.name): d for d in acceptance.definitions(trace.rounds, {RATIO.name: RATIO})}
     value = lambda *key: (found[key].part, found[key].whole)  # noqa: E731
@@ -343,15 +350,15 @@ def test_every_definition_of_acceptance_from_one_trace() -> None:
 
 
 def alpha(*tested: tuple[str | None, float]) -> acceptance.Definition:
-    """α of one place after the other, each judged by the rule of that name with that probability."""
+    """Return α for one sibling after the other, each verified by the rule of that name with that probability."""
     r = chain(len(tested), len(tested))
     r.nodes.rule, r.nodes.accept = [name for name, _ in tested], [accept for _, accept in tested]
     rules = {rule.name: rule for rule in (GREEDY, RATIO, RESIDUAL, POINT, POINT_RESIDUAL, TYPICAL)}
     return next(d for d in acceptance.definitions([r], rules) if d.name == "α")
 
 
-def test_alpha_is_the_mean_over_drafts_judged_against_the_whole_law() -> None:
-    """A later sibling's probability is conditional on its elders; a threshold has none; an old trace does not say."""
+def test_alpha_is_the_mean_over_drafts_tested_against_the_whole_distribution() -> None:
+    """A later sibling's probability is conditional on its elders; a threshold has none; old traces record no rule."""
     drawn = alpha(("ratio", 0.8), ("ratio", 0.4), ("residual", 0.1), ("point", 0.3))
     assert (drawn.value, drawn.whole) == (pytest.approx(0.5), 3)
     assert "Excludes 1 later siblings" in drawn.note
@@ -374,7 +381,7 @@ def test_every_recording_is_analysed_into_plain_json(name: str) -> None:
     assert found["words"]
     if found["lengths"]:
         assert found["lengths"]["oracle"]["relative"] >= 0.99
-        # The law takes depth and acceptance as independent. Drafts by confidence or by counts are deep where their
-        # tokens are accepted, so that the law is off there, by what these two recordings show.
+        # The formula assumes that depth and acceptance are independent. Drafts by confidence or counts are deep where
+        # their tokens are accepted, so that the formula deviates as much as in these recordings.
         rel = {"eagle-2": 0.1, "mtp": 0.1, "suffix": 0.2}.get(trace.header.method, 0.05)
         assert found["theory"]["tau_by_position"] == pytest.approx(found["theory"]["tau"], rel=rel)

@@ -29,7 +29,7 @@ def options(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> Readings
     out = tmp_path_factory.mktemp("readings")
     options = ReadingsOptions("text-target", answers, out, taps=(1, 3), dtype="float32", threads=1)
     make_readings(replace(options, tokens=300), quiet)
-    for name in ("ids", "features", "rows"):  # as if the first run was killed while it wrote the next answer
+    for name in ("ids", "features", "rows"):  # as if the first run had been killed while it wrote the next answer
         with (out / f"{name}.bin").open("ab") as file:
             file.write(b"\x01" * 7)
     make_readings(options, quiet)

@@ -1,4 +1,4 @@
-"""SpecDec++'s acceptance head: its labels and loss, that it learns, and that what is saved is found and used."""
+"""SpecDec++'s acceptance head: labels, loss, training, and loading of the saved head."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def drafts(models: Models, heat: float, drawn: float, seed: int = 0) -> acceptan
     return sample_drafts(models, PROMPT, ANSWER, heat, drawn, generator)
 
 
-def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(models: Models) -> None:
-    """By enumeration: the mean label at each place is Σ min(p, q)."""
+def test_a_label_is_the_acceptance_probability_of_a_sampled_draft(models: Models) -> None:
+    """The mean label at each position is Σ min(p, q), computed by enumeration."""
     assert models.drafter is not None
     places = range(len(PROMPT) - 1, len(PROMPT) + len(ANSWER) - 1)
     p, q = (
@@ -53,17 +53,17 @@ def test_a_label_is_the_chance_to_be_kept_of_a_token_that_the_draft_model_drew(m
     assert greedy.accept_probs.tolist() == (p.argmax(1) == q.argmax(1)).float().tolist()
 
 
-def test_a_state_stands_behind_its_own_draft(models: Models) -> None:
-    """At temperature 0 the drafts are known: what is read is the prompt and they."""
+def test_a_state_is_the_drafters_after_its_own_drafts(models: Models) -> None:
+    """At temperature 0 the drafts are known, so the states follow from one forward pass over prompt and drafts."""
     assert models.drafter is not None
     best = compute_logits_and_states(models.drafter, PROMPT + ANSWER)[0][len(PROMPT) - 1 : -1].argmax(1).tolist()
     wanted = compute_logits_and_states(models.drafter, PROMPT + best)[1][len(PROMPT) :]
     assert torch.allclose(drafts(models, 0.0, 1.0).states, wanted)
     few = drafts(models, 0.0, 0.5)
-    assert 0 < len(few.accept_probs) < len(ANSWER), "what the draft model did not draw teaches nothing"
+    assert 0 < len(few.accept_probs) < len(ANSWER), "tokens that the draft model did not sample have no label"
 
 
-def test_a_rejection_weighs_six_times_and_the_weight_can_be_taken_out() -> None:
+def test_a_rejection_has_weight_six_and_the_weight_can_be_corrected_for() -> None:
     odds, kept = torch.tensor([0.3, -1.2]), torch.tensor([0.9, 0.25])
     s = odds.sigmoid()
     lost = sum(
@@ -83,7 +83,7 @@ def test_a_rejection_weighs_six_times_and_the_weight_can_be_taken_out() -> None:
     assert float(calibrated_probs(best.detach(), 6.0)) == pytest.approx(0.7, abs=1e-3)
 
 
-def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> None:
+def test_missing_or_unsuitable_answers_are_refused_with_a_remedy(models: Models, tmp_path: Path) -> None:
     options = AcceptanceOptions(answers=tmp_path)
     with pytest.raises(ParameterError, match="workbench train answers"):
         read_drafts(models, options, False, print)
@@ -91,19 +91,19 @@ def test_without_answers_it_says_what_to_do(models: Models, tmp_path: Path) -> N
         json.dumps({"n": n, "prompt": PROMPT, "answer": ANSWER, "temperature": 0.0}) for n in range(2)
     ]
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(ParameterError, match="holds answers of smollm2, not of text-target"):
+    with pytest.raises(ParameterError, match="has answers of smollm2, not of text-target"):
         read_drafts(models, options, True, print)
     lines[0] = json.dumps({"target": options.target})
     (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert read_drafts(models, options, True, print).answers == 1, "every tenth prompt is kept out, from 0"
+    assert read_drafts(models, options, True, print).answers == 1, "every tenth prompt, from 0, is held out"
     assert read_drafts(models, options, False, print).answers == 1
     (tmp_path / "answers.jsonl").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
-    with pytest.raises(ParameterError, match="Write more"):
+    with pytest.raises(ParameterError, match="Generate more answers"):
         read_drafts(models, options, False, print)
 
 
-def test_what_was_not_drawn_is_left_out_with_its_label(models: Models) -> None:
-    """At temperature 0 labels do not depend on what is drawn beside them but through the text before."""
+def test_tokens_not_sampled_are_left_out_with_their_labels(models: Models) -> None:
+    """At temperature 0 a label depends on the other sampled tokens only through the text before it."""
     whole, part = drafts(models, 0.0, 1.0), drafts(models, 0.0, 0.9)
     generator = torch.Generator().manual_seed(0)
     lengths = [len(sample_drafts(models, PROMPT, ANSWER, 0.0, 0.9, generator).accept_probs) for _ in range(60)]
@@ -115,11 +115,13 @@ def test_what_was_not_drawn_is_left_out_with_its_label(models: Models) -> None:
     labels = (p.argmax(1) == q.argmax(1)).float()
     for seed in range(8):
         drawn = torch.rand(len(ANSWER), generator=torch.Generator().manual_seed(seed)) < 0.5
-        assert drafts(models, 0.0, 0.5, seed).accept_probs.tolist() == labels[drawn].tolist(), "each its own"
+        assert drafts(models, 0.0, 0.5, seed).accept_probs.tolist() == labels[drawn].tolist(), (
+            "each label belongs to its own draft"
+        )
 
 
-def test_a_figure_says_how_often_the_chance_itself_is_right_whatever_a_rejection_weighs() -> None:
-    """Odds of −1 that were learnt with a weight of 6 are a chance of 0.69: more likely kept than not."""
+def test_accuracy_uses_the_probability_corrected_for_the_weight_of_rejections() -> None:
+    """A logit of −1 learnt with weight 6 is a probability of 0.69: more likely accepted than rejected."""
     held = acceptance.Drafts(torch.zeros(4, 2), torch.tensor([1.0, 1.0, 1.0, 0.0]), 1)
 
     class Constant(torch.nn.Module):
@@ -131,7 +133,7 @@ def test_a_figure_says_how_often_the_chance_itself_is_right_whatever_a_rejection
     assert acceptance.evaluate_head(net, held, 1.0)["accuracy"] == 0.25
 
 
-def test_prompts_that_are_kept_out_of_all_training_are_kept_out_here(models: Models, tmp_path: Path) -> None:
+def test_prompts_held_out_of_all_training_are_held_out_here_too(models: Models, tmp_path: Path) -> None:
     options = AcceptanceOptions(answers=tmp_path)
     kept = next(n for n in range(1, 1000) if is_held_out(n) and n % 10)
     lines = [json.dumps({"target": options.target})] + [
@@ -142,14 +144,14 @@ def test_prompts_that_are_kept_out_of_all_training_are_kept_out_here(models: Mod
     assert read_drafts(models, options, True, print).answers == 1
 
 
-def test_the_front_has_what_nothing_else_beats_in_both_figures() -> None:
+def test_the_pareto_front_has_the_rows_that_no_other_beats_in_both_figures() -> None:
     figures = [(0.1, 0.6), (0.2, 0.5), (0.3, 0.5), (0.2, 0.7), (0.9, 0.3)]
     rows = [{"discarded": a, "passes": b} for a, b in figures]
     assert [acceptance._is_on_front(row, rows) for row in rows] == [True, True, False, False, True]
 
 
-def test_the_sweep_runs_each_head_at_each_threshold_beside_fixed_lengths(models: Models) -> None:
-    """A threshold of 1 never stops and so discards most; what is counted is per token that was generated."""
+def test_the_sweep_runs_each_head_at_each_threshold_and_fixed_lengths(models: Models) -> None:
+    """A threshold of 1 never stops drafting and so discards most; counts are per generated token."""
     assert models.drafter is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

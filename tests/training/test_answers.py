@@ -1,4 +1,4 @@
-"""A target's own answers: what they are, and that a run which was stopped goes on."""
+"""A target's own answers: content, resuming after a stop, and held-out prompts."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def some(out: Path, tokens: int) -> AnswersOptions:
                           dtype="float64", threads=1)  # fmt: skip
 
 
-def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+def test_answers_are_the_targets_own_and_a_stopped_run_resumes(tmp_path: Path) -> None:
     options = some(tmp_path, 60)
     write_answers(options, lambda line: None)
     path = tmp_path / "answers.jsonl"
     first = list(read_answers(path))
-    path.write_bytes(path.read_bytes()[:-7])  # killed while it wrote its last line
+    path.write_bytes(path.read_bytes()[:-7])  # as if killed while writing the last line
     before = json.loads((tmp_path / RATE).read_text())
     figures = write_answers(replace(options, tokens=160), lambda line: None)
     rate = json.loads((tmp_path / RATE).read_text())
@@ -50,10 +50,10 @@ def test_answers_are_the_targets_own_and_a_stopped_run_goes_on(tmp_path: Path) -
     assert rate["seconds"] > before["seconds"] > 0
     assert rate_of(tmp_path) == rate["tokens"] / rate["seconds"]
     found = list(read_answers(path))
-    assert found[: len(first) - 1] == first[:-1], "what was written stays"
+    assert found[: len(first) - 1] == first[:-1], "complete answers are kept"
     numbers = [line["n"] for line in found]
     assert len(set(numbers)) == len(numbers)
-    assert first[-1] in found, "the answer that was cut off is written again, the same"
+    assert first[-1] in found, "the truncated answer is generated again, with the same text"
     assert figures["answer_tokens"] == sum(len(line["answer"]) for line in found) >= 160
     prompts = first_turns(options.data, options.per_task, options.seed)
     models = load_models("text-target", None, "cpu", "float64")
@@ -77,7 +77,7 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
     tokenizer = load_tokenizer("text-target")
     lengths = [len(tokenizer.apply_chat_template([{"role": "user", "content": said}], add_generation_prompt=True,
                                                  return_dict=False)) for _, said in prompts]  # fmt: skip
-    limit = lengths[0] - 1  # with one row, nothing runs while the first is looked at
+    limit = lengths[0] - 1  # with one sequence, nothing else runs meanwhile
     write_answers(replace(some(tmp_path, 20), rows=1, longest_prompt=limit), lambda line: None)
     found = list(read_answers(tmp_path / "answers.jsonl"))
     assert found
@@ -85,18 +85,18 @@ def test_a_prompt_that_is_too_long_is_left_out_and_the_next_one_answered(tmp_pat
     assert found[0]["n"] == min((n, i) for i, n in enumerate(lengths) if n <= limit)[1], "the shortest one first"
 
 
-def test_the_fewest_answers_are_some_to_learn_from_and_some_to_measure_with(tmp_path: Path) -> None:
+def test_the_smallest_run_has_training_and_held_out_answers(tmp_path: Path) -> None:
     write_answers(replace(some(tmp_path, 1), per_task=40), lambda line: None)
     held = [is_held_out(line["n"]) for line in read_answers(tmp_path / "answers.jsonl")]
     assert sorted(set(held)) == [False, True]
-    assert len(held) < 12, "it does not go on until one of fifty prompts comes by"
+    assert len(held) < 12, "it does not continue until a prompt number divisible by fifty"
     assert min((tmp_path / name).stat().st_size for name in ("train.bin", "held.bin")) > 0
 
 
-def test_a_second_folder_begins_behind_the_prompts_of_the_first(tmp_path: Path) -> None:
+def test_a_second_folder_starts_after_the_prompts_of_the_first(tmp_path: Path) -> None:
     write_answers(replace(some(tmp_path, 30), after=7), lambda line: None)
     assert min(line["n"] for line in read_answers(tmp_path / "answers.jsonl")) >= 7, (
-        "numbers stay, so what is held out does"
+        "prompt numbers stay the same, so the same prompts are held out"
     )
 
 
@@ -109,7 +109,9 @@ def test_answers_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     more = tmp_path / "none"
     more.mkdir()
     apples(more)
-    with pytest.raises(ParameterError, match="prompts="):  # another file of training text: other prompts by number
+    with pytest.raises(
+        ParameterError, match="prompts="
+    ):  # another training text gives other prompts for the same numbers
         write_answers(options, lambda line: None)
     assert (tmp_path / "answers.jsonl").read_bytes() == before
 
@@ -121,21 +123,21 @@ def apples(folder: Path) -> list[dict[str, str]]:
     return rows
 
 
-def test_prompts_hold_every_group_from_the_beginning(tmp_path: Path) -> None:
+def test_the_first_prompts_contain_every_group(tmp_path: Path) -> None:
     groups = [group for group, _ in first_turns(tmp_path, 5, 0)]
     assert set(groups[:8]) == set(groups)
     assert len(groups) == 40
     assert first_turns(tmp_path, 5, 0) == first_turns(tmp_path, 5, 0) != first_turns(tmp_path, 5, 1)
 
 
-def test_a_users_turn_is_read_from_the_training_text(tmp_path: Path) -> None:
+def test_user_turns_are_read_from_the_training_text(tmp_path: Path) -> None:
     rows = apples(tmp_path)
     found = [text for group, text in first_turns(tmp_path, 0, 0) if group == "maths"]
     assert set(found) <= {row["question"] for row in rows}
     assert len(found) >= 15
 
 
-def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_path: Path) -> None:
+def test_answers_of_the_training_text_follow_their_prompts_and_are_marked(tmp_path: Path) -> None:
     rows = {row["question"]: row["answer"] for row in apples(tmp_path)}
     options = replace(some(tmp_path / "given", 1000), data=tmp_path, given=True, per_task=0)
     figures = write_answers(options, lambda line: None)
@@ -145,7 +147,7 @@ def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_
     assert len(lines) > 10
     assert sum(prompts[line["n"]][1] in rows for line in lines) > 10
     for line in lines:
-        assert not is_held_out(line["n"]), "what is kept for measuring is the target's own"
+        assert not is_held_out(line["n"]), "held-out answers are the target's own"
         assert line["temperature"] is None
         said = prompts[line["n"]][1]
         if said in rows:
@@ -153,14 +155,14 @@ def test_the_texts_own_answers_stand_behind_its_prompts_and_are_no_ones_own(tmp_
             assert line["answer"][: len(answer)] == answer[:12]
         assert line["answer"][-1] == tokenizer.eos_token_id or len(line["answer"]) == 12
     check_answers(tmp_path / "given", "text-target", allow_text_answers=True)
-    with pytest.raises(ParameterError, match="training text gives"):
+    with pytest.raises(ParameterError, match="answers of the training text"):
         check_answers(tmp_path / "given", "text-target")
     with pytest.raises(ParameterError, match="was made with"):
         write_answers(replace(options, given=False), lambda line: None)
 
 
-def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:
-    """Groups and temperatures take turns, so that a step through the numbers would meet some of them only."""
+def test_held_out_answers_have_every_group_and_temperature() -> None:
+    """Groups and temperatures alternate, so every n-th prompt number would contain only some of them."""
     held = [n for n in range(30_000) if is_held_out(n)]
     assert 450 < len(held) < 750
     for turns in (len(TEMPERATURES), 15, 7):
@@ -168,7 +170,7 @@ def test_what_is_kept_for_measuring_is_of_every_kind_and_temperature() -> None:
         assert min(counts) > 0.5 * len(held) / turns
 
 
-def test_a_second_writer_is_refused_and_the_rate_is_noted_on_the_way(
+def test_a_second_writer_is_refused_and_the_rate_is_saved_during_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "REPORT_S", 0.0)
@@ -182,4 +184,4 @@ def test_a_second_writer_is_refused_and_the_rate_is_noted_on_the_way(
 
     figures = write_answers(options, second)
     assert 0 <= seen[0]["tokens"] < figures["new_tokens"]
-    assert write_answers(options, lambda line: None)["new_tokens"] == 0, "the first one's lock is gone"
+    assert write_answers(options, lambda line: None)["new_tokens"] == 0, "the first writer's lock is released"

@@ -1,6 +1,6 @@
-"""Distillation: what a drafter writes is its own and its target says of it what it would; a study goes on after a kill.
+"""Distillation: the drafter samples its own text, the target scores it, and a killed study resumes.
 
-A tiny real run of each kind of text is among the study's cells.
+The study's cells include a tiny real run of each kind of text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEPT = torch.arange(0, 4096, 2)
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
-    """A study of tiny cells, with readings of the target's answers and of given ones."""
+    """Return a study of tiny cells, with readings of the target's answers and of the data set's."""
     out = tmp_path_factory.mktemp("distilling")
     made = write_readings(out)
     return DistillingOptions(
@@ -54,7 +54,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
 
 @pytest.fixture(scope="module")
 def drafter(options: DistillingOptions) -> DrafterInTraining:
-    """One that says something of its own at each place: its weights were drawn, and are large."""
+    """Return a drafter with large random weights, whose distribution differs at each position."""
     asked = ChatDrafterOptions(target="text-target", readings=options.readings, hidden=32, layers=2, inner=48)
     teacher = load_teacher(asked)
     found = build_drafter(config_of(asked, teacher), teacher, 0)
@@ -67,12 +67,12 @@ def drafter(options: DistillingOptions) -> DrafterInTraining:
 
 @torch.no_grad()
 def distributions_of(drafter: DrafterInTraining, text: list[int]) -> Tensor:
-    """q at each place of one text, read whole, [n, K]."""
+    """Return q at each position of one text, from one forward pass, [n, K]."""
     return (drafter.states(torch.tensor([text]))[0] @ drafter.lm_head_rows(KEPT).T).double().softmax(-1)
 
 
-def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTraining) -> None:
-    """Beside prompts of other lengths and with a cache each text is what its laws, read alone, make of its chances."""
+def test_sampled_continuations_follow_the_drafters_distribution(drafter: DrafterInTraining) -> None:
+    """In a batch and with a cache, each text follows from its uniforms and its distributions computed alone."""
     prompts, most = [[5, 9, 300, 41, 7, 8, 1000], [77], [12, 13, 14]], [12, 9, 12]
     chance = torch.rand(3, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     texts = sample_continuations(drafter, KEPT, prompts, most, [], chance)
@@ -87,16 +87,16 @@ def test_what_a_drafter_writes_is_drawn_from_its_own_law(drafter: DrafterInTrain
     end = texts[0][len(prompts[0]) + 4]
     first = texts[0].index(end, len(prompts[0]))
     ended = sample_continuations(drafter, KEPT, prompts, most, [end], chance)
-    assert ended[0] == texts[0][: first + 1], "an end of text ends it, and stands in it"
+    assert ended[0] == texts[0][: first + 1], "EOS ends the text and is part of it"
     for row in (1, 2):
         stop = texts[row].index(end, len(prompts[row])) + 1 if end in texts[row][len(prompts[row]) :] else None
-        assert ended[row] == texts[row][:stop], "and no other one"
+        assert ended[row] == texts[row][:stop], "EOS ends no other text"
 
 
-def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
+def test_the_loss_compares_target_and_drafter_at_each_position_of_a_sampled_text(
     options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the loss compares, place by place: the target's law and the drafter's, both of the token that follows."""
+    """At each position the loss compares the target's and the drafter's distribution of the next token."""
     seen = list[tuple[Tensor, Tensor, Tensor]]()
 
     def heard(said: Tensor, wanted: Tensor, labels: Tensor, weight: float, losses: Any) -> Tensor:
@@ -125,24 +125,28 @@ def test_the_target_says_at_each_place_of_such_a_text_what_comes_next(
     target = load_models("text-target", None, "cpu", "float32").target.model
     with torch.inference_mode():
         distributions = target(ids).logits.softmax(-1)
-    assert (labels < 0).all(), "text of its own has nothing to teach but its laws"
+    assert (labels < 0).all(), "sampled text has no labels, only distributions"
     texts = [row[: int(row.nonzero()[-1]) + 1] for row in ids]
     n_places = sum(len(text) - 1 for text in texts)
-    assert n_places <= len(wanted) <= n_places + 4, "an end of text may be the last token, which is 0 as padding is"
+    assert n_places <= len(wanted) <= n_places + 4, "the last token may be EOS, which has id 0 like padding"
     theirs = wanted.float().softmax(-1)
     at = torch.cat([distributions[b, : len(text) - 1] for b, text in enumerate(texts)])
-    apart = torch.cdist(at.float(), theirs, p=1)  # places were shuffled
+    apart = torch.cdist(at.float(), theirs, p=1)  # positions were shuffled
     nearest = apart.min(1)
-    assert nearest.values.max() < 0.08, "rounded to bfloat16, each law of the target is among those compared"
+    assert nearest.values.max() < 0.08, (
+        "each of the target's distributions is among those compared, up to bfloat16 rounding"
+    )
     said = seen[0][0].float().softmax(-1)
     again = build_drafter(config_of(asked, teacher := load_teacher(asked)), teacher, asked.seed)
     with torch.no_grad():
         own = (again.states(ids) @ again.lm_head_rows(torch.arange(4096)).T).softmax(-1)
     mine = torch.cat([own[b, : len(text) - 1] for b, text in enumerate(texts)])
-    assert (mine - said[nearest.indices]).abs().sum(-1).max() < 0.05, "beside the drafter's own of the same place"
+    assert (mine - said[nearest.indices]).abs().sum(-1).max() < 0.05, (
+        "paired with the drafter's distribution of the same position"
+    )
 
 
-def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: DistillingOptions) -> None:
+def test_texts_are_sampled_anew_with_the_drafters_current_weights(options: DistillingOptions) -> None:
     readings, written = Readings(options.readings), list[tuple[int, int]]()
 
     class Counting(OwnTexts):
@@ -168,11 +172,11 @@ def test_texts_are_written_anew_by_the_drafter_as_it_then_is(options: Distilling
         assert written == [(turn, 2 * n_own) for turn in range(3)]
         assert all(len(dialogues) == 4 and n == n_own for dialogues, n in found)
     read = [tuple(d.ids.tolist()) for dialogues, _ in found[:8] for d in dialogues[-2:]]
-    assert {read.count(text) for text in read} <= {4, 8}, "each four times, or more where two are the same"
+    assert {read.count(text) for text in read} <= {4, 8}, "each text is used four times, or more if two texts are equal"
     written.clear()
     assert all(n == 0 for _, n in (make_next_batch(readings, "target", 4, 0, 8, None)(step) for step in range(3)))
     assert not written
-    with pytest.raises(ParameterError, match="no text of the kind made='elephant'"):
+    with pytest.raises(ParameterError, match="no source of texts made='elephant'"):
         select_readings(readings, "elephant")
 
 
@@ -187,7 +191,7 @@ def test_a_loss_without_text_is_a_number() -> None:
 
 
 @pytest.mark.on_demand
-def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
+def test_a_study_runs_once_resumes_after_a_kill_and_writes_a_board(
     options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taught, train = list[tuple[str, str]](), study.train_chat_drafter
@@ -227,11 +231,11 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
             assert (counts[0] <= counts[1]).all()
             assert (counts[2] >= counts[3]).all()
             assert (counts[3] > 0).all()
-    assert heats == [0.0, 1.0] * 5, "each is measured greedily, and drawn at temperature 1"
+    assert heats == [0.0, 1.0] * 5, "each cell is measured at temperatures 0 and 1"
     settings = json.loads((options.out / "start" / "run.pt.settings.json").read_text())
-    assert settings["text_weight"] == "1.0", "the start learns from text, which is all that it has"
+    assert settings["text_weight"] == "1.0", "the start is trained on text alone"
     begun = json.loads((options.out / "mix-total_variation" / "run.pt.settings.json").read_text())
-    assert begun["text_weight"] == "0.0", "what goes on from it learns by the loss that is compared"
+    assert begun["text_weight"] == "0.0", "cells that continue from the start use the compared loss"
     assert begun["begin"] == str(options.out / "start")
     text = page(report)
     assert "**" in text
@@ -241,7 +245,7 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     given = run_distillation_study(
         replace(options, begin=options.out / "start", out=options.out.parent / "of-a-folder", made=()), quiet
     )
-    assert given["cells"] == 2, "a finished drafter is as good a start, and is measured as it is"
+    assert given["cells"] == 2, "a finished drafter can be the start, and is measured without training"
     again = json.loads((options.out.parent / "of-a-folder" / "distilling.json").read_text())["cells"]
     assert again[0]["greedy"] == start["greedy"]
     assert again[1]["greedy"] == cells[0]["greedy"]
@@ -261,15 +265,15 @@ def test_settings_that_cannot_be_studied_are_refused(options: DistillingOptions,
     few = replace(options, made=("given",), crossed=("forward_kl",))
     with pytest.raises(ParameterError, match="compares features"):
         run_distillation_study(replace(few, losses=("mse",)), quiet)
-    with pytest.raises(ParameterError, match="no text of the kind"):
+    with pytest.raises(ParameterError, match="no source of texts"):
         run_distillation_study(replace(few, made=("elephant",)), quiet)
-    with pytest.raises(ParameterError, match="nothing to compare"):
+    with pytest.raises(ParameterError, match="no losses to compare"):
         run_distillation_study(replace(few, losses=(), crossed=()), quiet)
     for missing in ("answers", "readings"):
-        with pytest.raises(ParameterError, match=f"holds no {missing}"):
+        with pytest.raises(ParameterError, match=f"has no {missing}"):
             run_distillation_study(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
     own = tmp_path / "own"
     make_readings(ReadingsOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
-    with pytest.raises(ParameterError, match=r"holds no answers for made=given.*"):
+    with pytest.raises(ParameterError, match=r"has no answers for made=given.*"):
         run_distillation_study(replace(few, readings=own, out=tmp_path / "out"), quiet)
     assert "distilling" in recipes.RECIPES

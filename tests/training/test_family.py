@@ -1,4 +1,4 @@
-"""Drafters for a chat model: what is read of its answers, which tokens are kept, and that what is trained drafts."""
+"""Drafters for a chat model: readings of its answers, the draft vocabulary, and trained heads that draft."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_readings_are_the_targets_features_of_each_answer_once(options: Readings
         load_teacher(ChatDrafterOptions(target="text-target", readings=options.out)),
     )
     said = teacher.logits(one.features[one.n_prompt - 1 : -1]).argmax(-1)
-    assert (said == one.ids[one.n_prompt :]).float().mean() > 0.9, "what the target says follows from them"
+    assert (said == one.ids[one.n_prompt :]).float().mean() > 0.9, "the target's tokens follow from the features"
 
 
 def test_a_batch_depends_on_its_step_alone(options: ReadingsOptions) -> None:
@@ -87,11 +87,11 @@ def test_a_batch_depends_on_its_step_alone(options: ReadingsOptions) -> None:
     assert [again(step) for step in (n + 1, 0, n)] == [first[n + 1], first[0], first[n]]
     for turn in (first[:n], first[n:]):
         assert sorted(row for batch in turn for row in batch) == rows, "each row once"
-    assert first[:n] != first[n:], "in a new order"
+    assert first[:n] != first[n:], "the second epoch has another order"
 
 
 def written_with(kind: str, folder: Path, config: dict[str, Any]) -> Trace:
-    """What text-target writes with a head of its own; the text is that of plain decoding."""
+    """Generate with text-target and a head; check that the text equals that of plain decoding."""
     models = load_models("text-target", None, "cpu", "float64")
     models.heads[kind] = HeadInfo("heads", folder, config)
     prompt = models.tokenizer("Once upon a time")["input_ids"]
@@ -104,14 +104,14 @@ def written_with(kind: str, folder: Path, config: dict[str, Any]) -> Trace:
 
 
 def readings_of(out: Path) -> list[list[int]]:
-    """All rows, as they are on disk now."""
+    """Return all rows, as saved on disk."""
     return Readings(out).rows.tolist()
 
 
-def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
+def test_answers_of_the_data_set_are_read_in_addition_to_the_targets_own(
     options: ReadingsOptions, answers: Path, tmp_path: Path
 ) -> None:
-    """They teach a language, and count neither as what the target says nor for which tokens are kept."""
+    """They are training text only: they are neither target tokens nor counted for the draft vocabulary."""
     given, out = tmp_path / "given", tmp_path / "readings"
     shutil.copytree(options.out, out)
     given.mkdir()
@@ -120,7 +120,7 @@ def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     (given / ANSWERS).write_text(json.dumps(json.loads(first) | {"given": True}) + "\n" + json.dumps(line) + "\n")
     make_readings(replace(options, answers=given, out=out), quiet)
     readings = Readings(out)
-    taken = readings.rows[0, 0].item()  # a prompt that has an answer of the target's own, too
+    taken = readings.rows[0, 0].item()  # a prompt that also has an answer of the target
     (given / ANSWERS).write_text((given / ANSWERS).read_text().replace("9001", str(taken)))
     make_readings(replace(options, answers=given, out=out), quiet)
     make_readings(replace(options, answers=given, out=out), quiet)
@@ -135,7 +135,7 @@ def test_answers_that_the_text_gives_are_read_beside_the_targets_own(
     assert "given_tokens" not in alone[1]
 
 
-def test_readings_of_another_kind_are_not_gone_on_with(options: ReadingsOptions, tmp_path: Path) -> None:
+def test_readings_with_other_settings_are_not_resumed(options: ReadingsOptions, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"taps=\[1, 3\]"):
         make_readings(replace(options, taps=(2,)), quiet)
     with pytest.raises(ParameterError, match="readings of text-target"):
@@ -155,7 +155,7 @@ def test_readings_of_another_kind_are_not_gone_on_with(options: ReadingsOptions,
         make_readings(replace(options, out=other), quiet)
 
 
-def test_a_resumed_run_of_heads_reads_on(
+def test_a_resumed_run_of_heads_continues_with_the_readings(
     options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -193,10 +193,10 @@ def test_a_draft_model_is_trained_and_drafts(
     )
     assert drafted.token_ids == plain.token_ids
     assert tokenizer_source_for(str(out)) is None
-    assert not hasattr(models.drafter.model.config, ROWS), "a target that need not be here lends no rows"
+    assert not hasattr(models.drafter.model.config, ROWS), "the embedding of a target that may be absent is not shared"
     on = chosen | {"checkpoint": tmp_path / "on.pt", "begin": out, "out": tmp_path / "on", "steps": 1}
     assert recipes.run("chat-drafter", on, quiet)["losses"]["agreement"] > 0.6 * figures["losses"]["agreement"]
-    monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)  # of such a target no tokenizer is kept
+    monkeypatch.setitem(MODEL_INDEX, "text-target", SMOLLM2)  # the tokenizer of such a target is not saved
     more = recipes.run("chat-drafter", chosen | {"steps": 44}, quiet)
     assert tokenizer_source_for(str(out))
     weights = load_file(out / "model.safetensors")
@@ -207,7 +207,7 @@ def test_a_draft_model_is_trained_and_drafts(
     assert Engine(again).generate(Request(prompt, registry.get("draft-model"), max_new_tokens=32)).token_ids == (
         plain.token_ids
     )
-    assert more["curve"][:-1] == figures["curve"], "a resumed run goes on with its curve"
+    assert more["curve"][:-1] == figures["curve"], "a resumed run continues its curve"
     assert np.isfinite(more["losses"]["loss"])
     fresh = chosen | {"checkpoint": tmp_path / "further.pt", "begin": out, "vocabulary": 650, "hidden": 32,
                       "resume": False}  # fmt: skip
@@ -218,25 +218,25 @@ def test_a_draft_model_is_trained_and_drafts(
             fresh | {"steps": 3, "out": tmp_path / name, "average": average},
             quiet,
         )
-        assert further["kept"] == 700, "it keeps its tokens"
+        assert further["kept"] == 700, "the draft vocabulary is kept"
         assert further["begun"]["steps"] == more["steps"]
-    assert further["losses"]["agreement"] > 0.6 * more["losses"]["agreement"], "and what it knows"
+    assert further["losses"]["agreement"] > 0.6 * more["losses"]["agreement"], "and most of the agreement"
     moved, mean = (load_file(tmp_path / name / "model.safetensors") for name in ("moved", "mean"))
     still = [name for name in before if torch.equal(before[name], moved[name])]
-    assert not still, "all of it learns"
+    assert not still, "all weights are trained"
     for name in before:
         torch.testing.assert_close(
             mean[name].float(), (before[name].float() + moved[name].float()) / 2, atol=2e-3, rtol=2e-3
         )
-    with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
+    with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-drafter", fresh | {"out": out}, quiet)
     for folder in (tmp_path / "none", Path("text-drafter"), Path("assets/models/text-drafter")):
-        with pytest.raises(ParameterError, match="no drafter that was trained by this recipe for text-target"):
+        with pytest.raises(ParameterError, match="not a drafter that this recipe trained for text-target"):
             recipes.run("chat-drafter", fresh | {"begin": folder, "out": tmp_path / "third"}, quiet)
 
 
 def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> Trace:
-    """A run with what was measured as a chain."""
+    """Generate with a drafter measured as a chain."""
     by_shape = ("medusa", "hydra", "hydra-plus-plus", "clover", "chimera")
     models = with_chain_drafts(models) if chain["method"] in by_shape else models
     method = registry.get(chain["method"]).with_params(**chain["params"])
@@ -244,20 +244,20 @@ def one_branch_of(models: Models, chain: dict[str, Any], prompt: list[int]) -> T
 
 
 METHOD_OF = {"eagle": "eagle-2"}
-"""Method that drafts with a head, if its name is another one."""
+"""Method that drafts with a head, if its name differs from the head's."""
 
 
 @pytest.mark.parametrize(
     "method",
     model_helpers.mark_on_demand_unless(
-        ("eagle", "block-diffusion"),  # test_head_training.py tests the losses of most others
+        ("eagle", "block-diffusion"),  # test_head_training.py tests the losses of most other kinds
         [
             *("eagle", "kangaroo", "medusa", "hydra", "hydra-plus-plus", "clover", "mtp", "pard"),
             *("block-diffusion", "fspad", "chimera", "s2d", "falcon"),
         ],
     ),
 )
-def test_heads_are_trained_and_draft_from_what_they_keep(
+def test_heads_are_trained_and_draft_from_their_vocabulary(
     method: str, options: ReadingsOptions, answers: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "models" / f"text-target-{method}"
@@ -265,20 +265,20 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
               "checkpoint": tmp_path / "run.pt", "ffn": 64, "heads": 4, "blocks": 2, "exit_layer": 1, "steps": 45,
               "rows": 8, "places": 256, "threads": 1, "held": 4, "half": False, "block": 4}  # fmt: skip
     if method == "block-diffusion":
-        chosen["taps"] = (1, 3)  # of which there are readings
+        chosen["taps"] = (1, 3)  # the captured layers of the readings
     figures = recipes.run("chat-heads", chosen, quiet)
     assert figures["kept"] == 700
     assert figures["curve"][-1] == (figures["tokens"], round(next(iter(figures["held"].values())), 4))
     begun = recipes.run(
         "chat-heads", chosen | {"steps": 1, "out": tmp_path / "begun", "checkpoint": tmp_path / "begun.pt"}, quiet
     )
-    assert (tmp_path / f"run-{method}.pt").exists(), "another method goes on from its own"
+    assert (tmp_path / f"run-{method}.pt").exists(), "each method has its own checkpoint"
     for part, loss in figures["losses"].items():
         assert loss < 0.95 * begun["losses"][part], part
     if method == "falcon":
-        assert load_file(out / "model.safetensors")["recall.weight"].any(), "what the LSTM remembers has a say"
+        assert load_file(out / "model.safetensors")["recall.weight"].any(), "the LSTM's output weights are trained"
     if method == "fspad":
-        assert load_file(out / "model.safetensors")["voice.weight"].any(), "what speaks has learnt, too"
+        assert load_file(out / "model.safetensors")["voice.weight"].any(), "the output projection is trained, too"
     models = load_models("text-target", None, "cpu", "float64")
     config = json.loads((out / "config.json").read_text())
     assert not fingerprints_differ(config[WEIGHTS], fingerprint(models.target.model))
@@ -306,12 +306,12 @@ def test_heads_are_trained_and_draft_from_what_they_keep(
     assert any(f"{stranger.name} is left out" in line and "other weights" in line for line in lines)
     chain = measured[method]["chain"]
     widest = {len(r.nodes.depth) - len(set(r.nodes.depth)) for r in one_branch_of(models, chain, prompt).rounds}
-    assert widest == {0}, "a chain has one node a level"
+    assert widest == {0}, "a chain has one node per level"
     depth, tried, kept = chain["by_depth"][0]
     assert (depth, chain["tau"] >= 1) == (1, True)
     assert 0 <= kept <= tried
     text = (out / "README.md").read_text()
-    assert f"written by `workbench train answers`, {rate_of(answers):,.0f} tokens a second, to prompts" in text
+    assert f"written by `workbench train answers`, {rate_of(answers):,.0f} tokens per second, to prompts" in text
     assert f"| 1 | {tried:,} | {kept / tried:.1%} |" in text
     assert f"τ = {chain['tau']:.2f}" in text
 
@@ -331,7 +331,7 @@ def test_pseudo_states_of_a_layer_that_the_target_lacks_are_refused(options: Rea
 def test_in_pass_drafters_are_trained_through_the_target(
     method: str, trained: dict[str, tuple[int, ...]], options: ReadingsOptions, tmp_path: Path
 ) -> None:
-    """The target is made to say what it says itself more often than at first, and nothing else has changed."""
+    """The trained prompt or transfer weights predict the target's tokens better than at the start."""
     chosen = {"method": method, "target": "text-target", "readings": options.out, "out": tmp_path, "rows": 4,
               "checkpoint": tmp_path / "run.pt", "threads": 1, "held": 4, "half": False, "resume": False}  # fmt: skip
     begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
@@ -340,7 +340,7 @@ def test_in_pass_drafters_are_trained_through_the_target(
     folder = tmp_path / f"text-target-{method}"
     net, config = load_net(folder)
     assert {name: tuple(weight.shape) for name, weight in net.named_parameters()} == trained
-    assert "draft_vocabulary" not in config, "the target guesses, and keeps all of its tokens"
+    assert "draft_vocabulary" not in config, "the target itself drafts, with its whole vocabulary"
     drafted = written_with(method, folder, config)
     assert metrics.count_drafted(drafted.rounds) > 0
 
@@ -348,14 +348,14 @@ def test_in_pass_drafters_are_trained_through_the_target(
 def test_accelerator_adapters_learn_through_the_first_layers_and_draft(
     options: ReadingsOptions, tmp_path: Path
 ) -> None:
-    """Their stream comes nearer to the target's end than the one beside it, and its law to the target's."""
+    """The adapters' stream gets closer to the target's last hidden state than the plain one; its loss falls."""
     chosen = {"method": "m2r2", "target": "text-target", "readings": options.out, "out": tmp_path, "exit_layer": 2,
               "rank": 8, "rows": 200, "threads": 1, "held": 4, "half": False, "resume": False,
               "checkpoint": tmp_path / "run.pt"}  # fmt: skip
     for layer in (0, 12):
         with pytest.raises(ParameterError, match=f"exit_layer={layer}, but the target has 12 layers"):
             recipes.run("chat-heads", chosen | {"exit_layer": layer, "steps": 1}, quiet)
-    chosen["places"] = 10_000  # all there are, so that steps are alike
+    chosen["places"] = 10_000  # all positions, so that all steps are equal
     begun = recipes.run("chat-heads", chosen | {"steps": 1}, quiet)
     figures = recipes.run("chat-heads", chosen | {"steps": 12}, quiet)
     assert all(figures["losses"][name] < begun["losses"][name] for name in ("ce_soft", "cosine"))
@@ -367,12 +367,12 @@ def test_accelerator_adapters_learn_through_the_first_layers_and_draft(
     net, config = load_net(folder)
     assert net.sizes == {"width": 288, "exit_layer": 2, "rank": 8} == config["net"]
     assert sum(weight.numel() for weight in net.parameters()) == 8 * 2 * 8 * 288
-    assert "draft_vocabulary" not in config, "the target's own head guesses, and keeps all of its tokens"
+    assert "draft_vocabulary" not in config, "the target's LM head drafts, with its whole vocabulary"
     drafted = written_with("m2r2", folder, config)
     assert metrics.count_drafted(drafted.rounds) > 0
 
 
-def test_what_the_target_says_at_a_place_is_asked_of_it_once(
+def test_target_tokens_are_computed_once_per_answer(
     options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course, asked = make_training_setup(options, tmp_path), list[int]()
@@ -387,10 +387,12 @@ def test_what_the_target_says_at_a_place_is_asked_of_it_once(
     assert course.target_tokens(row) is said
     assert asked == [len(one.ids) - one.n_prompt], "once"
     prompt = make_training_setup(options, tmp_path, everywhere=True).target_tokens(row)
-    assert prompt[:-1].ge(0).all(), "and at the places of the prompt, where these are learnt from, too"
+    assert prompt[:-1].ge(0).all(), "also at positions of the prompt, if these are used for training"
 
 
-def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: ReadingsOptions, tmp_path: Path) -> None:
+def test_scales_of_hidden_states_ignore_first_tokens_and_are_powers_of_two(
+    options: ReadingsOptions, tmp_path: Path
+) -> None:
     course = make_training_setup(options, tmp_path)
     found, rows = (
         fusing.measure_scales(course, (1, 3)),
@@ -400,11 +402,11 @@ def test_streams_are_as_large_as_they_are_but_for_their_first_tokens(options: Re
         stream = torch.cat([course.readings.hidden_states(f"tap-{tap}", row)[1:].double() for row in rows])
         share = found[at * 288 : (at + 1) * 288] / stream.square().mean(0).sqrt()
         assert share.log2().abs().max() < 0.51
-    assert torch.equal(found, found.log2().round().exp2()), "powers of 2, by which nothing is rounded"
+    assert torch.equal(found, found.log2().round().exp2()), "scaling by powers of 2 causes no rounding"
 
 
 @pytest.mark.parametrize("learns", [False, True])
-def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
+def test_eagle_3_uses_the_targets_lm_head_or_trains_its_own(
     options: ReadingsOptions, tmp_path: Path, learns: bool
 ) -> None:
     course = make_training_setup(
@@ -428,7 +430,7 @@ def test_eagle_3_speaks_by_the_targets_lm_head_or_by_one_of_its_own(
     assert any("outside the draft vocabulary" in r.signals for r in drafted.rounds)
 
 
-def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(options: ReadingsOptions) -> None:
+def test_prompts_are_trained_on_if_requested_and_never_measured_on(options: ReadingsOptions) -> None:
     plain, all_of_it = Readings(options.out), Readings(options.out, include_prompts=True)
     for row in plain.split_indices(held_out=False):
         mine, other = plain.dialogue(row), all_of_it.dialogue(row)
@@ -441,26 +443,26 @@ def test_prompts_are_learnt_from_where_that_is_asked_for_and_never_measured_on(o
 
 
 def further_options(options: ReadingsOptions, tmp_path: Path) -> dict[str, Any]:
-    """How a small head is trained; a run ends where its steps do, and leaves nothing to go on from."""
+    """Return options of a small head; the run ends after its steps and saves no checkpoint."""
     return {"target": "text-target", "readings": options.out, "ffn": 32, "heads": 4, "rows": 8, "places": 256,
             "threads": 1, "held": 4, "half": False, "checkpoint": tmp_path / "run.pt", "resume": False}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def finished(options: ReadingsOptions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A layer of EAGLE's that keeps 650 tokens, and what its run came to."""
+    """Return a trained EAGLE layer with a vocabulary of 650 tokens, and the result of its run."""
     out = tmp_path_factory.mktemp("first")
     asked = further_options(options, out) | {"vocabulary": 650, "steps": 60, "out": out}
     return out / "text-target-eagle", recipes.run("chat-heads", asked, quiet)
 
 
-def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
+def test_a_finished_layer_is_trained_further_and_keeps_its_vocabulary(
     options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     chosen, (folder, first) = further_options(options, tmp_path), finished
     further = recipes.run("chat-heads", chosen | {"begin": folder, "steps": 1, "out": tmp_path / "second"}, quiet)
-    assert further["begun"]["steps"] == first["steps"], "its card says what it was before"
-    assert further["kept"] == 650, "not the 8,192 that a fresh one would keep"
+    assert further["begun"]["steps"] == first["steps"], "its card describes the earlier training"
+    assert further["kept"] == 650, "not the default of 8,192 tokens"
     written = tmp_path / "second" / folder.name
     configs = [json.loads((path / "config.json").read_text()) for path in (folder, written)]
     assert configs[0]["draft_vocabulary"] == configs[1]["draft_vocabulary"]
@@ -469,7 +471,7 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
         recipes.run("chat-heads", chosen | asked, quiet)
     folders = (folder, *(tmp_path / name / folder.name for name in ("moved", "mean")))
     one, two, mean = (load_file(path / "model.safetensors") for path in folders)
-    assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step moved it"
+    assert any((one[name].float() - two[name].float()).abs().max() > 1e-3 for name in one), "a step changed the weights"
     for name in one:
         torch.testing.assert_close(
             mean[name].float(), (one[name].float() + two[name].float()) / 2, atol=2e-3, rtol=2e-3
@@ -477,46 +479,49 @@ def test_a_finished_layer_is_trained_further_and_keeps_its_tokens(
     fresh = recipes.run("chat-heads", chosen | {"vocabulary": 650, "steps": 1, "out": tmp_path / "third"}, quiet)
     assert further["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
     assert first["losses"]["ce_soft"] < 0.95 * fresh["losses"]["ce_soft"]
-    with pytest.raises(ParameterError, match="what the run begins with, and where it would write"):
+    with pytest.raises(ParameterError, match="both the model to start from and the output folder"):
         recipes.run("chat-heads", chosen | {"begin": folder, "out": folder.parent}, quiet)
-    with pytest.raises(ParameterError, match=r"does not go on from a finished head: eagle, eagle-3, pard do"):
+    with pytest.raises(ParameterError, match=r"cannot start from a finished head. These can: eagle, eagle-3, pard"):
         recipes.run("chat-heads", chosen | {"method": "medusa", "begin": folder, "out": tmp_path}, quiet)
     strange = Path(shutil.copytree(folder, tmp_path / "strange")) / "config.json"
     for what, why in (
         ({WEIGHTS: f"{int(configs[0][WEIGHTS], 16) ^ (1 << 99) - 1:064x}"}, "other weights"),
-        ({"workbench_head": "mtp"}, "of another kind than eagle: mtp"),
+        ({"workbench_head": "mtp"}, "of kind mtp, not eagle"),
     ):
         strange.write_text(json.dumps(configs[0] | what))
         with pytest.raises(ParameterError, match=why):
             recipes.run("chat-heads", chosen | {"begin": strange.parent, "steps": 1, "out": tmp_path}, quiet)
-    with pytest.raises(ParameterError, match="kept of eagle alone, not of pard"):
+    with pytest.raises(ParameterError, match="Only eagle can be averaged with the head it starts from, not pard"):
         recipes.run("chat-heads", chosen | {"method": "pard", "average": 0.5, "out": tmp_path}, quiet)
     nowhere = {"target": "text-target", "work": tmp_path / "work", "out": tmp_path}
-    for more, why in (({"begin": tmp_path / "none"}, "no head to begin with"), ({"begin": folder}, "does not go on")):
+    for more, why in (
+        ({"begin": tmp_path / "none"}, "no head to start from"),
+        ({"begin": folder}, "cannot start from"),
+    ):
         with pytest.raises(ParameterError, match=why):
-            recipes.run("medusa" if why.startswith("does") else "eagle-3", nowhere | more, quiet)
+            recipes.run("medusa" if why.startswith("cannot") else "eagle-3", nowhere | more, quiet)
     for name, options in (("medusa", nowhere), ("chat-heads", chosen | {"method": "medusa", "out": tmp_path})):
-        with pytest.raises(ParameterError, match="medusa learns by one loss, cross-entropy of what was written"):
+        with pytest.raises(ParameterError, match="medusa has one fixed loss, cross-entropy with the text"):
             recipes.run(name, options | {"loss": "ce_soft:1"}, quiet)
     assert not (tmp_path / "work").exists(), "refused before any answer is written"
-    with pytest.raises(ParameterError, match="no head to begin with"):
+    with pytest.raises(ParameterError, match="no head to start from"):
         recipes.run("chat-heads", chosen | {"begin": tmp_path / "none", "out": tmp_path}, quiet)
 
 
 @pytest.mark.parametrize(("method", "more"), [("pard", {}), ("eagle-3", {"taps": (1, 3)})])
-def test_heads_of_other_kinds_go_on_from_a_layer_of_eagles(
+def test_heads_of_other_kinds_start_from_an_eagle_layer(
     options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path, method: str, more: dict[str, Any]
 ) -> None:
     asked = further_options(options, tmp_path) | {"method": method, "steps": 1, "out": tmp_path} | more
     if method == "eagle-3":
-        asked |= {"ffn": 16, "heads": 3}  # of no account: they are the layer's
+        asked |= {"ffn": 16, "heads": 3}  # ignored: the layer's sizes are used
     on, anew = (recipes.run("chat-heads", asked | x, quiet) for x in ({"begin": finished[0]}, {"vocabulary": 650}))
     assert on["kept"] == 650
     assert on["begun"]["steps"] == 60
-    assert on["losses"]["step 1"] < 0.95 * anew["losses"]["step 1"], "it says what the layer said"
+    assert on["losses"]["step 1"] < 0.95 * anew["losses"]["step 1"], "it starts with the layer's predictions"
 
 
-def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_feature(
+def test_eagle_3_started_from_an_eagle_layer_maps_fused_states_to_its_feature(
     options: ReadingsOptions, finished: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     layer, _ = load_net(finished[0])
@@ -530,7 +535,7 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
     features, following = text.features[1:-1].float(), course.teacher.embedding[text.ids[2:]]
     pairs = layer.make_pairs(following, features)
     with torch.inference_mode():
-        feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion had told it exactly
+        feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion were exact
         read = net.attention_inputs(net.make_pairs(following, feature.mT)[None])[1]
         wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
         told = net.combine_hidden_states(
@@ -539,19 +544,21 @@ def test_eagle_3_asks_of_the_fused_streams_what_eagles_layer_asked_of_the_featur
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(wanted, found, dim=-1).mean() > 0.95
     assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
-    assert cosine(told, feature.mT, dim=-1).mean() > 0.5, "and the streams below tell much of it"
+    assert cosine(told, feature.mT, dim=-1).mean() > 0.5, "the lower layers predict most of the feature"
     for name in ("out", "gate_up", "down", "after"):
         assert torch.equal(net.get_submodule(name).weight, layer.get_submodule(name).weight)
 
 
-def test_a_layer_of_another_form_is_nothing_for_eagle_3_to_go_on_from(options: ReadingsOptions, tmp_path: Path) -> None:
+def test_eagle_3_cannot_start_from_a_layer_of_another_form(options: ReadingsOptions, tmp_path: Path) -> None:
     layer = FeatureNet(288, 4, 32, norms=("after",), fuse_bias=True)
     course = replace(make_training_setup(options, tmp_path), start_layer=layer)
-    with pytest.raises(ParameterError, match=r"fuse_bias, norms of its own"):
+    with pytest.raises(ParameterError, match=r"lacks: fuse_bias, norms"):
         eagle_3.train(course)
 
 
-def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: ReadingsOptions, tmp_path: Path) -> None:
+def test_the_initial_fusion_is_a_ridge_regression_without_first_tokens(
+    options: ReadingsOptions, tmp_path: Path
+) -> None:
     course = make_training_setup(options, tmp_path)
     size = fusing.measure_scales(course, (1, 3))
     found = fusing.fit_fusion(course, (1, 3), size, lambda features: features[:, :5])
@@ -564,7 +571,7 @@ def test_a_fusion_is_guessed_by_ridge_regression_without_first_tokens(options: R
     assert (found - wanted).norm() < 1e-2 * wanted.norm()
 
 
-def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
+def test_each_kind_of_drafter_is_measured_with_its_declared_settings() -> None:
     kinds = (
         *("drafter", "s2d", "medusa", "hydra", "hydra-plus-plus", "ppd", "clover", "chimera", "hidden-transfer"),
         *("eagle", "fspad", "falcon", "eagle-3", "mtp", "pard", "block-diffusion", "kangaroo", "m2r2"),
@@ -593,9 +600,11 @@ def test_each_kind_of_drafter_is_measured_as_its_methods_say() -> None:
     }
     for method in registry.methods():
         for row in method.suites.get(SUITE, ()):
-            assert set(method.with_params(**row.params).needs) & set(forms), f"{method.name} drafts with no such thing"
+            assert set(method.with_params(**row.params).needs) & set(forms), (
+                f"{method.name} does not draft with this head"
+            )
     assert [(row.method, dict(row.params)) for row in evaluation_settings("msd")] == [("msd", {})], (
-        "it says nothing: by default"
+        "no settings means defaults"
     )
 
 
@@ -603,12 +612,12 @@ FAMILY = sorted(name for target in ("text-target", "smollm2") for name in folder
                 if name in bundled())  # fmt: skip
 
 
-def test_the_bundled_families_are_there() -> None:
+def test_the_bundled_families_are_complete() -> None:
     assert {"smollm2-drafter", "smollm2-eagle", "smollm2-medusa", "text-target-medusa"} <= set(FAMILY)
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_the_cards_of_the_bundled_family_say_what_was_measured(name: str) -> None:
+def test_the_cards_of_the_bundled_family_have_the_measured_figures(name: str) -> None:
     folder = bundled()[name]
     written = (folder / "README.md").read_text(encoding="utf-8")
     assert written == f"# {name}\n\n{card(TrainedModel.load(folder))}\n"
@@ -624,8 +633,8 @@ def test_one_branch_of_medusas_heads_is_a_chain(tmp_path: Path) -> None:
         assert all(len(set(depth)) == len(depth) for depth in trees) == is_chain
 
 
-def test_a_layers_curve_asks_of_all_tokens_that_the_target_could_say() -> None:
-    """Its head has a part of them: the likeliest of the part is right only where it is the likeliest of all."""
+def test_a_layers_agreement_is_measured_over_the_targets_whole_vocabulary() -> None:
+    """A token of the reduced vocabulary is right only if it is the target's likeliest token of all."""
     net, n = FeatureNet(8, heads=2, ffn=8), 6
     text = Dialogue(torch.arange(n), 1, torch.randn(n, 8, generator=torch.Generator().manual_seed(0)))
     batch = batch_of([text], torch.nn.Embedding(n, 8))
@@ -636,21 +645,21 @@ def test_a_layers_curve_asks_of_all_tokens_that_the_target_could_say() -> None:
         return torch.arange(len(truth)) == 0
 
     share = agreement(net, [batch], torch.nn.Linear(8, 1), is_target_token=theirs)
-    assert agreement(net, [batch], torch.nn.Linear(8, 1)) == [1.0], "of one token the one is likeliest"
+    assert agreement(net, [batch], torch.nn.Linear(8, 1)) == [1.0], "a vocabulary of one token always agrees"
     assert share == [pytest.approx(1 / len(asked))]
 
 
-def test_medusa_is_asked_for_the_tokens_behind_the_targets_own() -> None:
+def test_medusa_heads_predict_the_tokens_after_the_targets_next_one() -> None:
     ids, features = torch.arange(20).view(2, 10), torch.arange(20.0).view(2, 10, 1)
     answer = torch.zeros(2, 10, dtype=torch.bool)
     answer[0, 3:8] = True  # decide the tokens 4 … 8
-    answer[1, 8:9] = True  # one token: nothing to guess behind it
+    answer[1, 8:9] = True  # one token: no later token to predict
     read, wanted = make_inputs_and_labels(ids, features, answer, 3)
     assert read.flatten().tolist() == [3, 4, 5, 6]
     assert wanted.tolist() == [[5, 6, 7, 8], [6, 7, 8, -1], [7, 8, -1, -1]]
 
 
-def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
+def test_one_command_trains_a_head_that_drafts_and_resumes_after_a_kill(
     answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(answers, tmp_path / "work" / "text-target" / "answers")
@@ -659,7 +668,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
               "places": 128, "ffn": 16, "threads": 1, "each": 1, "measured_tokens": 8, "half": False,
               "ttt": 2}  # fmt: skip
     for none in ({"steps": 0}, {"steps": None, "minutes": -1.0}):
-        with pytest.raises(ParameterError, match="would have no length"):
+        with pytest.raises(ParameterError, match="length of the training is 0"):
             recipes.run("eagle-3", chosen | none, quiet)
     wrong = RuntimeError("killed")
     monkeypatch.setattr(pipeline, "evaluate_drafters", lambda *_: (_ for _ in ()).throw(wrong))
@@ -669,7 +678,7 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     written, lines = (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes(), list[str]()
     figures = recipes.run("eagle-3", chosen, lines.append)
     assert any("resumed at step 30" in line for line in lines), "nothing is trained twice"
-    assert any("still to be asked come from generators alone" in line for line in lines), "there is no data"
+    assert any("come from the generators only" in line for line in lines), "there is no data"
     assert (tmp_path / "work" / "text-target" / "answers" / "answers.jsonl").read_bytes() == written
     assert figures["steps"] == 30
     folder = tmp_path / "models" / "text-target-eagle-3"
@@ -682,12 +691,12 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
         for one in ("autoregressive", "eagle-3")
     )
     assert drafted.token_ids == plain.token_ids
-    assert list(figures["losses"]) == ["step 1", "step 2"], "an option that is the kind's own"
+    assert list(figures["losses"]) == ["step 1", "step 2"], "an option of this kind of head"
     card = (folder / "README.md").read_text()
     assert "### As a tree: `eagle-3`" in card
     assert "`workbench train eagle-3 --set answer_tokens=700 " in card
     assert "--set ttt=2`" in card
-    assert "to prompts from the project's own generators, read" in card, "there were no public sets"
+    assert "to prompts from the project's own generators, with" in card, "no public data sets were available"
     in_use = OnPolicyEvaluator("text-target", "eagle-3", folder, tmp_path / "work" / "text-target" / "answers", 2)()
     assert in_use[TAU] >= 1
     assert in_use[f"{TESTED}/position 1"] > 0
@@ -701,20 +710,20 @@ def test_one_command_makes_a_head_that_drafts_and_goes_on_where_it_was_killed(
     assert (folder / "model.safetensors").read_bytes() == before
     assert not (tmp_path / "elsewhere").exists(), "refused before any answer is written"
     shutil.copytree(folder, tmp_path / "bundled" / folder.name)
-    with pytest.raises(ParameterError, match="finished head in"):  # another place, whatever this run has done before
+    with pytest.raises(ParameterError, match="finished head in"):  # refused for another folder, too
         recipes.run("eagle-3", chosen | {"out": tmp_path / "bundled", "resume": False}, quiet)
     work = tmp_path / "work" / "text-target"
     note = work / "heads-eagle-3.pt.settings.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"loss": ""}))
-    assert recipes.run("eagle-3", chosen, quiet)["steps"] == 30, "an earlier version noted no loss that nobody chose"
-    (work / "heads-eagle-3.pt").unlink()  # killed before its first checkpoint, when it started over
+    assert recipes.run("eagle-3", chosen, quiet)["steps"] == 30, "an earlier version did not save the default loss"
+    (work / "heads-eagle-3.pt").unlink()  # as if killed before the first checkpoint after starting over
     assert recipes.run("eagle-3", chosen | {"steps": 1, "resume": False}, quiet)["steps"] == 1
 
 
-def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_prompt(
+def test_the_cards_speed_up_is_the_methods_over_plain_decoding_by_prompt(
     answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice as fast, and four times with half of the tokens in an eighth of the time; a warm-up counts for neither."""
+    """Speed-ups of 2 and of 4 (half the tokens in an eighth of the time); warm-ups do not count."""
     seconds = {"eagle-3": iter([9.0, 2.0, 0.5]), "autoregressive": iter([4.0, 4.0])}
 
     def answered(models: Models, ids: list[int], method: Any, tokens: int = 48) -> list[Round]:
@@ -727,5 +736,5 @@ def test_speed_in_use_is_that_of_the_method_over_plain_decodings_prompt_by_promp
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     in_use = OnPolicyEvaluator("text-target", "eagle-3", folder, answers, 2)()
-    assert in_use[SPEEDUP] == pytest.approx((2.0 * 4.0) ** 0.5), "tokens a second, prompt by prompt"
-    assert in_use[TAU] == 3.0, "of both prompts' rounds"
+    assert in_use[SPEEDUP] == pytest.approx((2.0 * 4.0) ** 0.5), "tokens per second, prompt by prompt"
+    assert in_use[TAU] == 3.0, "over the rounds of both prompts"

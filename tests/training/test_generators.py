@@ -1,4 +1,4 @@
-"""The generators know their answers, reproduce, and keep their held-out problems to themselves."""
+"""Generators of training text: correct answers, reproducible by seed, held-out problems never in the mixture."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a lesson is made of: who learns from which places, what each loss weighs, and what is measured of whom.
+"""Training of heads: training positions, loss weights, and the answers that figures are measured on.
 
-A fault here changes no text and lets every loss fall: drafts are worse than they could be, or figures better than they
-are.
+With an error here, texts stay the same and every loss falls, but drafts are worse than possible, or figures too good.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ SIZES = {"heads": 4, "ffn": 32, "blocks": 3, "cond": 16, "places": 64, "half": F
 def training_parts(
     kind: str, options: ReadingsOptions, folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> Any:
-    """(the net, its losses, its figures) of a kind's lesson, untrained: as `TrainingSetup.run` is given them."""
+    """Return (setup, net, losses, figures) of a kind, untrained, as `TrainingSetup.run` gets them."""
     asked = replace(make_training_setup(options, folder).options, method=kind, **(SIZES | {"taps": (1, 3)} | more))
     asked = registry.heads()[kind].apply_settings(replace(asked, loss=""))
     course = replace(make_training_setup(options, folder), options=replace(asked, loss=asked.loss or "ce_soft:1"))
@@ -64,7 +63,7 @@ def training_parts(
 
 
 def loss_weights(kind: str, n: int) -> list[float]:
-    """What the loss of each step or head weighs, by the papers and by what each lesson says of itself."""
+    """Return the weight of each step's or head's loss, from the papers and the recipes' documentation."""
     weights = {
         "medusa": [1.0] * n, "hydra": [1.0] * n, "hydra-plus-plus": [1.0] * n, "chimera": [1.0] * n,
         "clover": [0.7**k for k in range(n)], "eagle-3": [0.8**k for k in range(n)], "mtp": [1 / n] * n,
@@ -92,7 +91,7 @@ def test_total_loss_weighs_each_loss_as_the_paper_does(
     _, named, total = losses(rows[:6], torch.Generator().manual_seed(0))
     found = torch.stack([loss.detach().float() for loss in named.values()])
     wanted = {"eagle-3": course.options.ttt, "mtp": course.options.ttt, "pard": 6, "block-diffusion": 3}.get(kind)
-    assert wanted in (None, len(found)), "as many steps of a draft as were asked for"
+    assert wanted in (None, len(found)), "the requested number of draft steps"
     assert len(found) > 1
     assert float(total.detach()) == pytest.approx(
         float((found * torch.tensor(loss_weights(kind, len(found)))).sum()), rel=1e-5
@@ -101,15 +100,15 @@ def test_total_loss_weighs_each_loss_as_the_paper_does(
 
 
 @pytest.mark.parametrize("kind", ["mtp", "pard", "hydra", "medusa", "kangaroo"])
-def test_what_a_head_says_is_compared_in_the_targets_numbers(
+def test_predictions_are_compared_as_target_token_ids(
     kind: str, options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kept tokens have numbers of their own. Who always says what the target says most is right as often."""
+    """Draft vocabularies have their own indices. Always predicting the most frequent token scores its share."""
     course = training_parts(kind, options, tmp_path, monkeypatch)[0]
     said = torch.cat([course.target_tokens(row) for row in course.held_out])
     ids = [torch.from_numpy(course.readings.text(row)[0]) for row in course.held_out]
-    most = said[said >= 50].mode().values  # a token whose number among those kept is another
-    if kind == "medusa":  # which is asked for what was written, two places on
+    most = said[said >= 50].mode().values  # a token whose index in the draft vocabulary differs from its id
+    if kind == "medusa":  # its labels are the written tokens, two positions on
         written = torch.cat(
             [row[course.readings.text(n)[1] + 1 :] for row, n in zip(ids, course.held_out, strict=True)]
         )
@@ -138,11 +137,11 @@ def test_what_a_head_says_is_compared_in_the_targets_numbers(
     asked = written if kind == "medusa" else said[said >= 0]
     share = float((asked == most).float().mean())
     assert share > 0.02
-    assert abs(share - float((asked == pick).float().mean())) > 0.02, "the other numbers would say something else"
+    assert abs(share - float((asked == pick).float().mean())) > 0.02, "confusing index and id would give another share"
     assert first == pytest.approx(share, abs=0.01)
 
 
-def test_no_head_learns_from_what_it_is_measured_on(
+def test_no_head_is_trained_on_held_out_answers(
     options: ReadingsOptions, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings, learnt, held = Readings(options.out), set[int](), list[int]()
@@ -179,10 +178,10 @@ def test_no_head_learns_from_what_it_is_measured_on(
     assert all(map(is_held_out, numbers(held)))
     prompts = [ids for _, ids in read_held_out_prompts(answers / "answers.jsonl", 99)]
     kept = [line["prompt"] for line in read_answers(answers / "answers.jsonl") if is_held_out(line["n"])]
-    assert sorted(prompts) == sorted(kept) != [], "drafts are measured on these alone"
+    assert sorted(prompts) == sorted(kept) != [], "drafts are measured on the held-out prompts only"
 
 
-def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
+def test_a_position_of_a_block_is_compared_with_the_state_that_predicts_its_token(
     options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
@@ -205,16 +204,18 @@ def test_a_place_of_a_block_is_held_against_what_decides_its_own_token(
     for place, (_, at) in enumerate(found[0](batch, None), 1):
         use = is_there & answer_continues(answer, place - 1).gather(1, anchors) & ~known[..., place]
         row, column = use.nonzero().unbind(1)
-        assert torch.equal(at, row * ids.shape[1] + anchors[row, column] + place - 1), "the place before decides it"
+        assert torch.equal(at, row * ids.shape[1] + anchors[row, column] + place - 1), (
+            "the state at the position before predicts the token"
+        )
 
 
-def test_the_first_token_of_an_answer_is_learnt_too() -> None:
+def test_the_first_token_of_an_answer_is_trained_on_too() -> None:
     text = Dialogue(torch.arange(10), 4, torch.zeros(10, 2))
     answer = stack_dialogues([text])[-1]
-    assert answer[0].nonzero().flatten().tolist() == list(range(3, 9)), "the last token of the prompt decides it"
+    assert answer[0].nonzero().flatten().tolist() == list(range(3, 9)), "the state at the last prompt token predicts it"
 
 
-def test_a_run_that_starts_over_has_a_curve_of_its_own_and_one_asked_for_again_no_point_twice(tmp_path: Path) -> None:
+def test_a_restarted_run_has_a_new_curve_and_a_repeated_run_no_point_twice(tmp_path: Path) -> None:
     options = heads.ChatHeadOptions(checkpoint=tmp_path / "run.pt", resume=True)
     curve = Curve.of(options)
     for tokens, value in ((1, 0.1), (2, 0.2), (2, 0.25)):
@@ -224,7 +225,7 @@ def test_a_run_that_starts_over_has_a_curve_of_its_own_and_one_asked_for_again_n
     assert json.loads((tmp_path / "run.curve.json").read_text()) == [[1, 0.1], [2, 0.25]]
 
 
-def test_noise_on_features_shifts_none_of_them() -> None:
+def test_noise_on_features_has_mean_zero_and_bounded_size() -> None:
     features = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     found = get_training_module("falcon").noise(features, 0.5, torch.Generator().manual_seed(1))
     assert abs(float(found.mean())) < 0.02
@@ -232,10 +233,10 @@ def test_noise_on_features_shifts_none_of_them() -> None:
     assert 0.4 < float(found.max()) <= 0.5 * float(features.std())
 
 
-def test_a_place_whose_token_cannot_be_drafted_teaches_nothing(
+def test_positions_whose_token_is_outside_the_draft_vocabulary_are_not_trained_on(
     options: ReadingsOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its loss is over what can be drafted, of which what the target means there is none."""
+    """The loss compares distributions over the draft vocabulary, which lacks the target's token there."""
     course, _, losses, _ = training_parts("mtp", options, tmp_path, monkeypatch)
     asked: list[Tensor] = []
     usual = unrolled.WeightedLoss.__call__
@@ -251,7 +252,7 @@ def test_a_place_whose_token_cannot_be_drafted_teaches_nothing(
     assert bool(torch.isin(said, course.draft_vocabulary).all())
 
 
-def test_the_mean_of_two_runs_has_the_share_of_the_first_that_was_asked_for(
+def test_weights_are_averaged_with_the_requested_share_of_the_first_run(
     options: ReadingsOptions, tmp_path: Path
 ) -> None:
     chosen = {"method": "eagle", "target": "text-target", "readings": options.out, "rows": 4, "places": 64, "ffn": 32,
@@ -269,7 +270,7 @@ def test_the_mean_of_two_runs_has_the_share_of_the_first_that_was_asked_for(
     torch.testing.assert_close(ends[0.25], 0.25 * begun + 0.75 * ends[0.0], atol=2e-3, rtol=1e-2)
 
 
-def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_command_passes_its_options_to_all_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
     class Enough(Exception):
@@ -288,15 +289,15 @@ def test_one_command_hands_on_what_it_is_asked_for(monkeypatch: pytest.MonkeyPat
         recipes.run("eagle-3", more, quiet)
     assert (asked["head"].loss, asked["head"].seed, asked["answers"].seed) == ("reverse_kl:1", 7, 7)
     assert (asked["head"].ttt, asked["head"].head_learns, asked["head"].method) == (5, True, "eagle-3")
-    assert asked["readings"].longest >= 300 + 900, "what was written is read"
+    assert asked["readings"].longest >= 300 + 900, "the longest answers are read"
     assert asked["readings"].tokens > 5_000_000 * 2
     with pytest.raises(Enough):
         recipes.run("s2d", {"data": tmp_path, "work": tmp_path, "out": tmp_path / "out", "cond": 64}, quiet)
-    assert (asked["head"].cond, asked["head"].places) == (64, 2048), "a setting is a default and no more"
+    assert (asked["head"].cond, asked["head"].places) == (64, 2048), "recipe settings are only defaults"
     assert asked["head"].loss == "ce_soft:1", "the kind's own"
 
 
-def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options: ReadingsOptions) -> None:
+def test_coverage_of_the_draft_vocabulary_is_counted_on_held_out_answers(options: ReadingsOptions) -> None:
     readings = Readings(options.out)
     held = readings.split_indices(held_out=True)
     kept, facts = select_draft_vocabulary(readings, held, 60, [])
@@ -305,7 +306,7 @@ def test_what_can_be_drafted_is_counted_in_answers_kept_out_of_training(options:
     assert abs(wanted - coverage(count_tokens(readings, readings.split_indices(held_out=False)), kept)) > 1e-3
 
 
-def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_prompt_has_its_own_tau(monkeypatch: pytest.MonkeyPatch) -> None:
     class EngineOfPromptLengths:
         def __init__(self, _: Any) -> None:
             pass
@@ -321,10 +322,10 @@ def test_each_kind_of_prompt_has_a_tau_of_its_own(monkeypatch: pytest.MonkeyPatc
     assert (found["groups"], found["tau"]) == ({"chat": 2.0, "code": 5.0}, 4.0)
 
 
-def test_what_a_step_costs_is_its_arithmetic_beside_a_product_of_this_machine(
+def test_the_throughput_of_a_step_is_relative_to_a_matrix_product_on_this_machine(
     options: ReadingsOptions, tmp_path: Path
 ) -> None:
-    """Medusa's: two products a head, of which the first has gradients of its weight and the second of its input."""
+    """Medusa: two products per head; the first has gradients of its weight, the second of its input."""
     lines: list[str] = []
     n, blocks, kept, width = 16, 2, 400, 288
     asked = {"method": "medusa", "readings": options.out, "out": tmp_path, "rows": 8, "places": n, "blocks": blocks,
@@ -337,5 +338,5 @@ def test_what_a_step_costs_is_its_arithmetic_beside_a_product_of_this_machine(
     assert 0.2 < sum(found["shares"].values()) <= 1.01
     assert any("tokens/s" in line and machine_facts()["instructions"] in line for line in lines)
     assert not list(tmp_path.iterdir()), "nothing is written"
-    with pytest.raises(ParameterError, match="EAGLE's layer is trained by a loop"):
+    with pytest.raises(ParameterError, match="EAGLE's layer has another training loop"):
         recipes.run("throughput", asked | {"method": "eagle"}, quiet)

@@ -1,4 +1,4 @@
-"""The trainer of feature drafters, end to end: a target that counts, drafters that learn to, all tokens accepted."""
+"""Training of feature drafters, end to end: the target counts, the drafters learn to count, all drafts are accepted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from workbench.training.scenes.packing import Packer
 from workbench.training.tokenizer import token_id
 
 V = 16
-"""Tokens of the counting language: each is the one before plus a stride of 1, 5 or 7 that the text keeps, modulo V."""
+"""Tokens of the counting language: each is the one before plus the text's stride (1, 5 or 7), modulo V."""
 
 
 def counting_sequence(start: int, stride: int, n: int) -> list[int]:
@@ -43,7 +43,7 @@ def counting_sequence(start: int, stride: int, n: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def target() -> Any:
-    """A Llama that has learnt to count."""
+    """Return a Llama trained to count."""
     model = model_helpers.family("llama", vocab_size=V, num_hidden_layers=2, tie_word_embeddings=True).float()
     model.requires_grad_(True)
     rng = random.Random(0)
@@ -64,7 +64,7 @@ def target() -> Any:
 
 @pytest.fixture(scope="module")
 def dialogues(target: Any) -> Features:
-    """Prompts of 2 to 7 numbers, and what the target goes on with."""
+    """Return features of prompts of 2 to 7 numbers with the target's continuations."""
     rng = random.Random(1)
     found = []
     for _ in range(64):
@@ -80,7 +80,7 @@ def dialogues(target: Any) -> Features:
 def test_a_trained_drafter_counts_with_the_target(
     method: str, target: Any, dialogues: Features, tmp_path: Path
 ) -> None:
-    """Any position off by one, in training or in drafting, and nothing beyond the first token would be accepted."""
+    """With any off-by-one position in training or drafting, only the first token would be accepted."""
     source = dialogues.batches(12, 0, with_images=False)
     options = HeadOptions(
         method=method, ffn=32, heads=2, ahead=3, steps=150, text_share=1.0, loss="ce_soft:1", half=False
@@ -95,8 +95,8 @@ def test_a_trained_drafter_counts_with_the_target(
     assert summary(trace)["tau"] > 4, [r.nodes.text for r in trace.rounds]
 
 
-def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues: Features) -> None:
-    """At place s stands what the state before it answered; what comes before s is the target's own."""
+def test_predicted_features_replace_those_that_drafting_would_replace(target: Any, dialogues: Features) -> None:
+    """The feature at position s is predicted from the state before it; earlier features are the target's."""
     net = build_net(HeadOptions(method="eagle", ffn=32, heads=2), target).eval()
     batch = batch_of(dialogues.dialogues[:2], target.get_input_embeddings())
     features, place = batch.inputs.features, 5
@@ -111,7 +111,7 @@ def test_own_guesses_stand_where_drafting_would_put_them(target: Any, dialogues:
         drafted = net.futures(net(pairs, torch.arange(place)))[0, -1, 0]
     torch.testing.assert_close(mixed[1, place], drafted)
     everywhere = replace_with_predictions(net, batch, features, torch.ones_like(only))
-    assert torch.equal(everywhere[:, 0], features[:, 0]), "nothing comes before the first"
+    assert torch.equal(everywhere[:, 0], features[:, 0]), "the first feature has no prediction"
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def places(n: int = 4, width: int = 3, vocabulary: int = 5, seed: int = 0) -> Lo
 
 
 VALUES = sorted(LOSSES.keys() - {"tvd_plus_plus"})
-"""Losses that are numbers to be made small; that one has a gradient alone."""
+"""Losses with a value to minimise; TVD++ is defined by its gradient only."""
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -138,19 +138,19 @@ def test_losses_have_the_gradients_of_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(value, inputs, eps=1e-6, atol=1e-7)
 
 
-def test_losses_are_least_where_the_guess_is_right() -> None:
+def test_losses_are_minimal_if_the_prediction_is_right() -> None:
     at = places()
     right = LossInputs(at.truth, at.truth, at.target_logits, at.target_logits)
     for name in VALUES:
         loss = LOSSES[name]
         assert loss(at).shape == (4,)
-        if name != "ce_hard":  # least at a point mass, whatever the target's law
+        if name != "ce_hard":  # minimal at a point mass, for any target distribution
             assert bool((loss(right) <= loss(at) + 1e-12).all()), name
     for name in ("smooth_l1", "mse", "reverse_kl", "jensen_shannon", "total_variation"):
         assert float(LOSSES[name](right).abs().max()) < 1e-12
 
 
-def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
+def test_tvd_plus_plus_has_the_direction_of_tvd_and_another_scale() -> None:
     at = places()
     slopes = []
     for name in ("total_variation", "tvd_plus_plus"):
@@ -162,14 +162,14 @@ def test_tvd_plus_plus_goes_where_tvd_goes_on_a_scale_of_its_own() -> None:
     mean = (q * right).sum() / 4
     sigma = ((q * (right - mean).square()).sum() / 4).sqrt()
     torch.testing.assert_close(slopes[1], slopes[0] / sigma)
-    assert 0.1 < float(sigma) < 0.6, "and it is another scale"
+    assert 0.1 < float(sigma) < 0.6, "the scale differs from TVD's"
     same = LossInputs(at.truth, at.truth, at.target_logits.clone().requires_grad_(), at.target_logits)
     LOSSES["tvd_plus_plus"](same).sum().backward()
     assert same.draft_logits.grad is not None
-    assert not same.draft_logits.grad.any(), "where laws agree nothing is left to learn"
+    assert not same.draft_logits.grad.any(), "equal distributions give no gradient"
 
 
-def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> None:
+def test_jensen_shannon_divergence_equals_the_formula_and_is_symmetric() -> None:
     p, q = torch.tensor([[0.5, 0.5, 0.0001]]).log(), torch.tensor([[0.9, 0.0999, 0.0001]]).log()
     mine, theirs = q.softmax(-1), p.softmax(-1)
     between = (mine + theirs) / 2
@@ -179,7 +179,7 @@ def test_jensen_shannons_divergence_is_that_of_hand_and_has_two_like_sides() -> 
     torch.testing.assert_close(said, LOSSES["jensen_shannon"](LossInputs(p, p, p, q)))
 
 
-def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
+def test_a_draft_model_can_be_trained_by_any_loss_on_distributions() -> None:
     at, labels = places(), torch.tensor([0, 4, 2, 2])
     kl = torch.nn.functional.kl_div(
         at.draft_logits.float().log_softmax(-1),
@@ -191,13 +191,13 @@ def test_a_draft_model_learns_by_any_loss_of_laws() -> None:
     torch.testing.assert_close(distillation_loss(at.draft_logits, at.target_logits, labels, 0.3), kl + 0.3 * text)
     apart = distillation_loss(at.draft_logits, at.target_logits, labels, 0.0, draft_model_losses("total_variation:2"))
     torch.testing.assert_close(apart, 2 * LOSSES["total_variation"](at).mean(), check_dtype=False)
-    with pytest.raises(ParameterError, match="smooth_l1 compares features, and a draft model guesses none"):
+    with pytest.raises(ParameterError, match="smooth_l1 compares features, which a draft model does not predict"):
         draft_model_losses("ce_soft:1+smooth_l1:1")
     with pytest.raises(ParameterError, match="no loss 'mae'"):
         draft_model_losses("mae")
 
 
-def test_a_sum_of_losses_is_read_from_text() -> None:
+def test_a_sum_of_losses_is_parsed_from_text() -> None:
     total, named = WeightedLoss.parse("mse:2+ce_hard")(places())
     at = places()
     wanted = 2 * LOSSES["mse"](at).mean() + LOSSES["ce_hard"](at).mean()
@@ -212,12 +212,12 @@ def test_a_sum_of_losses_is_read_from_text() -> None:
 
 @pytest.fixture(scope="module")
 def vision() -> Any:
-    """A random LLaVA of the bundled layout, smaller."""
+    """Return a small random LLaVA with the bundled layout."""
     return model_helpers.tiny_scene_target()
 
 
-def test_each_turn_of_a_packed_row_is_a_dialogue_of_its_own(vision: Any) -> None:
-    """Read together behind one picture, or alone: the target's features are the same."""
+def test_each_turn_of_a_packed_row_is_a_separate_dialogue(vision: Any) -> None:
+    """Processed together after one image or alone, turns have the same target features."""
     model, tokenizer = vision
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -231,13 +231,13 @@ def test_each_turn_of_a_packed_row_is_a_dialogue_of_its_own(vision: Any) -> None
         with torch.inference_mode():
             alone = model.base_model(**inputs, use_cache=False)[0][0]
         assert one.kind == (1, 64)
-        assert float((alone - one.features).abs().max()) < 5e-3  # kept in float16
+        assert float((alone - one.features).abs().max()) < 5e-3  # stored in float16
     blind = read_dialogues(model, packer.pack(rows[1:], [False], [False]), None, reply)[0]
     assert blind.vision is None
     assert blind.kind == (0, 0)
 
 
-def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
+def test_features_are_saved_and_loaded_unchanged(vision: Any, tmp_path: Path) -> None:
     model, tokenizer = vision
     images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     reply = token_id(tokenizer, ASSISTANT)
@@ -252,13 +252,15 @@ def test_features_survive_the_file(vision: Any, tmp_path: Path) -> None:
         assert a.vision is not None
         assert b.vision is not None
         assert torch.equal(a.vision, b.vision)
-    with pytest.raises(ValueError, match="without pictures"):
+    with pytest.raises(ValueError, match="without images"):
         next(after.batches(2, 0, with_images=False))
 
 
 @pytest.mark.parametrize("method", model_helpers.image_head_kinds())
-def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_path: Path) -> None:
-    """A step on pictures, one on text; what is written is what is read; padding changes nothing."""
+def test_all_weights_of_the_drafter_are_trained_and_none_of_the_target(
+    method: str, vision: Any, tmp_path: Path
+) -> None:
+    """Steps on images and on text; saved weights load unchanged; padding has no effect."""
     model, tokenizer = vision
     packer, reply = Packer(tokenizer), token_id(tokenizer, ASSISTANT)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -273,7 +275,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     generator = torch.Generator().manual_seed(0)
     for part in (read, words):
         batch = batch_of(part, embed)
-        for step in range(6):  # the gate draws another operation now and then
+        for step in range(6):  # the gate samples different operations
             at = predict_answers(
                 net, batch, net.sample_options(len(batch.ids), lambda *n: torch.rand(n, generator=generator), step)
             )
@@ -282,7 +284,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     idle = {name for name, weight in net.named_parameters() if weight.grad is None or not weight.grad.any()}
     assert not idle
     alone, together = (predict_answers(net, batch_of(part, embed)) for part in (read[1:], read))
-    first = alone.guess[alone.ahead == 0]  # of the shorter dialogue, which is padded beside the longer one
+    first = alone.guess[alone.ahead == 0]  # of the shorter dialogue, which is padded to the longer one
     assert torch.allclose(together.guess[together.ahead == 0][-len(first) :], first, atol=1e-5)
     save_net(net, tmp_path, "tiny", torch.float32)
     again, config = load_net(tmp_path)
@@ -290,7 +292,7 @@ def test_only_the_drafter_learns_and_all_of_it(method: str, vision: Any, tmp_pat
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters(), strict=True))
 
 
-def test_the_curriculum_goes_from_text_to_pictures() -> None:
+def test_the_curriculum_goes_from_text_to_images() -> None:
     chances = [curriculum(step / 40) for step in range(41)]
     assert chances[:21] == [0.0] * 21
     assert chances[-1] == 1.0

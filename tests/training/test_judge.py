@@ -48,7 +48,7 @@ def asked(prompt: str) -> Instance:
 def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand: the drafter's first other token is put in, the target finishes, last letters are compared."""
+    """By hand: the drafter's first differing token is inserted, the target finishes, final letters are compared."""
     monkeypatch.setattr(swaps, "final_answer", lambda instance, text: text[-1:] or None)
     monkeypatch.setattr(swaps, "is_text", lambda instance: False)
     monkeypatch.setattr(swaps, "_text", lambda models, ids: letters(ids))
@@ -78,10 +78,10 @@ def test_a_swap_is_wrong_if_the_target_then_reaches_another_final_answer(
             border += 1
         assert found == wanted
         kinds |= {swap.is_wrong for swap in found}
-    assert kinds == {False, True}, "an accepted swap changes the text that later ones are found in"
+    assert kinds == {False, True}, "later swaps are searched in the text changed by an accepted one"
 
 
-def test_final_answers_are_what_a_task_asks_for() -> None:
+def test_final_answers_are_extracted_by_task() -> None:
     number, record = Instance("addition", "", "", ""), Instance("json", "", "", "")
     assert final_answer(number, "Ones: 1 + 2 = 3\nAnswer: 41 + 2 = 43") == final_answer(number, "It is 43.")
     assert final_answer(number, "none") is None
@@ -93,13 +93,13 @@ def test_final_answers_are_what_a_task_asks_for() -> None:
     assert not swaps.is_text(number)
 
 
-def test_unknown_tasks_are_named_and_problems_stay_on_their_side() -> None:
+def test_unknown_tasks_are_refused_and_held_out_problems_stay_separate() -> None:
     with pytest.raises(ParameterError, match="no task 'nonsense'"):
         problems(["nonsense"], 1, 0, held_out=False)
     assert [i.held_out for i in problems(["addition", "copy"], 2, 0, held_out=True)] == [True] * 4
 
 
-def test_both_models_states_stand_after_the_swapped_token(models: Models) -> None:
+def test_states_of_both_models_are_those_after_the_swapped_token(models: Models) -> None:
     assert models.drafter is not None
     found = read_swaps(models, [[Swap("copy", (3, 1), 4, True)], [Swap("story", (2, 2, 5), 1, False)]])
     for state, ids in zip(found.states, ([3, 1, 4], [2, 2, 5, 1]), strict=True):
@@ -108,7 +108,7 @@ def test_both_models_states_stand_after_the_swapped_token(models: Models) -> Non
         )
         assert torch.allclose(state, wanted, atol=1e-6)
     assert found.is_wrong.tolist() == [True, False]
-    with pytest.raises(ParameterError, match="Of 1 swaps 1 are wrong"):
+    with pytest.raises(ParameterError, match="Of 1 swaps, 1 are wrong"):
         read_swaps(models, [[Swap("copy", (3, 1), 4, True)]])
 
 
@@ -124,7 +124,7 @@ def random_judge(width: int, draft_width: int, generator: torch.Generator) -> ju
     return net
 
 
-def test_the_judge_of_raw_states_is_that_of_the_scaled_ones() -> None:
+def test_the_judge_on_raw_states_equals_the_one_on_scaled_states() -> None:
     generator = torch.Generator().manual_seed(0)
     states = 3 + 0.5 * torch.randn(50, 12, generator=generator)
     mean, spread = states.mean(0), states.std(0)
@@ -136,7 +136,7 @@ def test_the_judge_of_raw_states_is_that_of_the_scaled_ones() -> None:
 
 @pytest.mark.parametrize(("n", "passing"), [(300, 3), (99, 0), (2, 0)])
 def test_at_most_one_in_a_hundred_wrong_tokens_passes_after_calibration(n: int, passing: int) -> None:
-    """By either unit, in the half precision that is saved; a judge that is stricter already is left as it is."""
+    """With the target's states alone and with both models', in the saved half precision; a stricter judge is kept."""
     generator = torch.Generator().manual_seed(n)
     states = torch.randn(n + 1, 12, generator=generator)
     each = tokens(states, torch.arange(n + 1) < n)
@@ -152,7 +152,7 @@ def test_at_most_one_in_a_hundred_wrong_tokens_passes_after_calibration(n: int, 
 
 
 def test_golden_figures() -> None:
-    """By hand: three of four right tokens kept, one of two wrong ones refused; 6 of 8 pairs are in order."""
+    """By hand: three of four right tokens accepted, one of two wrong ones rejected; 6 of 8 pairs are in order."""
     net = judge.JudgeHead(1, 1)
     with torch.no_grad():
         net.weight.fill_(1.0)
@@ -169,8 +169,8 @@ def test_golden_figures() -> None:
     assert float(half) == pytest.approx((0.6931 + 2 * 3.0486) / 3, abs=1e-3)
 
 
-def test_a_trained_judge_tells_them_apart_and_has_figures_and_card(models: Models, tmp_path: Path) -> None:
-    """States of two kinds stand in for those of real texts: only the fit, the files and the card are looked at."""
+def test_a_trained_judge_separates_right_from_wrong_and_has_figures_and_card(models: Models, tmp_path: Path) -> None:
+    """Synthetic states of two kinds stand in for real ones: the test covers the fit, the files and the card."""
     generator = torch.Generator().manual_seed(0)
     assert models.drafter is not None
     width = models.target.hidden_size + models.drafter.hidden_size

@@ -1,4 +1,4 @@
-"""The cached description of the training recipes is that of the registry and is written again after a change."""
+"""The cached description of the training recipes equals the registry's and is written again after a change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_damaged_or_stale_file_is_written_again(empty_cache: Path, content: st
     assert disk_cache.read(known_recipes.CACHE)["fingerprint"] == known_recipes.fingerprint()
 
 
-def test_heads_with_a_command_of_their_own_are_those_of_the_registry() -> None:
+def test_heads_with_their_own_command_are_those_of_the_registry() -> None:
     kinds = {kind for kind, head in registry.heads().items() if head.is_for_any_target}
     assert set(method_info.trainable_heads()) == kinds
     assert kinds <= set(RECIPES)

@@ -1,4 +1,4 @@
-"""What a training step frees is there for the next one."""
+"""Memory freed by a training step is reused by the next one."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ HUGE = (12 << 20) * 4 >> 21
 
 
 def faults(mode: str) -> tuple[str, int]:
-    """What the process said of itself, and pages that the system cleared while ten such tensors came and went."""
+    """Return the process's first line, and the page faults while ten such tensors are allocated and freed."""
     run = subprocess.run([sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, check=True, timeout=120)
     said, n = run.stdout.split("\n")[:2]
     return said, int(n)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_tensors_come_and_go_in_memory_that_stays() -> None:
+def test_large_tensors_reuse_memory() -> None:
     said, kept = faults("keep")
     assert said == "True"
-    assert kept < HUGE, "less than one of ten was cleared anew"
-    assert faults("leave")[1] >= 10 * HUGE, "which the system does otherwise"
+    assert kept < HUGE, "fewer page faults than for one of the ten tensors"
+    assert faults("leave")[1] >= 10 * HUGE, "without `keep_memory` the system clears the pages each time"
 
 
 def test_only_a_process_that_trains_is_changed(
@@ -56,5 +56,5 @@ def test_only_a_process_that_trains_is_changed(
         assert main() == 0
     assert asked == ["kept"]
     assert main(["train"]) == 0
-    assert asked == ["kept"], "another program that calls it is left alone"
+    assert asked == ["kept"], "another program that calls `main` is not changed"
     assert capsys.readouterr().out

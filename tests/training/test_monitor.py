@@ -1,4 +1,4 @@
-"""What a run writes of itself: raw losses, figures at checkpoints, and a checkpoint when it is asked to stop."""
+"""Logs of a training run: raw losses, figures at checkpoints, and a checkpoint at a requested stop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(options: LoopOptions, stop_at: int = 0) -> RunResult:
     return run_loop(options, layer, [optimizer], step, lambda _: None, measure)
 
 
-def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_path: Path) -> None:
+def test_a_run_logs_raw_losses_and_the_figures_of_each_checkpoint(tmp_path: Path) -> None:
     train(loop(tmp_path, 3, on_policy=lambda: {"on-policy/tau": 2.0}))
     curves = read_curves(tmp_path / "curves")
     assert curves["loss/head 1"] == [(1, 0.0), (2, 1.0), (3, 2.0)], "not smoothed"
@@ -57,7 +57,7 @@ def test_a_run_keeps_raw_losses_and_what_was_measured_at_each_checkpoint(tmp_pat
     assert "seconds/evaluating" in curves
 
 
-def test_what_drafting_took_before_a_stop_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drafting_time_before_a_stop_counts_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
     monkeypatch.setattr(RunClock, "pause", lambda _: nullcontext())
@@ -65,10 +65,10 @@ def test_what_drafting_took_before_a_stop_counts_on(tmp_path: Path, monkeypatch:
         train(loop(tmp_path, steps, on_policy=lambda: {"on-policy/tau": 2.0}))
     spent = [value for _, value in read_curves(tmp_path / "curves")["seconds/evaluating"]]
     assert spent == sorted(spent)
-    assert spent[-1] == len(spent), "a second each, those before the stop among them"
+    assert spent[-1] == len(spent), "one second each, including those before the stop"
 
 
-def test_a_loss_that_is_no_number_ends_a_run_before_it_spoils_the_weights(tmp_path: Path) -> None:
+def test_a_nan_loss_ends_a_run_before_the_weights_change(tmp_path: Path) -> None:
     layer = nn.Linear(1, 1)
     optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
 
@@ -76,7 +76,7 @@ def test_a_loss_that_is_no_number_ends_a_run_before_it_spoils_the_weights(tmp_pa
         (layer(torch.ones(1, 1)).sum() * (float("nan") if number == 2 else 1.0)).backward()
         return 1, {"head 1": 1.0, "head 2": float("nan") if number == 2 else 1.0}
 
-    with pytest.raises(WorkbenchError, match="toy: head 2 is no number any more at step 3") as ended:
+    with pytest.raises(WorkbenchError, match="toy: head 2 is not finite at step 3") as ended:
         run_loop(loop(tmp_path, 5), layer, [optimizer], step, lambda _: None)
     assert "matrix_rate" in ended.value.remedy
     assert bool(torch.isfinite(layer.weight).all())
@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_number_ends_a_run_before_it_spoils_the_weights(tmp_pa
 
 
 @pytest.mark.parametrize("damage", [b"", b"no checkpoint", None])
-def test_a_damaged_checkpoint_is_said_to_be_one_and_stays(tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_checkpoint_is_reported_and_not_overwritten(tmp_path: Path, damage: bytes | None) -> None:
     train(loop(tmp_path, 2))
     kept = tmp_path / "run.pt"
     kept.write_bytes(kept.read_bytes()[: kept.stat().st_size // 2] if damage is None else damage)
@@ -95,7 +95,7 @@ def test_a_damaged_checkpoint_is_said_to_be_one_and_stays(tmp_path: Path, damage
     assert kept.read_bytes() == before
 
 
-def test_a_run_that_is_asked_to_stop_keeps_its_step_and_goes_on_there(tmp_path: Path) -> None:
+def test_a_stopped_run_saves_its_step_and_resumes_there(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(StoppedError, match="step 2"):
         train(replace(loop(tmp_path, 5), every_seconds=1e9), stop_at=2)
@@ -104,7 +104,9 @@ def test_a_run_that_is_asked_to_stop_keeps_its_step_and_goes_on_there(tmp_path: 
     assert [step for step, _ in read_curves(tmp_path / "curves")["loss/head 1"]] == [1, 2, 3, 4, 5]
 
 
-def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_policy_drafting_does_not_count_towards_the_time_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
@@ -119,23 +121,25 @@ def test_drafting_on_policy_takes_none_of_the_runs_minutes(tmp_path: Path, monke
     assert (options.clock.seconds, watch.evaluation_seconds) == (7, 50)
 
 
-def test_without_tensorboardx_the_run_says_so_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboardx_is_reported_before_the_run_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(WorkbenchError, match="not installed"):
         train(loop(tmp_path, 1))
 
 
-def test_a_run_without_a_checkpoint_can_be_ended_from_outside(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_does_not_handle_sigterm(tmp_path: Path) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     try:
         train(replace(loop(tmp_path, 4), checkpoint=None), stop_at=2)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM], "whoever waits for the signal hears it: nothing would be kept"
+    assert heard == [signal.SIGTERM], "the earlier handler gets the signal, because there is no checkpoint to save"
 
 
-def test_what_a_checkpoint_measures_is_of_what_it_saved_and_a_step_is_measured_once(tmp_path: Path) -> None:
+def test_a_checkpoint_measures_the_saved_weights_and_each_step_once(tmp_path: Path) -> None:
     saved: list[int] = []
     options = replace(loop(tmp_path, 3), on_policy=lambda: {"on-policy/tau": float(saved[-1])})
     layer = nn.Linear(1, 1)
@@ -151,13 +155,13 @@ def test_what_a_checkpoint_measures_is_of_what_it_saved_and_a_step_is_measured_o
 
     run_loop(options, layer, [optimizer], step, lambda _: None, keep)
     assert read_curves(tmp_path / "curves")["on-policy/tau"] == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert saved == [1, 2, 3], "the last step once, though the run ends with it"
+    assert saved == [1, 2, 3], "the last step is saved once, although the run ends there"
     late = replace(options, every_seconds=1e9, checkpoint=tmp_path / "late.pt", curves=tmp_path / "late")
     run_loop(replace(late, clock=RunClock(None, 3)), layer, [optimizer], step, lambda _: None, keep)
-    assert read_curves(tmp_path / "late")["on-policy/tau"] == [(3, 3.0)], "what it ended with is measured"
+    assert read_curves(tmp_path / "late")["on-policy/tau"] == [(3, 3.0)], "the final weights are measured"
 
 
-def test_a_resumed_run_has_the_time_left_that_it_had(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_remaining_time(tmp_path: Path) -> None:
     train(loop(tmp_path, 2))
     kept = torch.load(tmp_path / "run.pt", weights_only=True)
     assert kept["seconds"] > 0
@@ -167,7 +171,7 @@ def test_a_resumed_run_has_the_time_left_that_it_had(tmp_path: Path) -> None:
     assert options.clock.earlier_seconds == 59.9
 
 
-def test_rates_fall_where_the_options_say_and_no_gradient_is_larger_than_they_say(tmp_path: Path) -> None:
+def test_the_learning_rate_decays_and_gradients_are_clipped_as_configured(tmp_path: Path) -> None:
     layer, rates, moved = nn.Linear(1, 1, bias=False), list[float](), list[float]()
     optimizer = torch.optim.SGD([{"params": layer.parameters(), "peak": 0.1}], lr=0.1)
 
@@ -180,7 +184,7 @@ def test_rates_fall_where_the_options_say_and_no_gradient_is_larger_than_they_sa
     run_loop(
         replace(loop(tmp_path, 20), decay=0.8, clip=0.5, checkpoint=None), layer, [optimizer], step, lambda _: None
     )
-    assert rates[10] < 0.8 * max(rates), "in a run that falls for four fifths of its length"
+    assert rates[10] < 0.8 * max(rates), "the rate decays during four fifths of the run"
     steps = [abs(a - b) for a, b in pairwise(moved)]
     assert all(step <= 0.5 * rate * 1.001 for step, rate in zip(steps, rates, strict=False))
     assert max(steps) > 0

@@ -1,6 +1,6 @@
-"""Training for a target of one's own: on a GPU what learns is what learns here; vocabularies and formats are no limit.
+"""Training for user targets: same results on GPU and CPU, large vocabularies, base models without chat template.
 
-The GPU of these tests is the CPU under another name (`elsewhere`); with `-m gpu` the last one runs on a real one.
+These tests simulate the GPU on the CPU (`simulated_gpu`); with `-m gpu` the last one runs on a real GPU.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from workbench.training.family.readings import Readings, ReadingsOptions, comput
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
 VOCABULARY = 70_000
-"""More tokens than 16 bits can number."""
+"""A vocabulary size that 16 bits cannot number."""
 KINDS = sorted(kind for kind, head in registry.heads().items() if head.recipe == "chat-heads")
 SMALL: dict[str, Any] = {"vocabulary": 600, "ffn": 16, "heads": 4, "blocks": 2, "exit_layer": 1, "places": 32,
                          "block": 4, "transfer_layer": 2, "transfers": 2, "prompts": 2}  # fmt: skip
 OWN_SIZE = {"head_size": 8}
-"""Of a head's attention; what goes on from a finished layer has that one's."""
+"""Sizes of a head's attention; a head that starts from a finished layer has that layer's."""
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a tiny chat model, whose weights were drawn."""
+    """Return the folder of a tiny chat model with random weights."""
     folder = tmp_path_factory.mktemp("models") / "tiny-chat"
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=6,
@@ -58,7 +58,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def readings(target: str) -> Path:
-    """Readings of a few of its answers, with the layers that heads fuse."""
+    """Return readings of a few of the target's answers, with the captured layers that heads fuse."""
     work = Path(target).parent
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1), quiet)  # fmt: skip
@@ -69,12 +69,12 @@ def readings(target: str) -> Path:
 
 
 def short_run_options(target: str, readings: Path, out: Path, device: str, **more: Any) -> dict[str, Any]:
-    """Options of a short run."""
+    """Return options of a short run."""
     return {"target": target, "readings": readings, "out": out, "checkpoint": out / "run.pt", "steps": 2, "rows": 4,
             "held": 2, "threads": 1, "device": device, **more}  # fmt: skip
 
 
-def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
+def test_the_simulated_gpu_refuses_operations_that_a_gpu_refuses() -> None:
     with SimulatedGPU():
         there, here = torch.ones(3, device="cuda"), torch.ones(3)
         assert (device_of(there), device_of(here)) == (there.device, here.device) == (GPU, CPU)
@@ -92,7 +92,7 @@ def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
                 each()
         with pytest.raises(TypeError, match="no array"):
             there.numpy()
-        assert device_of(there[here.long()] + 1 + torch.tensor(2.0)) == GPU, "indices and single numbers may be here"
+        assert device_of(there[here.long()] + 1 + torch.tensor(2.0)) == GPU, "indices and scalars may be on the CPU"
         assert device_of(there.cpu()) == device_of(there.to(here)) == CPU
         assert (
             device_of(there)
@@ -107,7 +107,7 @@ def test_a_gpu_that_is_none_refuses_what_a_gpu_refuses() -> None:
         assert device_of(net.weight) == device_of(net.weight.grad) == GPU
 
 
-def test_tokens_beyond_16_bits_are_read_as_they_were_said(target: str, readings: Path) -> None:
+def test_token_ids_beyond_16_bits_are_read_unchanged(target: str, readings: Path) -> None:
     found = Readings(readings)
     lines = {line["n"]: line for line in read_answers(readings.parent / "answers" / ANSWERS)}
     said = [token for line in lines.values() for token in line["answer"]]
@@ -119,12 +119,12 @@ def test_tokens_beyond_16_bits_are_read_as_they_were_said(target: str, readings:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_learns_on_a_gpu_is_what_learns_here(kind: str, target: str, readings: Path, tmp_path: Path) -> None:
+def test_training_on_a_gpu_equals_training_on_the_cpu(kind: str, target: str, readings: Path, tmp_path: Path) -> None:
     same_on_both(kind, target, readings, tmp_path)
 
 
 @pytest.mark.parametrize("kind", filter(starts_from_eagle, KINDS))
-def test_what_goes_on_from_a_finished_layer_on_a_gpu_is_what_goes_on_here(
+def test_training_from_a_finished_layer_on_a_gpu_equals_that_on_the_cpu(
     kind: str, target: str, readings: Path, tmp_path: Path
 ) -> None:
     recipes.run(
@@ -134,7 +134,7 @@ def test_what_goes_on_from_a_finished_layer_on_a_gpu_is_what_goes_on_here(
 
 
 def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: Any) -> None:
-    """Step for step: weights, losses and what is measured are the same, and so nothing was left behind."""
+    """Check that weights, losses and figures are the same, so that no tensor stayed on the wrong device."""
     figures = []
     for device in ("cpu", "cuda"):
         options = short_run_options(
@@ -152,10 +152,10 @@ def same_on_both(kind: str, target: str, readings: Path, folder: Path, **more: A
 
 
 @pytest.mark.parametrize("made", ["all", "mix"])
-def test_a_draft_model_learns_on_a_gpu_what_it_learns_here(
+def test_a_draft_model_trained_on_a_gpu_equals_one_trained_on_the_cpu(
     made: str, target: str, readings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine, by which its target reads what it wrote, stays here: tests with `-m gpu` are about that."""
+    """The engine, by which the target scores sampled text, stays on the CPU; tests with `-m gpu` cover it."""
     figures = []
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(drafter, "load_models", lambda name, *_: load_models(name, None, "cpu", "float32"))
@@ -174,7 +174,7 @@ def _read_here(device: str, models: Models, ids: list[int]) -> dict[str, torch.T
     return {name: stream.to(device) for name, stream in compute_hidden_states(models, ids).items()}
 
 
-def test_a_base_model_goes_on_with_what_is_said(target: str, tmp_path: Path) -> None:
+def test_a_base_model_continues_prompts_without_chat_template(target: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(target, tmp_path / "base"))
     for file in folder.glob("chat_template*"):
         file.unlink()
@@ -190,7 +190,7 @@ def test_a_base_model_goes_on_with_what_is_said(target: str, tmp_path: Path) -> 
     assert all(line["prompt"] == tokenizer(said[line["n"]])["input_ids"] for line in lines)
 
 
-def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(tmp_path: Path) -> None:
+def test_an_unsupported_target_is_refused_before_it_generates_answers(tmp_path: Path) -> None:
     folder = tmp_path / "tiny-gpt2"
     GPT2LMHeadModel(GPT2Config(vocab_size=4096, n_embd=32, n_layer=4, n_head=2, n_positions=128)).save_pretrained(
         folder
@@ -204,12 +204,12 @@ def test_a_target_that_heads_cannot_read_is_refused_before_it_is_asked_anything(
     assert not (tmp_path / "work").exists()
     write_answers(AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 12, max_new_tokens=4, per_task=4,
                                  rows=4, dtype="float32", threads=1), quiet)  # fmt: skip
-    with pytest.raises(ParameterError, match="its last norm is not of Llama's kind"):
+    with pytest.raises(ParameterError, match="its final norm is not Llama's RMSNorm"):
         make_readings(ReadingsOptions(str(folder), tmp_path / "answers", tmp_path / "readings", threads=1), quiet)
 
 
 @pytest.mark.skipif("vision-target" not in bundled(), reason="needs the bundled models")
-def test_a_target_that_reads_pictures_is_answered_for_without_any(tmp_path: Path) -> None:
+def test_a_target_that_reads_images_answers_text_prompts(tmp_path: Path) -> None:
     options = {"target": "vision-target", "data": tmp_path / "none", "work": tmp_path, "out": tmp_path, "steps": 1,
                "answer_tokens": 400, "max_new_tokens": 8, "per_task": 12, "rows": 4, "each": 1, "measured_tokens": 4,
                "threads": 1}  # fmt: skip
@@ -218,7 +218,7 @@ def test_a_target_that_reads_pictures_is_answered_for_without_any(tmp_path: Path
 
 
 def test_heads_for_a_large_vocabulary_draft(target: str, readings: Path, tmp_path: Path, device: str) -> None:
-    """With `-m gpu` all of it on one: answers, readings, training, and drafting with what was trained."""
+    """With `-m gpu`, answers, readings, training and drafting all run on a GPU."""
     work = tmp_path / "work"
     write_answers(AnswersOptions(target, work / "none", work / "answers", 500, max_new_tokens=12, per_task=8, rows=16,
                                  dtype="float32", threads=1, device=device), quiet)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`workbench train` goes on where it was interrupted, unless it is asked to start over."""
+"""`workbench train` resumes an interrupted run, unless `resume=false`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workbench.training.resuming import CHANGEABLE_OPTIONS, resolve_resume
 
 @dataclass
 class Options:
-    """Of a recipe that takes no time."""
+    """Options of a recipe that takes no time."""
 
     checkpoint: Path | None = None
     resume: bool = False
@@ -36,7 +36,7 @@ class Options:
 
 @pytest.fixture
 def report_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What a tiny recipe called "tiny" reports."""
+    """Return the lines that a recipe named "tiny" reports."""
     lines: list[str] = []
 
     def train(options: Options, report: Any) -> dict[str, Any]:
@@ -59,21 +59,19 @@ def run(lines: list[str], checkpoint: Path, **options: Any) -> int:
     return recipes.run("tiny", {"checkpoint": checkpoint, **options}, lines.append)["steps"]
 
 
-def test_training_goes_on_from_its_checkpoint_unless_it_is_asked_to_start_over(
-    report_lines: list[str], tmp_path: Path
-) -> None:
+def test_training_resumes_from_its_checkpoint_unless_resume_is_false(report_lines: list[str], tmp_path: Path) -> None:
     checkpoint = tmp_path / "tiny.pt"
     assert run(report_lines, checkpoint, steps=2) == 2
     assert run(report_lines, checkpoint, steps=5) == 5
     assert any("resumed at step 2" in line for line in report_lines)
     before = checkpoint.read_bytes()
     assert run(report_lines, checkpoint, steps=1, resume="false") == 1
-    assert (tmp_path / "tiny.pt.old-1").read_bytes() == before, "what was trained is still there"
+    assert (tmp_path / "tiny.pt.old-1").read_bytes() == before, "the old checkpoint is kept"
     assert run(report_lines, checkpoint, steps=1, resume=False) == 1
     assert (tmp_path / "tiny.pt.old-2").exists()
 
 
-def test_a_checkpoint_of_other_settings_is_refused_and_stays(report_lines: list[str], tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_settings_is_refused_and_kept(report_lines: list[str], tmp_path: Path) -> None:
     checkpoint = tmp_path / "tiny.pt"
     run(report_lines, checkpoint, rate=0.2)
     before = checkpoint.read_bytes()
@@ -81,14 +79,14 @@ def test_a_checkpoint_of_other_settings_is_refused_and_stays(report_lines: list[
         run(report_lines, checkpoint, rate=0.3)
     assert "resume=false" in refused.value.remedy
     assert checkpoint.read_bytes() == before
-    assert run(report_lines, checkpoint, rate=0.2, steps=3) == 3, "a refusal changes nothing"
+    assert run(report_lines, checkpoint, rate=0.2, steps=3) == 3, "the refusal does not change the checkpoint"
     assert run(report_lines, checkpoint, rate=0.3, resume=False) == 2
     assert run(report_lines, checkpoint, rate=0.3, steps=4) == 4
     (tmp_path / "tiny.pt.settings.json").write_text("{")
-    assert run(report_lines, checkpoint, rate=0.3, steps=5) == 5, "a damaged note refuses nothing"
+    assert run(report_lines, checkpoint, rate=0.3, steps=5) == 5, "a damaged settings file is ignored"
 
 
-def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> None:
+def test_settings_are_never_saved_next_to_a_checkpoint_with_other_settings(tmp_path: Path) -> None:
     """A run that starts over and is killed before its first step must not be taken for the earlier one."""
     checkpoint = tmp_path / "tiny.pt"
     resolve_resume(Options(checkpoint, rate=0.1), {}, print)
@@ -98,7 +96,7 @@ def test_settings_are_never_beside_a_checkpoint_of_others(tmp_path: Path) -> Non
     assert (tmp_path / "tiny.pt.old-1").read_bytes() == b"of rate 0.1"
 
 
-def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tmp_path: Path) -> None:
+def test_heads_resume_from_the_checkpoint_of_each_method_with_its_settings(tmp_path: Path) -> None:
     base = tmp_path / "heads.pt"
     resolve_resume(VisionHeadOptions(checkpoint=base, heads=4), {}, print)
     (tmp_path / "heads-msd.pt").write_bytes(b"msd, 4 heads")
@@ -111,7 +109,7 @@ def test_heads_go_on_from_the_checkpoint_of_each_method_with_its_own_settings(tm
 @pytest.mark.processes
 @pytest.mark.parametrize("n", [8, pytest.param(50, marks=pytest.mark.on_demand)])
 def test_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path, n: int) -> None:
-    """`kill -9` at random points of training and writing; in the end it has learnt what it would have without."""
+    """`kill -9` at random points of training and writing; the final result equals that without kills."""
     script = Path(__file__).parents[1] / "kill_training.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "run"), str(n)], capture_output=True, text=True, check=False
@@ -121,19 +119,19 @@ def test_kills_lose_at_most_the_steps_since_the_last_checkpoint(tmp_path: Path, 
     kills = found["kills"]
     assert len(kills) == n
     for before, kill in itertools.pairwise(kills):
-        assert kill["from"] == before["kept"], "it goes on at its checkpoint"
+        assert kill["from"] == before["kept"], "the run resumes at its checkpoint"
     assert all(kill["from"] <= kill["kept"] <= kill["reached"] for kill in kills)
     lost = [kill["reached"] - kill["kept"] for kill in kills]
     assert max(lost) > 0, "no kill fell between checkpoints: the test shows nothing"
     assert statistics.median(lost) <= 25, "checkpoints are 20 ms apart, and steps at least 1 ms: a slow disk aside"
-    assert max(kill["kept"] - kill["from"] for kill in kills) > 0, "nothing was kept between kills"
+    assert max(kill["kept"] - kill["from"] for kill in kills) > 0, "no checkpoint was written between kills"
     steps = found["steps"]
-    assert steps == list(range(1, steps[-1] + 1)), "no step is missing from its curves, and none is there twice"
+    assert steps == list(range(1, steps[-1] + 1)), "no step is missing from the curves, and none occurs twice"
     assert found["ended"] == found["straight"]
 
 
-def test_a_checkpoint_of_another_seed_is_of_other_settings() -> None:
-    """What may differ is how long and where it is trained, and nothing of what."""
+def test_the_seed_is_part_of_a_checkpoints_settings() -> None:
+    """Only the duration and the device of training may differ."""
     assert {
         *("resume", "minutes", "steps", "own_minutes", "threads", "device"),
         *("checkpoint", "checkpoint_seconds", "curves", "run"),

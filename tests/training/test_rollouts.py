@@ -1,4 +1,4 @@
-"""The loop of rollouts: lengths, a format that is learnt, the same texts whoever drafts, and what the board says."""
+"""Rollouts: lengths, the learnt format, the same texts with every drafter, and the board."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arm(emitted: list[int], rounds: list[int], tail_s: float, lessons_s: float =
 
 
 def steps() -> list[dict[str, Any]]:
-    """Three, of two prompts each."""
+    """Return three steps of two prompts each."""
     return [
         {
             PLAIN: arm([30, 10], [30, 10], 2.0), FROZEN: arm([30, 10], [15, 5], 1.0),
@@ -41,11 +41,11 @@ def test_a_gain_is_a_ratio_of_sums_with_an_interval_over_prompts() -> None:
     value, low, high = gain(steps()[1:])
     assert value == pytest.approx((80 / (9 + 6 + 8 + 6)) / 2)
     assert low < value < high
-    assert low == pytest.approx(10 / 6 / 2), "at worst nothing but short prompts"
+    assert low == pytest.approx(10 / 6 / 2), "the worst resample has short prompts only"
     assert gain(steps()[:1])[0] == pytest.approx(40 / 16 / 2)
 
 
-def test_a_tail_is_told_with_its_lessons_and_without() -> None:
+def test_the_gain_in_the_tail_is_given_with_and_without_training_time() -> None:
     assert tail_gain(steps(), FROZEN) == (2.0, 2.0, 2.0)
     assert tail_gain(steps(), ADAPTIVE) == (2.0, 2.0, 2.0)
     assert tail_gain(steps(), ADAPTIVE, net=True) == (4.0, 4.0, 4.0)
@@ -58,7 +58,7 @@ def test_lengths_are_log_normal_and_bounded() -> None:
     assert drawn.max() == 150
     inside = np.log(drawn[(drawn > 8) & (drawn < 150)])
     assert np.median(drawn) == pytest.approx(40, rel=0.05)
-    assert 0.5 < inside.std() < 0.8, "its ends are cut"
+    assert 0.5 < inside.std() < 0.8, "the distribution is truncated at both ends"
     assert lengths(options, 0) == lengths(options, 0) != lengths(options, 1)
 
 
@@ -66,13 +66,13 @@ def test_the_format_is_a_number_for_each_sentence() -> None:
     told = number_sentences("Tom ran. He fell! Why?")
     assert told == "1. Tom ran.\n2. He fell!\n3. Why?"
     assert is_numbered(told)
-    assert is_numbered(told[:12]), "a text that was cut"
+    assert is_numbered(told[:12]), "a truncated text counts as numbered"
     assert not is_numbered("Tom ran. He fell!")
     assert not is_numbered("1. Tom ran.\nHe fell!")
 
 
-def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(ParameterError, match="steps to adapt over"):
+def test_settings_without_steps_to_adapt_are_refused() -> None:
+    with pytest.raises(ParameterError, match="two or more steps"):
         run_rollouts_study(RolloutOptions(steps=1), print)
 
 
@@ -86,7 +86,7 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
     found = run_rollouts_study(options, lines.append)
     told = json.loads((tmp_path / "rollouts.json").read_text())
     first, second = told["steps"]
-    assert (first["loss"], second["loss"] > 0) == (None, True), "the target has learnt between the two"
+    assert (first["loss"], second["loss"] > 0) == (None, True), "the target is trained between the steps"
     for step in told["steps"]:
         assert step[PLAIN]["rounds"] == step[PLAIN]["emitted"]
         assert step[FROZEN]["same"] == step[ADAPTIVE]["same"] == 2
@@ -96,7 +96,7 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
         assert all(0 <= step[name]["tail_s"] <= step[name]["seconds"] for name in (PLAIN, FROZEN, ADAPTIVE))
     assert first["tail_lessons"] + second["tail_lessons"] > 0
     given = sum(step["tail_lessons"] + step["idle_lessons"] for step in told["steps"])
-    assert given == found["lessons"], "each lesson counts in one step alone"
+    assert given == found["lessons"], "the training time counts in one step only"
     assert str([list(v) for v in found["figures"].values()]) == str([list(v) for v in figures(told["steps"]).values()])
     assert (tmp_path / "rollouts.md").read_text() == page(told)
     assert "--set longest=16" in page(told)
@@ -104,7 +104,7 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
     assert len(lines) == 2
 
 
-def test_a_step_whose_rows_ended_together_has_no_tail_to_compare() -> None:
+def test_a_step_whose_sequences_end_together_has_no_tail() -> None:
     steps = [{PLAIN: {"tail_s": 0.4}, FROZEN: {"tail_s": tail}} for tail in (0.2, 0.2, 0.0)]
     assert tail_gain(steps[:2], FROZEN) == (2.0, 2.0, 2.0)
     assert all(map(math.isnan, tail_gain(steps, FROZEN)))

@@ -1,4 +1,4 @@
-"""A scaling study: runs are trained and measured once, a killed one goes on, and the board says what was found."""
+"""A scaling study: runs are trained and measured once, a killed study resumes, and the board has the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> ScalingOptions:
 
 
 def tiny(folder: Path) -> ScalingOptions:
-    """Of a tiny study of the readings in a folder."""
+    """Return options of a tiny study of the readings in a folder."""
     return ScalingOptions(
         readings=folder / "readings", answers=folder / "answers", out=folder / "study", ffn=(16, 32),
         tokens=(600, 3000), heads=4, form="chain", each=1, max_new_tokens=12, rows=4, places=64, half=False, threads=1,
@@ -42,7 +42,7 @@ def tiny(folder: Path) -> ScalingOptions:
 
 
 @pytest.mark.on_demand
-def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
+def test_a_study_runs_once_resumes_after_a_kill_and_writes_a_board(
     options: ScalingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, train = list[tuple[int, int]](), scaling.train_chat_heads
@@ -59,7 +59,7 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert not (options.out / "scaling.json").exists()
     lines: list[str] = []
     found = run_scaling_study(options, lines.append)
-    assert len(trained) == 5, "two runs, the one that was killed, that again, and the last"
+    assert len(trained) == 5, "two runs, the killed one, its repetition, and the last one"
     assert trained[2] == trained[3]
     assert any("4 of 4" in line for line in lines)
     report = json.loads((options.out / "scaling.json").read_text())
@@ -67,13 +67,13 @@ def test_a_study_is_done_once_goes_on_after_a_kill_and_makes_a_board(
     assert [cell["ffn"] for cell in cells] == [16, 16, 32, 32]
     assert cells[0]["parameters"] < cells[2]["parameters"] == cells[3]["parameters"]
     assert cells[0]["tokens"] < cells[1]["tokens"]
-    assert cells[0]["tokens"] == cells[2]["tokens"], "runs of one length read the same"
+    assert cells[0]["tokens"] == cells[2]["tokens"], "runs of one length use the same tokens"
     lengths = Readings(options.readings).rows[:, 3]
     readings = Readings(options.readings)
     rows_of_step = batches(readings, readings.split_indices(held_out=False), options.rows, options.seed)
     for cell in cells:
         read = [row for step in range(cell["steps"]) for row in rows_of_step(step)]
-        assert cell["tokens"] == int(lengths[read].sum()), "what was read, not what was asked for"
+        assert cell["tokens"] == int(lengths[read].sum()), "the tokens used, not those requested"
     assert all(e >= r > 0 for cell in cells for e, r in zip(cell["emitted"], cell["rounds"], strict=True))
     assert len(cells[0]["rounds"]) == report["prompts"] > 1
     assert found["law"]["values"] == fit(runs_from_report(report)).values
@@ -104,8 +104,8 @@ except ParameterError as error:
 
 @pytest.mark.on_demand
 @pytest.mark.processes
-def test_a_study_on_a_cluster_finds_what_it_finds_here(options: ScalingOptions, tmp_path: Path) -> None:
-    """Run by run; and what is wrong there is said as it would be here. Ray may end a process that loses its cluster."""
+def test_a_study_on_a_cluster_equals_a_local_one(options: ScalingOptions, tmp_path: Path) -> None:
+    """Run by run, with the same errors. In a separate process, because Ray may end one that loses its cluster."""
     pytest.importorskip("ray", reason="needs Ray: pip install 'speculative-decoding-workbench[ray]'")
     run_scaling_study(options, print)
     tests = Path(__file__).parents[1]
@@ -145,15 +145,15 @@ def test_a_study_of_other_settings_is_refused(options: ScalingOptions, tmp_path:
 
 def test_settings_that_cannot_be_studied_are_refused(options: ScalingOptions, tmp_path: Path) -> None:
     for nothing in ("elephant", "medusa", "eagle-vlm"):
-        with pytest.raises(ParameterError, match=f"no head '{nothing}' whose size"):
+        with pytest.raises(ParameterError, match=f"no head '{nothing}' of variable size"):
             run_scaling_study(replace(options, method=nothing), print)
     for few in ({"ffn": (16,)}, {"tokens": (600, 600)}):
-        with pytest.raises(ParameterError, match="makes no law"):
+        with pytest.raises(ParameterError, match="needs several sizes"):
             run_scaling_study(replace(options, **few), print)
     with pytest.raises(ParameterError, match="the same number of steps"):
         run_scaling_study(replace(options, tokens=(600, 601)), print)
     for missing in ("answers", "readings"):
-        with pytest.raises(ParameterError, match=f"holds no {missing}"):
+        with pytest.raises(ParameterError, match=f"has no {missing}"):
             run_scaling_study(replace(options, **{missing: tmp_path / "nowhere"}), print)
     (tmp_path / "answers.jsonl").touch()
     with pytest.raises(ParameterError, match="no held-out prompt"):

@@ -1,4 +1,4 @@
-"""Rendered scenes and their answers: the same from the same seed, and true by what can be measured in the picture."""
+"""Rendered scenes and their answers: determined by the seed, and correct by measurements of the image."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Scene]:
-    """A hundred scenes, ruled and sketched."""
+    """Return a hundred scenes, exact and sketched."""
     return list(islice(scenes(5, held_out=False), 100))
 
 
 class Measured:
-    """An item as its pixels say: bounding box, silhouette and colour; nothing is taken from its description."""
+    """An item measured from its pixels: bounding box, silhouette and colour, independent of its description."""
 
     def __init__(self, item: Item, scene: Scene) -> None:
         silhouette = Image.new("1", (4 * SIDE, 4 * SIDE))
@@ -59,7 +59,7 @@ class Measured:
 
 
 def _colour(rgb: np.ndarray) -> str:
-    """Name a colour by thresholds of hue, far from the ranges that are drawn."""
+    """Name a colour by thresholds of hue that are far from the generated ranges."""
     hue, saturation, value = colorsys.rgb_to_hsv(*(rgb / 255))
     if value < 0.22:
         return "black"
@@ -77,14 +77,14 @@ def _link(item: Measured, before: Measured) -> str:
 
 
 def _meant(text: str, items: list[Measured]) -> Measured:
-    """Return the one item that words like "red star" mean."""
+    """Return the one item that words like "red star" describe."""
     found = [item for item in items if set(text.split()) <= set(item.name.split())]
     assert len(found) == 1, (text, [item.name for item in items])
     return found[0]
 
 
 def _true_answer(question: str, items: list[Measured], scene: Scene) -> str:
-    """Answer a question from what was measured."""
+    """Answer a question from the measurements."""
     if match := re.search(r"(?:How many|Count the) (\w+) ?(shapes)?", question):
         word = match[1]
         hits = [i for i in items if word in {"shapes", "objects", i.colour, shapes_of(i.shape)}]
@@ -131,14 +131,14 @@ def _true_answer(question: str, items: list[Measured], scene: Scene) -> str:
     return scene.writing.text if scene.writing else "nothing"
 
 
-def test_a_seed_draws_the_same_scenes_and_pixels() -> None:
+def test_a_seed_gives_the_same_scenes_and_pixels() -> None:
     first, second = (list(islice(scenes(3, held_out=False), 20)) for _ in range(2))
     assert first == second
     assert all((paint(a)[0] == paint(b)[0]).all() for a, b in zip(first, second, strict=True))
     assert first != list(islice(scenes(4, held_out=False), 20))
 
 
-def test_a_freehand_sheet_is_filled_as_people_fill_it_and_leaves_the_other_scenes_alone() -> None:
+def test_freehand_sheets_have_crossing_strokes_and_do_not_change_other_scenes() -> None:
     sheets = list(islice(scenes(3, held_out=False, sketch=True, freehand=1.0), 60))
     assert {len(sheet.items) for sheet in sheets} == {1, 2, 3, 4}
     assert max(item.extent for sheet in sheets for item in sheet.items) > 45
@@ -147,18 +147,20 @@ def test_a_freehand_sheet_is_filled_as_people_fill_it_and_leaves_the_other_scene
     item = max((item for item, _ in bare), key=lambda item: item.extent)
     inked = (paint(Scene((item,), order=(0,)))[0] < 200).any(-1)
     assert inked[round(item.y), round(item.x)], "the strokes meet in the middle"
-    assert not inked[round(item.y - item.extent / 4), round(item.x - item.extent / 4)], "there is nothing between them"
+    assert not inked[round(item.y - item.extent / 4), round(item.x - item.extent / 4)], (
+        "between the strokes is empty background"
+    )
     plain, mixed = (list(islice(scenes(3, held_out=False, freehand=share), 40)) for share in (0.0, 0.5))
     assert [s for s in mixed if s in plain] == plain[: sum(s in plain for s in mixed)]
     assert 0 < sum(s in plain for s in mixed) < 40
 
 
-def test_no_scene_is_both_learned_and_held_out() -> None:
+def test_no_scene_is_both_trained_on_and_held_out() -> None:
     assert not any(scene.held_out for scene in islice(scenes(3, held_out=False), 100))
     assert all(scene.held_out for scene in islice(scenes(3, held_out=True), 20))
 
 
-def test_a_caption_says_what_the_picture_shows(drawn: list[Scene]) -> None:
+def test_a_caption_describes_the_image(drawn: list[Scene]) -> None:
     for scene in drawn:
         items = sorted((Measured(item, scene) for item in scene.items), key=lambda item: item.x)
         caption = ask("caption", scene, random.Random(0))
@@ -172,7 +174,7 @@ def test_a_caption_says_what_the_picture_shows(drawn: list[Scene]) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(set(QUESTIONS) - {"caption"}))
-def test_answers_are_what_the_picture_shows(kind: str, drawn: list[Scene]) -> None:
+def test_answers_agree_with_the_image(kind: str, drawn: list[Scene]) -> None:
     rng = random.Random(kind)
     answers = set()
     for scene in drawn[:60]:
@@ -181,10 +183,10 @@ def test_answers_are_what_the_picture_shows(kind: str, drawn: list[Scene]) -> No
             items = [Measured(item, scene) for item in scene.items]
             assert question.answer == _true_answer(question.question, items, scene), question
             answers.add(question.answer)
-    assert len(answers) > 1  # a kind with one answer asks nothing
+    assert len(answers) > 1  # a kind with a single answer would be no question
 
 
-def test_every_style_says_the_same_facts(drawn: list[Scene]) -> None:
+def test_every_style_states_the_same_facts(drawn: list[Scene]) -> None:
     for scene in drawn[:40]:
         for question in ask_some(scene, 6, random.Random(1)):
             assert len(question.answers) == len(STYLES)
@@ -193,7 +195,7 @@ def test_every_style_says_the_same_facts(drawn: list[Scene]) -> None:
                     assert all(text.count(i.shape) >= 1 and text.count(i.colour) >= 1 for i in scene.items)
 
 
-def test_captions_are_compared_object_by_object() -> None:
+def test_captions_are_scored_object_by_object() -> None:
     right = (
         "There are two shapes. From left to right: a small red star on the left; a large blue cross in the middle,"
         " below it."
@@ -206,7 +208,7 @@ def test_captions_are_compared_object_by_object() -> None:
     assert (scores["shape"], scores["relation"], scores["objects"]) == (0.5, 0.0, 0.0)
 
 
-def test_shards_come_back_from_disk_as_they_were_drawn(tmp_path: Path) -> None:
+def test_shards_are_saved_and_loaded_unchanged(tmp_path: Path) -> None:
     fresh = Shards(tmp_path, seed=2, size=8).batch(1, 4, 1)
     again = Shards(tmp_path, seed=2, size=8).batch(1, 4, 1)
     assert list(tmp_path.glob("*.npz"))
@@ -230,7 +232,7 @@ def test_patch_labels_count_every_object_once(drawn: list[Scene]) -> None:
     assert labels.mask.sum() <= (shown > 0).sum()
 
 
-def test_the_gallery_is_what_the_recipe_writes_and_was_held_out() -> None:
+def test_the_gallery_equals_the_recipes_output_and_was_held_out() -> None:
     index = json.loads((ROOT / "assets/scenes/index.json").read_text())
     drawn = gallery_scenes()
     assert [entry["name"] for entry in index["scenes"]] == list(drawn)
@@ -239,15 +241,15 @@ def test_the_gallery_is_what_the_recipe_writes_and_was_held_out() -> None:
         assert scene.held_out
         image = Image.open(ROOT / "assets/scenes" / entry["file"])
         small = np.asarray(image.convert("RGB"))[2::4, 2::4].astype(int)
-        assert np.abs(small - paint(scene)[0]).mean() < 1.0  # another Pillow may smooth edges a little differently
+        assert np.abs(small - paint(scene)[0]).mean() < 1.0  # other Pillow versions may antialias slightly differently
         assert entry["alt"].endswith(entry["answers"][0])
         assert len(entry["questions"]) == len(entry["answers"])
 
 
-def test_the_lexicon_names_the_kind_of_every_fact(drawn: list[Scene]) -> None:
+def test_the_lexicon_has_the_kind_of_every_fact(drawn: list[Scene]) -> None:
     lexicon = json.loads((ROOT / "assets/scenes/lexicon.json").read_text())
     kinds = {word: kind for kind, words in lexicon.items() for word in words}
-    assert sum(map(len, lexicon.values())) == len(kinds)  # no word is of two kinds
+    assert sum(map(len, lexicon.values())) == len(kinds)  # no word has two kinds
     for scene in drawn[:20]:
         for item in scene.items:
             assert [kinds[word] for word in item.name.split()] == ["size", "colour", "shape"]

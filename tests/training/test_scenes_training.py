@@ -1,4 +1,4 @@
-"""Tiny runs of the vision recipes, their layout on disk, and what the bundled vision models can do."""
+"""Tiny runs of the vision recipes, their layout on disk, and the accuracy of the bundled vision models."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _target(folder: Path, name: str = "target") -> VisionOptions:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tower and a target, trained for three steps."""
+    """Return the folder of a vision tower and a target, trained for three steps."""
     root = tmp_path_factory.mktemp("scenes")
     train_tower(_tower(root), silent)
     train_vision(_target(root), silent)
@@ -104,7 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _killed_and_resumed(run: Callable[..., object], options: TowerOptions | VisionOptions) -> None:
-    """Stop a run after its first checkpoint, as if it had been killed, and let it go on."""
+    """Stop a run after its first checkpoint, as if it had been killed, and resume it."""
     seen: list[str] = []
 
     def kill(line: str) -> None:
@@ -131,7 +131,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path, recipe: str) ->
         assert torch.equal(tensor, resumed["model"][name]), name
 
 
-def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
+def test_a_run_can_start_from_a_finished_model(folder: Path) -> None:
     options = dataclasses.replace(
         _target(folder, "further"), begin=folder / "target", tower=folder / "no tower", steps=1
     )
@@ -148,7 +148,7 @@ def test_a_run_can_begin_with_a_finished_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("captioned", [0.0, 1.0])
-def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: float) -> None:
+def test_rows_ask_for_the_caption_with_the_given_frequency(folder: Path, captioned: float) -> None:
     options = dataclasses.replace(_target(folder), captioned=captioned, unseen=0.0)
     rows = draw_questions(held_scenes(8), options, "seed").turns
     captions = [
@@ -158,7 +158,7 @@ def test_rows_ask_for_the_caption_as_often_as_told(folder: Path, captioned: floa
     assert len(captions) == 8 * captioned
 
 
-def test_the_tower_can_go_on_reading_its_patches(folder: Path) -> None:
+def test_the_tower_can_be_trained_with_a_patch_reading_loss(folder: Path) -> None:
     options = dataclasses.replace(_target(folder, "reading"), reading_rows=4, tower_rate=1.0)
     result = train_vision(options, silent)
     assert {"shape", "rank", "relation"} <= set(result.losses)
@@ -171,8 +171,8 @@ def test_the_tower_can_go_on_reading_its_patches(folder: Path) -> None:
         assert torch.equal(tensor, resumed[name]), name
 
 
-def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
-    """The loss is that of the attention which the model computes itself, on the patches of the objects named."""
+def test_the_pointing_loss_uses_the_models_attention(folder: Path) -> None:
+    """The loss is computed from the model's own attention on the patches of the named objects."""
     options = dataclasses.replace(
         _target(folder), questions=6, favoured=("relation",), chained=0.5, unseen=0.2, captioned=0.5
     )
@@ -207,7 +207,7 @@ def test_pointing_is_what_the_heads_attend_to(folder: Path) -> None:
     assert torch.allclose(loss, torch.stack(expected).mean(), atol=1e-4)
 
 
-def test_a_caption_looks_at_each_object_and_at_the_one_before(folder: Path) -> None:
+def test_caption_words_point_to_their_object_and_the_one_before(folder: Path) -> None:
     tokenizer = load_tokenizer(TOKENIZER)
     pointer = Pointer(build_vision_model(_target(folder)), tokenizer, 0)
     scene = next(scene for scene in held_scenes(40) if len(scene.items) == 3)
@@ -226,7 +226,7 @@ def test_a_caption_looks_at_each_object_and_at_the_one_before(folder: Path) -> N
     assert objects == asked[1].named
 
 
-def test_patches_that_look_like_their_words_are_well_named() -> None:
+def test_patches_similar_to_their_words_have_a_low_naming_loss() -> None:
     drawn = held_scenes(6)
     labels = patch_labels(drawn, np.stack([paint(scene)[1] for scene in drawn]))
     eye = torch.eye(20)
@@ -258,7 +258,7 @@ def test_the_target_has_the_layout_of_llava(folder: Path) -> None:
     assert torch.allclose(drawing["pixel_values"], torch.tensor(7 / 127.5 - 1), atol=1e-5)  # as in training
 
 
-def test_turns_of_a_row_see_the_picture_and_not_each_other(folder: Path) -> None:
+def test_turns_of_a_row_attend_to_the_image_and_not_to_each_other(folder: Path) -> None:
     tokenizer = load_tokenizer(TOKENIZER)
     model = build_vision_model(_target(folder)).eval()
     packer = Packer(tokenizer)
@@ -276,7 +276,9 @@ def test_turns_of_a_row_see_the_picture_and_not_each_other(folder: Path) -> None
         other = answer_states(model, chained, picture)[chained.labels >= 0]
     first = len(alone[0])
     assert torch.allclose(other[:first], alone[0], atol=1e-5)
-    assert not torch.allclose(other[first:], torch.cat(alone[1:]), atol=1e-3)  # a conversation sees what was said
+    assert not torch.allclose(
+        other[first:], torch.cat(alone[1:]), atol=1e-3
+    )  # turns of a conversation attend to earlier ones
     labels = together.labels[together.labels >= 0].tolist()
     assert str(tokenizer.decode(labels)).split("<|endoftext|>")[:-1] == [a for _, a in turns]
 
@@ -314,7 +316,7 @@ def test_drafters_are_trained_on_the_targets_own_answers(folder: Path) -> None:
     for name, tensor in drafter.model.vision_tower.state_dict().items():
         assert torch.equal(tensor, frozen[name]), name
     assert isinstance(LlamaForCausalLM.from_pretrained(folder / "blind"), LlamaForCausalLM)
-    (folder / "base.pt").unlink()  # a run that goes on from a finished drafter needs no small language model
+    (folder / "base.pt").unlink()  # a run that starts from a finished drafter needs no small language model
     further = dataclasses.replace(seeing, begin=folder / "seeing", out=folder / "seeing2")
     assert "base, blind: all" not in train_vision_drafter(further, silent).held
     train_text_drafter(dataclasses.replace(blind, begin=folder / "blind", out=folder / "blind2"), silent)
@@ -322,7 +324,7 @@ def test_drafters_are_trained_on_the_targets_own_answers(folder: Path) -> None:
     assert acceptance(folder / "target", target, 2)["all"] == 1.0  # the target agrees with itself
 
 
-def test_a_run_from_a_finished_model_keeps_its_story_and_the_card_tells_it(folder: Path) -> None:
+def test_a_run_from_a_finished_model_keeps_its_training_history_in_the_card(folder: Path) -> None:
     models = folder / "models"
     options = dataclasses.asdict(dataclasses.replace(_target(folder), out=models / "first"))
     recipes.run("vision-target", options, silent)
@@ -341,7 +343,7 @@ def test_a_run_from_a_finished_model_keeps_its_story_and_the_card_tells_it(folde
     assert "worst: `count`, `list`, `size`." in card
 
 
-def test_an_unknown_option_is_named() -> None:
+def test_an_unknown_option_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="vision-target has no option 'colour'"):
         recipes.run("vision-target", {"colour": "red"}, silent)
 
@@ -359,7 +361,7 @@ def test_the_bundled_models_are_small_and_have_cards() -> None:
         assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt"))
 
 
-def test_the_seeing_drafter_has_the_targets_tower() -> None:
+def test_the_drafter_with_image_input_has_the_targets_tower() -> None:
     target, drafter = (load_vision_model(MODELS / name)[0] for name in ("vision-target", "vision-drafter"))
     theirs = target.model.vision_tower.state_dict()
     for name, tensor in drafter.model.vision_tower.state_dict().items():
@@ -378,7 +380,7 @@ def test_the_bundled_target_describes_held_out_scenes() -> None:
 
 
 @pytest.mark.slow
-def test_seeing_drafts_better_than_not_seeing() -> None:
+def test_drafting_with_the_image_is_better_than_without() -> None:
     blind = LlamaForCausalLM.from_pretrained(str(MODELS / "vision-text-drafter"), dtype=torch.float32).eval()
     seeing, _ = load_vision_model(MODELS / "vision-drafter")
     one, two = (acceptance(MODELS / "vision-target", drafter, 8, ("caption",)) for drafter in (blind, seeing))

@@ -1,4 +1,4 @@
-"""Text goes through the tokenizer unchanged; the bundled files are what the recipes write."""
+"""The tokenizer is lossless; the bundled files equal the recipes' output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny runs of the recipes: they resume exactly, and write the files that the loaders expect."""
+"""Tiny runs of the recipes: they resume exactly and write the files that the loaders expect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workbench.training.windows import Windows, user_positions
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of generated text alone, a tokenizer, and a target trained for four steps."""
+    """Return a folder with a corpus of generated text, a tokenizer, and a target trained for four steps."""
     root = tmp_path_factory.mktemp("training")
     nowhere = root / "no-such-data"
     shared = {"data": nowhere, "tokens": "40000"}
@@ -65,7 +65,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(folder: Path) -> None:
         if "held-out" in line:
             raise Killed
 
-    # A checkpoint after every step; the first run dies right after one of them.
+    # A checkpoint after every step; the first run is killed right after one of them.
     first = dataclasses.replace(options, checkpoint_seconds=-1.0)
     with pytest.raises(Killed):
         pretrain(first, kill_at_two)
@@ -118,7 +118,7 @@ def test_windows_depend_on_the_step_alone(folder: Path) -> None:
     assert int(later.max()) <= int(load_tokens(path).max())
 
 
-def test_repeated_spans_are_foreseeable_where_they_say_so() -> None:
+def test_repeated_spans_are_predictable_at_the_marked_positions() -> None:
     ids, known = repeat_windows(3, rows=4, length=256, pool=torch.arange(500))
     again, mask = repeat_windows(3, rows=4, length=256, pool=torch.arange(500))
     assert torch.equal(ids, again)
@@ -152,12 +152,12 @@ def test_schedule_rises_holds_and_falls() -> None:
         ("target", {"rows": "many"}, "option rows takes int"),
     ],
 )
-def test_bad_requests_are_named(name: str, options: dict[str, str], message: str) -> None:
+def test_invalid_requests_are_refused_by_name(name: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recipes.run(name, options, lambda line: None)
 
 
-def test_muon_in_float32_is_pytorchs_but_for_rounding() -> None:
+def test_muon_in_float32_equals_pytorchs_up_to_rounding() -> None:
     def trained(kind: type[torch.optim.Optimizer]) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
         matrices = [
@@ -181,7 +181,7 @@ def test_an_update_of_muon_is_nearly_orthogonal() -> None:
     assert bool(((sizes > 0.6) & (sizes < 1.3)).all())
 
 
-def test_what_is_left_of_a_run_is_in_seconds_below_a_minute() -> None:
+def test_the_remaining_time_is_in_seconds_below_a_minute() -> None:
     clock = RunClock(steps=10, earlier_seconds=30.0)
     assert clock.format_time_left(5) == "30 s"
     clock.earlier_seconds = 600.0

@@ -1,4 +1,4 @@
-"""A study of VocabTrim: what is trimmed says what it keeps and loses what it cannot say; the board follows from it."""
+"""A VocabTrim study: trimmed drafters propose only kept tokens, the text stays the same, the board has the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_models = pytest.mark.skipif("text-target" not in bundled(), reason="needs 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory) -> TrimmingOptions:
-    """Readings of the target's answers and of given ones, and a study of two sizes."""
+    """Return readings of the target's and the data set's answers, and a study of two sizes."""
     out = tmp_path_factory.mktemp("trimming")
     made = write_readings(out)
     return TrimmingOptions(
@@ -41,7 +41,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> TrimmingOptions:
 
 @pytest.fixture(scope="module")
 def lanes(options: TrimmingOptions) -> list[study.Lane]:
-    """Those of a study, which goes through `recipes` as the command does."""
+    """Return the lanes of a study run through `recipes`, as by the command."""
     found = list[study.Lane]()
     make = study._lane
 
@@ -56,8 +56,8 @@ def lanes(options: TrimmingOptions) -> list[study.Lane]:
 
 
 @needs_models
-def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list[study.Lane]) -> None:
-    """Of either kind every drafted token is among those kept, and each prompt's text is the same for all."""
+def test_a_trimmed_drafter_proposes_only_kept_tokens_and_the_text_is_unchanged(lanes: list[study.Lane]) -> None:
+    """For both kinds, every drafted token is in the kept vocabulary, and all lanes write the same text per prompt."""
     texts = [[[one.token for r in rounds for one in r.emitted] for rounds in lane.rounds] for lane in lanes]
     assert all(text == texts[0] for text in texts)
     for lane in lanes:
@@ -67,7 +67,7 @@ def test_a_trimmed_drafter_proposes_what_it_keeps_and_the_text_stays(lanes: list
 
 
 @needs_models
-def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
+def test_the_kept_tokens_are_the_most_frequent_ones_of_each_kind_of_text(
     options: TrimmingOptions, lanes: list[study.Lane]
 ) -> None:
     readings = Readings(options.readings)
@@ -87,7 +87,7 @@ def test_what_is_kept_is_what_was_counted_in_either_kind_of_text(
 
 
 def synthetic_report() -> dict[str, Any]:
-    """A report in which 512 tokens cost nothing and are twice as fast, and 16 lose half."""
+    """Return a report in which 512 tokens accept as much and are twice as fast, and 16 tokens accept half."""
     plain = {"emitted": [20] * 6, "rounds": [20] * 6, "rates": [[10.0, 11.0]] * 6}
 
     def cell(counted: str, kept: int, rounds: int, rate: float) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def synthetic_report() -> dict[str, Any]:
             "options": {"each": "1"}, "machine": machine_facts(), "plain": plain, "cells": cells}  # fmt: skip
 
 
-def test_verdicts_follow_from_what_was_planted() -> None:
+def test_verdicts_follow_from_the_synthetic_report() -> None:
     found = {row["claim"]: row for row in claims(synthetic_report())}
     assert [row["verdict"] for row in found.values()] == ["holds", "holds", "holds"]
     assert "eagle: some size is faster than the whole vocabulary (the best of 2: 512)" in found
@@ -122,7 +122,7 @@ def test_verdicts_follow_from_what_was_planted() -> None:
 def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -> None:
     text = page(synthetic_report())
     rows = [line for line in text.splitlines() if line.startswith(("| 4,096", "| 512"))]
-    assert rows[0].startswith("| 4,096 | whole | 0.0% | 0.50 [0.50–0.50] | – |")
+    assert rows[0].startswith("| 4,096 | not trimmed | 0.0% | 0.50 [0.50–0.50] | – |")
     assert "2.0" in rows[1]
     assert "| 5.0% |" in text
     assert "--set each=1" in text
@@ -130,19 +130,19 @@ def test_the_board_has_a_table_for_each_kind_with_the_whole_vocabulary_first() -
 
 
 @needs_models
-def test_what_cannot_be_trimmed_is_refused(options: TrimmingOptions, tmp_path: Path) -> None:
-    for change, words in (({"sizes": (4096,)}, "no part of 4,096"), ({"kinds": ("nobody",)}, "no 'nobody'"),
-                          ({"form": "bush"}, "drafts as 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
+def test_invalid_sizes_and_kinds_are_refused(options: TrimmingOptions, tmp_path: Path) -> None:
+    for change, words in (({"sizes": (4096,)}, "not below the full"), ({"kinds": ("nobody",)}, "no 'nobody'"),
+                          ({"form": "bush"}, "the form 'bush'"), ({"readings": tmp_path}, "no readings")):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
             run_trimming_study(replace(options, out=tmp_path / "none", **change), quiet)
     assert not (tmp_path / "none").exists()
 
 
 @needs_models
-def test_what_was_trimmed_when_it_was_made_speaks_all_its_tokens_first(
+def test_a_head_with_a_reduced_vocabulary_is_first_measured_with_the_whole_one(
     options: TrimmingOptions, lanes: list[study.Lane], tmp_path: Path
 ) -> None:
-    """As the bundled heads of SmolLM2 were: they know no more words, but may propose all."""
+    """Like the bundled heads of SmolLM2: they were trained on fewer tokens but can propose all."""
     whole = lanes[0].models
     info = whole.heads["eagle"]
     folder = Path(shutil.copytree(info.folder, tmp_path / "few"))
@@ -161,7 +161,9 @@ def test_what_was_trimmed_when_it_was_made_speaks_all_its_tokens_first(
 
 
 @needs_models
-def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOptions, lanes: list[study.Lane]) -> None:
+def test_the_report_counts_each_prompt_and_tokens_outside_the_vocabulary(
+    options: TrimmingOptions, lanes: list[study.Lane]
+) -> None:
     report = json.loads((options.out / "trimming.json").read_text())
     assert len(report["cells"]) == len(lanes) == 10
     for kind in ("drafter", "eagle"):
@@ -172,5 +174,5 @@ def test_the_report_counts_each_prompt_and_what_was_outside(options: TrimmingOpt
         assert sum(small["emitted"]) / sum(small["rounds"]) < sum(whole["emitted"]) / sum(whole["rounds"])
         assert {len(rates) for rates in small["rates"]} == {2}
     assert report["covered"]["target"]["16"] < report["covered"]["target"]["512"] <= 1
-    assert "**What it says**" in page(report)
-    assert page([report, synthetic_report()]).count("## For `") == 2, "a board has room for several targets"
+    assert "**Results**" in page(report)
+    assert page([report, synthetic_report()]).count("## For `") == 2, "a board can show several targets"

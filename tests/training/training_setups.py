@@ -1,4 +1,4 @@
-"""Whose head learns from what, for tests of its lesson."""
+"""Training setups of heads, for tests of their training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.training.family.readings import Readings, ReadingsOptions
 
 
 def quiet(line: str) -> None:
-    """Nobody listens."""
+    """Ignore progress lines."""
 
 
 def make_training_setup(

@@ -95,7 +95,7 @@ class PageOpener:
 
     def __call__(self, url: str, ready: str = READY, **options: Any) -> Any:
         context = self.browser.new_context(**({"viewport": {"width": 1440, "height": 1100}} | options))
-        context.set_default_timeout(120_000)  # slowness on shared machines is no failure
+        context.set_default_timeout(120_000)  # slow shared machines must not fail tests
         self.contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: self.problems.append(format_console_message(m)) if m.type == "error" else None)

@@ -1,4 +1,4 @@
-"""A stand-in for `workbench.client.Workbench` that makes synthetic rounds on a timer. For tests of the page only."""
+"""A stand-in for `workbench.client.Workbench` with synthetic rounds on a timer, for tests of the page only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def param(
     choices: Any = None,
     when: str = "",
 ) -> dict[str, Any]:
-    """A parameter description as the registry gives it."""
+    """Return a parameter description as in the registry."""
     return {
         "name": name,
         "kind": kind,
@@ -45,7 +45,7 @@ def param(
 
 
 def method(name: str, title: str, promise: str, params: list[dict[str, Any]], reason: str = "") -> dict[str, Any]:
-    """A method description as the registry gives it."""
+    """Return a method description as in the registry."""
     return {
         "name": name, "title": title, "promise": promise, "simulation": promise == "simulation",
         "teaches": f"Synthetic stand-in for {title}.", "needs": ["drafter"] if "draft" in name else [],
@@ -55,27 +55,27 @@ def method(name: str, title: str, promise: str, params: list[dict[str, Any]], re
     }  # fmt: skip
 
 
-DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens a round")
+DEPTH = param("depth", "int", 4, 1, 12, "drafted tokens per round")
 
 
 STATE = b"a state of the synthetic drafter"
-"""What its file holds."""
+"""Content of a state file."""
 INACTIVE = "Speculation is inactive: synthetic had nothing to propose for 3 rounds; this is plain decoding."
 OUT_OF_MEMORY = "Out of memory: the run needed 2.1 GB more. Set max_new_tokens to 512, or choose a smaller target."
 SCENES = {
-    "downloading": "Loads for a while, with bytes.",
-    "warming up": "Loads a model that is there already: a stage without bytes.",
-    "queued": "Waits for a row, with its place in line.",
+    "downloading": "Loads for a while and reports bytes.",
+    "warming up": "Loads a local model: a stage without bytes.",
+    "queued": "Waits for a sequence and reports its queue position.",
     "limit": "Is ended by the server after three rounds.",
     "out of memory": "Runs out of memory after three rounds; what was recorded is kept.",
     "inactive": "Warns from the third round on that speculation is inactive.",
     "refused": "Cannot be loaded at all.",
 }
-"""States a run can be put into by a prompt that ends with one of these words."""
+"""States of a run, selected by a prompt that ends with one of these words."""
 
 
 class FakeRun:
-    """Makes one round every `pace` seconds in its own thread, like the engine."""
+    """Generates one round every `pace` seconds in its own thread, like the engine."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class FakeRun:
         threading.Thread(target=self._work, daemon=True).start()
 
     def _wait(self) -> None:
-        """What comes before the first round."""
+        """Go through the states before the first round."""
         if self.scene == "downloading":
             for done in range(0, 30_000_000, 1_000_000):
                 self.loading = {"stage": "downloading synthetic-target", "done": done, "total": 30_000_000}
@@ -134,11 +134,11 @@ class FakeRun:
             time.sleep(2 * self.pace)
 
     def _is_detached(self) -> bool:
-        """Whether nobody followed it for the length of its lease."""
+        """Return whether nobody followed the run for the length of its lease."""
         return self.lease_s is not None and time.monotonic() - self.followed > self.lease_s
 
     def _end_scene(self) -> None:
-        """End a run of three rounds as its scene says."""
+        """End a run after three rounds in the way of its scene."""
         error = {"out of memory": OUT_OF_MEMORY}.get(self.scene, "")
         self.footer = Footer("error" if error else "limit", self.writer.text, self.writer.clock, error).to_wire()
         self.state = "error" if error else "finished"
@@ -173,7 +173,7 @@ class FakeRun:
             self._hold(tokens)
 
     def _hold(self, tokens: int) -> None:
-        """Until the next round may be made."""
+        """Wait until the next round may start."""
         began = time.monotonic()
         while not self.stopped and not self.steps:
             wait = max(self.pace, tokens / self.rate if self.rate else 0.0) - (time.monotonic() - began)
@@ -242,10 +242,10 @@ class FakeRun:
         return self.trace
 
     def explain(self) -> dict[str, Any]:
-        raise PromptError("The run has no pictures.", "Start one with pictures.")
+        raise PromptError("The run has no images.", "Start one with images.")
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """A table that grows with the rounds; every seventh draft comes of nothing."""
+        """Return a state that grows with the rounds; every seventh draft has no entry."""
         if self.method == "autoregressive":
             return {"kind": "", "why": "Plain decoding keeps nothing that could be looked at."}
         n = len(self.rounds)
@@ -285,7 +285,7 @@ class FakeRun:
 
 
 def recommended(n: int, complete: bool, names: list[str]) -> dict[str, Any]:
-    """What is said after n runs."""
+    """Return the recommendation after n runs."""
     width = 1 + 3 / n
     choices = [
         RankedMethod(
@@ -401,7 +401,7 @@ class FakeWorkbench:
     def stream_pairs(
         self, prompt: Any, method: str, params: Any, max_new_tokens: int = 128, stopped: Any = bool, **_: Any
     ) -> Iterator[Pairs]:
-        """The first measurement of so many tokens finds the device taken after four pairs; the next one ends."""
+        """Yield pairs: the first call waits for the device after four pairs, the second one runs to its end."""
         self.measured.append(max_new_tokens)
         first = self.measured.count(max_new_tokens) == 1
         ratios = (0.7, 1.6, 1.5, 1.55) if first else (1.5,) * 8
@@ -416,7 +416,7 @@ class FakeWorkbench:
     def stream_recommendation(
         self, prompts: Any, *, seconds: float = 60.0, stopped: Any = bool, target: str | None = None, **_: Any
     ) -> Iterator[Advice]:
-        """Two methods, one of them faster; a prompt that says "too long" is."""
+        """Yield a recommendation of two methods, one faster; a prompt with the text "too long" is refused."""
         if any("too long" in (p if isinstance(p, str) else p.prompt) for p in prompts if not isinstance(p, tuple)):
             raise PromptError("prompt 1: it has 9,000 tokens; the context holds 1,024.", "Give a shorter one.")
         names = [p[0] if isinstance(p, tuple) else getattr(p, "name", "") for p in prompts]
@@ -426,7 +426,9 @@ class FakeWorkbench:
                 yield Advice(2.0 * n, seconds, n, "stopped", "", recommended(n, False, names), True)
                 return
             time.sleep(4 * self.pace)
-            waiting = "waits: another run has the device" if 3 <= n < 13 else ""  # two seconds: a loaded page sees it
+            waiting = (
+                "waits: another run has the device" if 3 <= n < 13 else ""
+            )  # for two seconds, so that a busy page shows it
             yield Advice(2.0 * n, seconds, n, f"prompt 1/1 · draft-{n}", waiting, recommended(n, True, names))
         yield Advice(seconds, seconds, 30, "done", "", recommended(30, True, names), True)
 

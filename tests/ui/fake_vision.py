@@ -1,6 +1,6 @@
-"""A stand-in for a workbench that reads pictures, without any model. For tests of the page only.
+"""A stand-in for a workbench with image input, without any model. For tests of the page only.
 
-The caption is always the same; a drafter that sees drafts its words of the picture rightly more often than a blind one.
+The caption is always the same; a drafter with image input is right more often on words about it.
 No figure here was measured.
 """
 
@@ -30,7 +30,7 @@ SIDE = 8
 
 
 def scene(*shapes: tuple[str, str, tuple[int, int, int, int]]) -> str:
-    """A picture of 64 × 64 as a data-URL."""
+    """Return an image of 64 × 64 pixels as a data URL."""
     image = Image.new("RGB", (64, 64), "#f4f1ea")
     pen = ImageDraw.Draw(image)
     for kind, colour, box in shapes:
@@ -42,7 +42,7 @@ def scene(*shapes: tuple[str, str, tuple[int, int, int, int]]) -> str:
 
 SCENE = scene(("ellipse", "#d1495b", (6, 8, 30, 32)), ("rectangle", "#30638e", (40, 44, 52, 56)))
 AIMS = {"red": (20, 18), "circle": (20, 18), "large": (20, 18), "top": (20, 18), "blue": (50, 46), "square": (50, 46)}
-"""Where words of the caption look: (row, column) in pixels."""
+"""Attended position of caption words: (row, column) in pixels."""
 
 
 class ImageRun(FakeRun):
@@ -73,7 +73,7 @@ class ImageRun(FakeRun):
         return PromptImage(url, 64, 64, SIDE, SIDE, 1, 1 + SIDE * SIDE)
 
     def round(self, method: str, params: dict[str, Any], changes: list[Any]) -> Round:
-        """One round."""
+        """Return one round."""
         index, start, blind = len(self.rounds), self.at, "text" in method
         nodes, path, rejected = Nodes(), [], False
         for depth in range(1, min(int(params.get("depth", 4)), self.left - 1) + 1):
@@ -140,7 +140,7 @@ class ImageRun(FakeRun):
         super().change(*args, **more)
 
     def explain(self) -> dict[str, Any]:
-        """Synthetic maps: a word of the picture looks at its shape."""
+        """Add synthetic attention maps: a word about the image attends to its shape."""
         words = [w.strip() for w in CAPTION[: self.at]]
         aims = [AIMS.get(w) for w in words]
 
@@ -159,7 +159,7 @@ class ImageRun(FakeRun):
 
 
 class FakeVision(FakeWorkbench):
-    """The client's methods, with one synthetic target that reads pictures."""
+    """The client's methods, with one synthetic target that reads images."""
 
     def targets(self) -> list[dict[str, Any]]:
         reads = {"name": "synthetic-vision", "title": "Synthetic vision", "kind": "bundled", "detail": "no model"}
@@ -177,10 +177,10 @@ class FakeVision(FakeWorkbench):
         self, prompt: Any, method: str = "draft-model", *, images: Any = None, user: str = "", **more: Any
     ) -> Any:
         if not images:
-            raise PromptError("There is no picture.", "Give one.")
+            raise PromptError("There is no image.", "Give one.")
         for url in images:
             if not url.startswith("data:image/"):
-                raise ParameterError("That is no picture.", "Give PNG, JPEG, WebP or GIF.")
+                raise ParameterError("This is not an image.", "Give PNG, JPEG, WebP or GIF.")
         run = ImageRun(
             images,
             prompt,
@@ -197,7 +197,7 @@ class FakeVision(FakeWorkbench):
 
 
 def finished_trace(client: FakeVision, method: str) -> dict[str, Any]:
-    """A synthetic run to its end, explained, as a trace on the wire."""
+    """Return the serialised trace of a finished and explained synthetic run."""
     run = client.start("Describe.", method, images=[SCENE], seed=3)
     while run.footer is None:
         time.sleep(0.01)

@@ -1,7 +1,7 @@
-"""What does an open page cost? `python tests/ui/measure_page_cost.py [pairs]`, on a quiet machine; about three minutes.
+"""Measure the cost of an open page: `python tests/ui/measure_page_cost.py [pairs]`, on a quiet machine, three minutes.
 
-Serves the app in this process and makes the same generations again and again, in turn with a browser that shows them
-and with one that shows an empty page. Prints the ratio of tokens per second within each pair, then the median with its
+Serves the app in this process and repeats the same generations, alternating between a browser that shows them
+and one that shows an empty page. Prints the ratio of tokens per second within each pair, then the median with its
 quartiles. The first pair warms up.
 """
 
@@ -18,20 +18,20 @@ from playwright.sync_api import Page, sync_playwright
 PROMPT = "<|user|>Write a story about Mia and Tom. Put a red kite in it.<|assistant|>"
 SETTINGS: dict[str, Any] = {"method": "draft-model", "max_new_tokens": 192, "seed": 0}
 RUNS = 4
-"""Generations on each side of a pair."""
+"""Runs on each side of a pair."""
 DONE = "sessionStorage.getItem('wb-run') && document.querySelector('.wb-badge[data-state=finished]')"
 READY = ".wb[data-ready=true]"
 
 
 def alone(client: Any, page: Page, url: str) -> list[Any]:
-    """Runs that nobody looks at."""
+    """Generate without a page that shows the runs."""
     page.goto("about:blank")
     time.sleep(0.5)
     return [client.start(PROMPT, params={"temperature": 0.0}, **SETTINGS).wait() for _ in range(RUNS)]
 
 
 def watched(client: Any, page: Page, url: str) -> list[Any]:
-    """The same runs, started and followed by the page."""
+    """Generate the same runs, started and followed by the page."""
     page.goto(url)
     page.wait_for_selector(READY)
     page.wait_for_timeout(1500)
@@ -39,7 +39,7 @@ def watched(client: Any, page: Page, url: str) -> list[Any]:
     for _ in range(RUNS):
         page.evaluate("sessionStorage.removeItem('wb-run')")
         page.click("[data-press=run]")
-        page.wait_for_function(DONE, polling=100)  # asking in every frame would make the page draw every frame
+        page.wait_for_function(DONE, polling=100)  # polling in every frame would make the page draw every frame
         traces.append(client.run(page.evaluate("sessionStorage.getItem('wb-run')")).trace)
     return traces
 
@@ -57,15 +57,15 @@ def main(pairs: int = 10, port: int = 8165) -> None:
     client = Workbench()
     client.load()
     build(client).launch(server_port=port, quiet=True, prevent_thread_lock=True, **LAUNCH)
-    asked = {**SETTINGS, "temperature": 0, "pace": 0, "prompt": PROMPT}  # not held back for people to follow
+    asked = {**SETTINGS, "temperature": 0, "pace": 0, "prompt": PROMPT}  # not slowed down for display
     query = "&".join(f"{name}={value}" for name, value in asked.items())
     url = f"http://127.0.0.1:{port}/?{query}"
     ratios = []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")  # no example plays
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")  # no recording plays
         for i in range(pairs + 1):
-            sides = [watched, alone] if i % 2 else [alone, watched]  # a drift of the machine favours neither
+            sides = [watched, alone] if i % 2 else [alone, watched]  # alternate, so that drift favours neither side
             made = {side: side(client, page, url) for side in sides}
             assert all(t.token_ids == made[alone][0].token_ids for traces in made.values() for t in traces), "one text"
             if i:

@@ -1,6 +1,6 @@
-"""Serve the page over the synthetic client, to look at it by hand: `python tests/ui/serve_fake.py 7999 [pace [gate]]`.
+"""Serve the page with the synthetic client for manual inspection: `python tests/ui/serve_fake.py 7999 [pace [gate]]`.
 
-`pace`: seconds a round; `gate`: a file without which the backend does not start, as before PyTorch is there.
+`pace`: seconds per round; `gate`: the backend starts only when this file exists, which simulates importing PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve the page over the synthetic client that reads pictures: `python tests/ui/serve_vision.py 7998`."""
+"""Serve the page with the synthetic client for images: `python tests/ui/serve_vision.py 7998`."""
 
 from __future__ import annotations
 

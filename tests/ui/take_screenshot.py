@@ -1,6 +1,6 @@
-"""Take the README's picture from a running app: `python app.py`, then `python tests/ui/take_screenshot.py`.
+"""Take the README's screenshot from a running app: `python app.py`, then `python tests/ui/take_screenshot.py`.
 
-A real generation on the real page: a measured baseline, nine single steps, a switch of method in mid-run.
+It shows a real run: a measured baseline, nine single steps, a switch of method during the run.
 """
 
 from __future__ import annotations

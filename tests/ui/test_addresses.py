@@ -1,4 +1,4 @@
-"""Addresses of kept runs: `/r/ID` reopens one, `/r/ONE+OTHER` sets two side by side."""
+"""Addresses of saved runs: `/r/ID` reopens one, `/r/ONE+OTHER` compares two."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore()
 
 
-# -- The way in -------------------------------------------------------------------------------------------------------
+# -- Routing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
         (f"/r/{RUN}+{RUN}", "", "/"),
         ("/r/<script>", "", "/"),
         (f"/app/r/{RUN}", "/app", "/app/"),
-        (f"/r/{RUN}", "/app", "/"),  # a proxy that takes its prefix off
+        (f"/r/{RUN}", "/app", "/"),  # a proxy that removes its prefix
         ("/r", "", "/r"),
         ("/r/", "", "/r/"),
         (f"/r/{RUN}/", "", f"/r/{RUN}/"),
@@ -53,13 +53,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
         ("/gradio_api/r/x", "", "/gradio_api/r/x"),
     ],
 )
-def test_addresses_of_runs_lead_to_the_page_and_no_others(path: str, root: str, page: str) -> None:
+def test_only_addresses_of_runs_are_rewritten_to_the_page(path: str, root: str, page: str) -> None:
     scope = rewrite_run_path({"type": "http", "path": path, "root_path": root})
     assert scope["path"] == page
-    assert (BASE in scope) == (page != path), "the page's base is one step up"
+    assert (BASE in scope) == (page != path), "rewritten paths set the page's base"
 
 
-def test_only_what_is_read_is_led_elsewhere() -> None:
+def test_only_get_and_head_requests_are_rewritten() -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -69,11 +69,11 @@ def test_only_what_is_read_is_led_elsewhere() -> None:
         asyncio.run(Addresses(app)({"type": "http", "method": method, "path": f"/r/{RUN}"}, None, None))
     assert seen == ["/", "/", f"/r/{RUN}"]
     kinds = [middleware.cls for middleware in LAUNCH["app_kwargs"]["middleware"]]
-    assert kinds.index(Addresses) == 0, "what comes after it sees the page's path"
+    assert kinds.index(Addresses) == 0, "later middleware gets the rewritten path"
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/app/<b>", "/r/", "/gallery/x"])
-def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) -> None:
+def test_an_unknown_address_returns_a_page_to_browsers_and_json_to_programs(path: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         answer = JSONResponse({"detail": "Not Found"}, 404) if scope["path"] == path else JSONResponse({})
         await answer(scope, receive, send)
@@ -85,17 +85,17 @@ def test_people_at_an_unknown_address_get_a_page_and_programs_json(path: str) ->
     assert '<a href="/gallery">' in page.text
     assert client.head(path, headers={"accept": "text/html"}).content == b""
     assert client.get(path, headers={"accept": "*/*"}).json() == {"detail": "Not Found"}
-    assert client.get("/there", headers={"accept": "text/html"}).json() == {}, "what exists is left as it is"
+    assert client.get("/there", headers={"accept": "text/html"}).json() == {}, "existing routes are not changed"
 
 
-# -- What a name opens ------------------------------------------------------------------------------------------------
+# -- Opening a run ----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
     trace = recorded_runs.trace("switch")
     made = store.save(trace)
     found = pair.load_run(SavedRunsView(allowed=True), {"name": made})
-    assert found["trace"] == trace.to_wire(), "the rounds, not the settings"
+    assert found["trace"] == trace.to_wire(), "the rounds are included, not only the settings"
     assert found["figures"] == {name: summary(trace)[name] for name in pair.FIGURES}
     assert found["definitions"]["tau"][1]
     assert pair.load_run(SavedRunsView(allowed=True), {"name": "draft-tree"})["trace"] == recorded_runs.load(
@@ -103,12 +103,12 @@ def test_a_run_opens_by_its_id_in_any_later_process(store: RunStore) -> None:
     )
 
 
-def test_a_run_that_is_gone_is_named_and_a_public_app_says_that_it_keeps_none(store: RunStore) -> None:
+def test_a_missing_run_is_named_and_a_public_app_reports_that_it_saves_none(store: RunStore) -> None:
     made = store.save(recorded_runs.trace("switch"))
-    with pytest.raises(WorkbenchError, match="A public app does not keep runs"):
+    with pytest.raises(WorkbenchError, match="A public app does not save runs"):
         pair.load_run(SavedRunsView(), {"name": made})
     store.delete(made)
-    with pytest.raises(WorkbenchError, match=f"No run {made} is kept on this machine"):
+    with pytest.raises(WorkbenchError, match=f"No run {made} is saved on this machine"):
         pair.load_run(SavedRunsView(allowed=True), {"name": made})
 
 
@@ -125,7 +125,7 @@ TEXT = "[...document.querySelectorAll('#wb-page .wb-ribbon .wb-token')].map((e) 
 
 
 def keep(page: Any) -> str:
-    """Run, keep, and the id from the address bar."""
+    """Run, save, and return the id in the address bar."""
     page.click("[data-press=run]")
     state(page, "finished")
     page.get_by_role("button", name="export ▾").click()
@@ -135,7 +135,7 @@ def keep(page: Any) -> str:
 
 
 @in_browser
-def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, open_page: PageOpener) -> None:
+def test_a_saved_run_has_an_address_and_two_runs_share_one(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 24)
     page.locator("[data-what=method]").select_option("draft-tree")
@@ -145,7 +145,7 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
     page.keyboard.press("Tab")
     other = keep(page)
     assert one != other
-    # the run itself, at a place, in another browser
+    # the run itself, at a selected token, in another browser
     again = open_page(f"{fake_app}/r/{one}?round=2&token=0")
     again.wait_for_function(f"text => {TEXT} === text", arg=text)
     wait_for_text(again, ".wb-card-tree h3", "round 2")
@@ -157,7 +157,7 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
     again.wait_for_url(f"{fake_app}/?tab=compare")
     again.go_back()
     again.wait_for_url(f"**/r/{one}?round=1*")
-    # the gallery pins one beside the other
+    # the gallery pins one run to compare it with the other
     page.goto(f"{fake_app}/gallery#kept")
     page.get_by_role("button", name=f"Pin {one}").click()
     page.get_by_role("link", name=f"Compare with {one}").first.click()
@@ -186,7 +186,7 @@ def test_a_kept_run_has_an_address_and_two_of_them_one_together(fake_app: str, o
         page.get_by_role("button", name=f"Delete {run}").click()
         page.wait_for_function(f"!document.body.textContent.includes('{run}')")
     page.goto(f"{fake_app}/r/{one}")
-    wait_for_text(page, ".wb-alert.is-error", f"No run {one} is kept on this machine")
+    wait_for_text(page, ".wb-alert.is-error", f"No run {one} is saved on this machine")
     page.goto(f"{fake_app}/r/{one}+%3Cimg%20src=x%3E")
     page.locator("#wb-pair .wb-alert:has-text('<img src=x>')").wait_for()
     assert page.locator("#wb-pair img").count() == 0

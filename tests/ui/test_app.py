@@ -9,14 +9,14 @@ from ui.test_page import ROUNDS, count, short, state, wait_for_text, wait_rounds
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_a_real_run_switches_its_method_and_arrives_whole(real_app: str, open_page: PageOpener) -> None:
+def test_a_real_run_switches_its_method_and_is_complete(real_app: str, open_page: PageOpener) -> None:
     page = open_page(real_app)
     wait_for_text(page, ".wb-badge", "RECORDED · draft-tree")
     first = [page.input_value("[data-what=method]"), page.input_value("[data-param=temperature] input[type=number]")]
     assert first == ["draft-tree", "0.7"], "the panel has the settings of the recording"
     page.select_option("[data-what=method]", "draft-model")
     short(page, 48)
-    wait_for_text(page, ".wb-pace", "tokens/s")  # so small a target's runs are held back unless one says otherwise
+    wait_for_text(page, ".wb-pace", "tokens/s")  # runs of small targets are slowed down by default
     page.click("[data-press=run]")
     page.wait_for_selector(".wb-token")
     page.select_option("[data-what=method]", "draft-tree")
@@ -42,7 +42,7 @@ def test_step_and_stop_reach_the_engine(real_app: str, open_page: PageOpener) ->
 
 
 def test_two_tabs_share_the_engine(real_app: str, open_page: PageOpener) -> None:
-    at_once = f"{real_app}/?pace=0"  # else the last tokens are still being shown when the run has ended
+    at_once = f"{real_app}/?pace=0"  # otherwise the page still shows the last tokens after the run has ended
     one, two = open_page(at_once), open_page(at_once)
     for page in (one, two):
         short(page, 32)
@@ -54,7 +54,7 @@ def test_two_tabs_share_the_engine(real_app: str, open_page: PageOpener) -> None
     assert text[0] == text[1], "the same greedy run"
 
 
-def test_a_wrong_value_is_answered_and_the_engine_goes_on(real_app: str, open_page: PageOpener) -> None:
+def test_an_invalid_value_is_refused_and_the_engine_continues(real_app: str, open_page: PageOpener) -> None:
     page = open_page(real_app)
     page.fill("textarea", "")
     page.click("[data-press=run]")

@@ -1,4 +1,4 @@
-"""The node card in the page: it states the rule that the trace names, and one can play with it by keyboard."""
+"""The node card in the page: it shows the trace's rule, and its sliders work by keyboard."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from ui.test_live import upload
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_recorded(
-    fake_app: str, open_page: PageOpener
-) -> None:
+def test_a_slider_changes_the_what_if_result_and_not_the_recorded_one(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     upload(page, "chain.json", json.loads((FIXTURES / "chain.json").read_text()))
     page.locator(".wb-ghost.is-rejected").first.click()
@@ -27,7 +25,7 @@ def test_a_slider_changes_what_would_have_come_of_a_node_and_nothing_that_was_re
     page.set_viewport_size({"width": 1440, "height": 900})
     wait_until_drawn(page)
     boxes = [page.locator(s).bounding_box() or {} for s in (".wb-nodecard", ".wb-play-verdict")]
-    assert boxes[0]["y"] <= boxes[1]["y"], "the verdict is in sight as soon as one asks"
+    assert boxes[0]["y"] <= boxes[1]["y"], "the result is above the sliders, so it is visible at once"
     assert boxes[1]["y"] + boxes[1]["height"] <= boxes[0]["y"] + boxes[0]["height"]
     assert play.locator("button").is_disabled()
     u = play.get_by_role("slider", name="uniform random number")

@@ -1,4 +1,4 @@
-"""The Compare tab over the bundled models, in a browser: measure, race, pin, open, save, and honest texts."""
+"""The Compare tab with the bundled models in a browser: measure, race, pin, open, save, and compare texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wait_for_text(page: Any, selector: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What one test saves and the others open."""
+    """Return the folder of files that one test saves and others open."""
     return {"json": tmp_path_factory.mktemp("compare") / "made.json"}
 
 
@@ -61,7 +61,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     failed = page.locator(V + "tr[data-lane='EagleVLM']")
     assert "left out" in failed.inner_text()
     assert "1.00" in page.inner_text(V + "tr[data-lane='Autoregressive'] .is-speedup")
-    # the race has ended or runs to its end; the text is the recorded one
+    # the race has ended, or is moved to its end; the text is the recorded one
     page.keyboard.press("End")
     page.locator(V + ".wb-slider, " + V + "[aria-label='Time of the race']").focus()
     page.keyboard.press("End")
@@ -69,16 +69,18 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     page.evaluate(KEPT, V.strip())
     page.keyboard.press("Home")
     wait_for_text(page, ".wb-racer[data-lane^='Draft model']", "0 of 12 tokens")
-    # the approximate method, and the texts side by side
+    # the approximate method, and texts side by side
     typical = V + ".wb-verdict[data-lane^='Medusa, typical']"
     assert "approximate: not the target's distribution" in page.inner_text(typical)
-    assert "first at token" not in page.inner_text(typical), "sampled texts of exact lanes part as soon"
+    assert "first at token" not in page.inner_text(typical), (
+        "no position is shown for sampled texts, because those of exact lanes diverge, too"
+    )
     wait_for_text(page, ".wb-verdict[data-lane^='Draft model']", "same distribution, not same text")
     page.select_option(
         V + "[aria-label='Lane whose text is shown']", label=page.locator(V + "tr").nth(3).get_attribute("data-lane")
     )
     page.wait_for_selector(V + ".wb-texts ins, " + V + ".wb-texts del")
-    # a pin, and every figure shows its difference
+    # a pinned lane: every figure shows the difference to it
     page.click(V + "tr[data-lane^='Draft model'] button:has-text('pin')")
     wait_for_text(page, ".wb-card-table h3 em", "differences from Draft model (depth 3)")
     delta = page.inner_text(V + "tr[data-lane='Autoregressive'] .is-tau .wb-delta")
@@ -94,7 +96,7 @@ def test_lanes_are_measured_raced_pinned_and_opened(
     wait_for_text(page, ".wb-card-pays .wb-summary", "acceptance")
     page.click(V + ".wb-card-pays .wb-tool")
     wait_until_drawn(page)
-    assert page.evaluate("window.removed.length") == 0, "no chart was mounted again"
+    assert page.evaluate("window.removed.length") == 0, "charts were updated, not mounted again"
     assert page.evaluate("window.rows.every((row) => row.isConnected)")
     with page.expect_download() as download:
         page.click(V + "[title='Save this comparison']")
@@ -106,8 +108,8 @@ def test_lanes_are_measured_raced_pinned_and_opened(
         page.click(V + "[title='Save this comparison']")
         page.click(V + "[data-kind=csv]")
     lines = Path(download.value.path()).read_text().splitlines()
-    assert len(lines) == 1 + 3, "a row a run"
-    # the run behind a row, in the Live view; the pin survives a new measurement's page
+    assert len(lines) == 1 + 3, "one row per run"
+    # the run of a row opens in Live; the pin is kept on the page of a new measurement
     page.click(V + "tr[data-lane^='Draft model'] button:has-text('run')")
     page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
     page.locator("#wb-page .wb-ribbon .wb-prompt").filter(has_text="Once upon a time").wait_for()
@@ -140,17 +142,19 @@ def test_a_saved_comparison_opens_at_every_width_and_in_the_dark(
         wait_for_text(page, ".wb-alert", "not a comparison")
 
 
-def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open_page: PageOpener) -> None:
+def test_a_stopped_comparison_keeps_its_measurements(real_app: str, open_page: PageOpener) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=20&max_new_tokens=48&nonsense=1"
     page = open_page(real_app + link, ready=READY)
     wait_for_text(page, ".wb-alert", "nonsense=1: unknown")
-    assert page.locator(V + ".wb-racer").count() == 0, "a link to settings shows no measurement of others"
+    assert page.locator(V + ".wb-racer").count() == 0, "a link to settings shows no recorded example"
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-nowrow.is-now:has-text('of at most')", timeout=240_000)
     assert not page.is_visible(V + ".wb-banner")
     page.wait_for_selector(V + ".wb-measuring:visible ~ .wb-card-race:visible .wb-racer", timeout=240_000)
     wait_for_text(page, ".wb-nowrow[data-lane='Draft model']", "of 20")
-    found = page.locator(V + ".wb-compared .is-interval").filter(has_text=re.compile(r"one run|\d"))  # or more by now
+    found = page.locator(V + ".wb-compared .is-interval").filter(
+        has_text=re.compile(r"one run|\d")
+    )  # or more runs by then
     found.first.wait_for(timeout=240_000)
     page.click(V + "button:has-text('Stop')")
     wait_until_measured(page)
@@ -159,9 +163,7 @@ def test_a_comparison_is_stopped_and_what_was_measured_stays(real_app: str, open
     assert "lane=draft-model" in page.url
 
 
-def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
-    real_app: str, open_page: PageOpener
-) -> None:
+def test_a_silent_app_is_reported_and_a_reload_shows_the_measurements(real_app: str, open_page: PageOpener) -> None:
     link = "/?tab=compare&lane=draft-model&prompts=story&repeats=1&max_new_tokens=8"
     page = open_page(real_app + link, ready=READY)
     wait_for_text(page, ".wb-intro dt", "Does it pay off?")
@@ -185,7 +187,9 @@ def test_an_app_that_went_silent_is_named_and_a_reload_shows_what_was_measured(
     assert page.is_enabled(V + ".wb-go")
 
 
-def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_app: str, open_page: PageOpener) -> None:
+def test_lanes_may_differ_only_in_the_verifier_and_inexact_ones_give_the_reason(
+    real_app: str, open_page: PageOpener
+) -> None:
     lanes = [f"draft-tree-sampled:grower=rsd-c,verifier={name}" for name in ("lossless", "independent")]
     asked = "&".join(f"lane={quote(lane)}" for lane in lanes)
     page = open_page(f"{real_app}/?tab=compare&{asked}&text=Once&temperature=1&repeats=1&max_new_tokens=8", ready=READY)
@@ -206,8 +210,8 @@ def test_lanes_may_differ_in_the_verifier_alone_and_unsound_ones_say_why(real_ap
     assert "drawn without replacement" in unsound
 
 
-def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: str, open_page: PageOpener) -> None:
-    """As in Live: a chat model answers it, where it would go on writing the question. An older link is plain text."""
+def test_a_typed_prompt_is_a_message_unless_it_is_to_be_continued(real_app: str, open_page: PageOpener) -> None:
+    """As in Live: a chat model answers a message, but continues plain text. Prompts in older links are plain text."""
     page = open_page(real_app + "/?tab=compare&prompts=&text=Say+hi", ready=READY)
     words, said = page.locator(V + "textarea"), page.locator(V + ".wb-chat input")
     command = page.locator(V + ".wb-command")
@@ -222,7 +226,7 @@ def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: st
     page.wait_for_function("location.search.includes('user')")
     page.reload()
     page.wait_for_selector(READY)
-    assert words.input_value() == "Say hello", "the address holds it, and its markers are not shown"
+    assert words.input_value() == "Say hello", "the address contains the message without special tokens"
     assert said.is_checked()
     fresh = open_page(real_app + "/?tab=compare", ready=READY)
     assert fresh.locator(V + ".wb-chat input").is_checked()
@@ -230,9 +234,9 @@ def test_an_own_prompt_is_a_message_unless_it_is_to_be_gone_on_with(real_app: st
 
 @pytest.mark.smoke
 def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_page: PageOpener) -> None:
-    """The line below the verdicts became the row of the next lane, and lost what it said."""
+    """Regression: the line below the verdicts became the row of the next lane and lost its text."""
     page = open_page(f"{fake_app}/?tab=compare&lane=draft-tree", ready=READY)
-    assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no example of others"
+    assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no recorded example"
     made = recorded_runs.example("compare")
     for n in (2, len(made["lanes"])):
         some = json.dumps(made | {"lanes": made["lanes"][:n]}).encode()
@@ -244,4 +248,4 @@ def test_every_lane_keeps_its_verdict_when_lanes_are_added(fake_app: str, open_p
     assert page.locator(V + ".wb-verdictnote").count() == 1
     raced = [lane["race"][0]["speedup"] for lane in made["lanes"] if not lane["plain"]]
     shown = page.locator(V + ".wb-raceratio > b").all_inner_texts()
-    assert shown[1:] == [f"{value:.2f}×" for value in raced], "beside a race: the run that it replays"
+    assert shown[1:] == [f"{value:.2f}×" for value in raced], "next to a race: the speed-up of the replayed run"

@@ -1,4 +1,4 @@
-"""Answers that are nearly constant: worked out once, again where what they depend on has changed."""
+"""The cache of nearly constant answers: computed once, and again after a change of their dependencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.ui import methods_page
 from workbench.ui.dependency_cache import DependencyCache, stamp
 
 
-def test_it_is_worked_out_once_and_again_when_its_time_is_over() -> None:
+def test_an_answer_is_computed_once_and_again_after_it_expires() -> None:
     now, made = 0.0, []
     kept: DependencyCache[int] = DependencyCache(10.0, most=2, clock=lambda: now)
 
@@ -25,17 +25,17 @@ def test_it_is_worked_out_once_and_again_when_its_time_is_over() -> None:
     assert kept.get("a", work) == 3
     kept.get("c", work)
     kept.get("d", work)
-    assert kept.get("a", work) == 6  # only two are kept
+    assert kept.get("a", work) == 6  # the cache has room for two
 
 
-def test_what_fails_is_tried_again() -> None:
+def test_a_failed_computation_is_repeated() -> None:
     kept: DependencyCache[int] = DependencyCache(10.0)
     with pytest.raises(ZeroDivisionError):
         kept.get("a", lambda: 1 // 0)
     assert kept.get("a", lambda: 1) == 1
 
 
-def test_many_threads_wait_for_one_and_who_left_waits_no_more() -> None:
+def test_many_threads_wait_for_one_computation_and_callers_who_left_stop_waiting() -> None:
     kept: DependencyCache[int] = DependencyCache(10.0)
     begun, go, made = threading.Event(), threading.Event(), []
 
@@ -72,7 +72,7 @@ def test_a_changed_file_changes_the_stamp(tmp_path: Path) -> None:
     assert stamp(tmp_path) != before
 
 
-def test_the_methods_page_works_its_boards_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_methods_page_computes_its_boards_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import gradio as gr
 
     made: list[str] = []

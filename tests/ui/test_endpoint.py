@@ -1,4 +1,4 @@
-"""An endpoint takes what its request says, and answers errors."""
+"""Endpoints have the arguments of their request model and return errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.ui.endpoint import EndpointBase, json_endpoint, streaming_endpoin
 
 
 class Endpoints(EndpointBase):
-    """Tells what it was asked."""
+    """Returns its requests."""
 
     @streaming_endpoint(ComparisonRequest, without=("images",), text=True)
     async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[dict[str, Any], None]:
@@ -31,7 +31,7 @@ class Endpoints(EndpointBase):
         return f"{action} {run}"
 
 
-def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_endpoint_has_the_arguments_of_its_request(caplog: pytest.LogCaptureFixture) -> None:
     endpoint = Endpoints(FakeWorkbench()).compare
     assert list(inspect.signature(endpoint).parameters) == [
         "prompts", "lanes", "request", "target", "max_new_tokens", "seed", "sampling", "stop", "repeats"
@@ -50,7 +50,7 @@ def test_an_endpoint_takes_what_its_request_says(caplog: pytest.LogCaptureFixtur
     assert "nobody foresaw it" not in third
 
 
-def test_an_endpoint_answers_under_its_key_or_with_what_is_wrong() -> None:
+def test_an_endpoint_returns_its_key_or_an_error() -> None:
     control = Endpoints(FakeWorkbench()).control
     assert list(inspect.signature(control).parameters) == ["run", "action", "request"]
     assert asyncio.run(control("x", "step")) == {"done": "step x"}

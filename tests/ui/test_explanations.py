@@ -1,4 +1,4 @@
-"""A run is explained through Gradio's queue, as programs ask: no longer than somebody waits for it."""
+"""Explaining a run through Gradio's queue, as API clients do; it ends if no client waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUND = {"parts": [0.25, 0.75]}
 
 
 class SlowRun:
-    """A run whose explanation is done when the test says so."""
+    """A run whose explanation ends when the test allows it."""
 
     id, state = "r", "finished"
 
@@ -60,7 +60,7 @@ def app(run: SlowRun) -> Iterator[Any]:
     demo.close()
 
 
-def test_whoever_leaves_ends_the_explanation(app: Any, run: SlowRun) -> None:
+def test_a_client_that_leaves_ends_the_explanation(app: Any, run: SlowRun) -> None:
     demo, url = app
     index = next(i for i, f in demo.fns.items() if f.api_name == "explain")
     with httpx.Client(base_url=f"{url}/gradio_api", timeout=30) as http:
@@ -68,14 +68,14 @@ def test_whoever_leaves_ends_the_explanation(app: Any, run: SlowRun) -> None:
         with http.stream("GET", "/queue/data", params={"session_hash": "s"}) as heard:
             for line in heard.iter_lines():
                 assert "process_completed" not in line, line
-                if '["replace",["done"],0.25]' in line:  # a sign of life
+                if '["replace",["done"],0.25]' in line:  # a progress message
                     break
         assert run.explain_progress is not None
-    assert run.ended.wait(30), "it was not done, and goes on for nobody"
+    assert run.ended.wait(30), "the explanation continues without a client"
     assert run.explain_progress is None
 
 
-def test_the_client_elsewhere_gets_what_was_found_or_what_is_wrong(app: Any, run: SlowRun) -> None:
+def test_a_remote_client_gets_the_explanation_or_the_error(app: Any, run: SlowRun) -> None:
     remote = RemoteBackend(app[1])
     try:
         threading.Thread(target=lambda: (time.sleep(0.7), run.done.set()), daemon=True).start()

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 @pytest.fixture
 def from_disk(browser: Any) -> Iterator[Any]:
-    """Opens a file with the network cut. At the end: no text of a trace has run, nothing was asked, nothing failed."""
+    """Return a function that opens a file offline; then check that no text ran, no request was sent, nothing failed."""
     problems: list[str] = []
     contexts = []
 
@@ -48,28 +48,28 @@ def from_disk(browser: Any) -> Iterator[Any]:
 
 
 def files(page: Any, folder: Path, leave_out: str = "nothing") -> dict[str, Path]:
-    """Press the buttons of the Export menu; the files by what the buttons say."""
+    """Press the buttons of the Export menu; return the files by button label."""
     page.get_by_role("button", name="export").first.click()
     page.wait_for_selector(".wb-exportview")
     buttons, saved = page.locator(".wb-export:enabled, .wb-exportview button"), {}
     for i in range(buttons.count()):
         button = buttons.nth(i)
         name = button.get_attribute("aria-label") or button.locator("b").inner_text()
-        if name == "Keep" or re.search(leave_out, name):  # makes no file
+        if name == "Keep" or re.search(leave_out, name):  # this button saves no file
             continue
-        page.wait_for_timeout(300)  # Chromium 156 drops the eleventh file of a burst: no hand is so fast
+        page.wait_for_timeout(300)  # Chromium 156 drops the eleventh download of a burst, faster than a user can click
         with page.expect_download() as download:
             button.click()
         saved[name] = folder / download.value.suggested_filename
         download.value.save_as(saved[name])
-    assert len(set(saved.values())) == len(saved), "every file has a name of its own"
+    assert len(set(saved.values())) == len(saved), "every file has its own name"
     for name, path in saved.items():
-        words = re.sub(r" as (SVG|PNG)$|^(JSON Lines|Parquet)$", "", name)  # those two are known by their endings
-        assert words.replace(" ", "-") in path.name, "a file is called by the words of its button"
+        words = re.sub(r" as (SVG|PNG)$|^(JSON Lines|Parquet)$", "", name)  # these two are recognised by their suffix
+        assert words.replace(" ", "-") in path.name, "a file is named after its button"
     return saved
 
 
-def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any, tmp_path: Path) -> None:
+def test_a_replay_plays_from_disk_and_shows_hostile_texts_as_text(from_disk: Any, tmp_path: Path) -> None:
     path = tmp_path / "replay.html"
     path.write_text(replay(make_hostile_trace()), encoding="utf-8")
     page = from_disk(path)
@@ -87,7 +87,7 @@ def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any
     assert again == make_hostile_trace()
     for name, made in saved.items():
         if made.suffix == ".svg":
-            root = ElementTree.parse(made).getroot()  # well-formed, whatever the texts hold
+            root = ElementTree.parse(made).getroot()  # well-formed with any text
             assert not [e for e in root.iter() if e.tag.endswith(("script", "}img", "}iframe"))], name
             assert not [a for e in root.iter() for a in e.attrib if a.lower().startswith("on")], name
             assert "RECORDED" in "".join(root.itertext()), name
@@ -97,7 +97,7 @@ def test_a_replay_plays_from_disk_and_holds_hostile_texts_as_text(from_disk: Any
     assert second.locator(".wb-token").count() == len(make_hostile_trace().token_ids)
 
 
-def test_a_simulation_says_so_in_its_replay(from_disk: Any, tmp_path: Path) -> None:
+def test_the_replay_of_a_simulation_is_labelled_as_such(from_disk: Any, tmp_path: Path) -> None:
     trace = make_hostile_trace()
     trace.header.simulation = True
     path = tmp_path / "replay.html"
@@ -130,8 +130,10 @@ def test_every_export_of_the_page_can_be_read(
         assert seen[0] == seen[1]
 
 
-def test_the_menu_works_by_keyboard_and_says_when_there_is_nothing(fake_app: str, open_page: PageOpener) -> None:
-    page = open_page(fake_app)  # no recording plays: none is of this app's target
+def test_the_menu_works_by_keyboard_and_reports_if_there_is_nothing_to_export(
+    fake_app: str, open_page: PageOpener
+) -> None:
+    page = open_page(fake_app)  # no recording plays, because none has this app's target
     press_json_lines(page)
     page.wait_for_selector(".wb-exportnote:has-text('Nothing to export yet')")
     page.keyboard.press("Escape")
@@ -164,7 +166,7 @@ def test_a_recording_that_is_still_playing_is_saved_whole(fake_app: str, open_pa
 
 
 @pytest.mark.parametrize("width", [390, 700, 1280])
-def test_the_menu_is_on_the_screen(from_disk: Any, tmp_path: Path, width: int) -> None:
+def test_the_menu_fits_the_screen(from_disk: Any, tmp_path: Path, width: int) -> None:
     path = tmp_path / "replay.html"
     path.write_text(replay(recorded_runs.trace("draft-model")), encoding="utf-8")
     page = from_disk(path, viewport={"width": width, "height": 800})

@@ -1,4 +1,4 @@
-"""The pages' own files have names; no page says where on the machine they are."""
+"""Files of the pages are served by name; no page reveals their folder."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def test_a_file_is_served_under_its_name_below_any_path(name: str, kind: str) ->
 
 @pytest.mark.parametrize("name", ["", "js", "js/", "js/live/view.test.js", "host.js", "/etc/passwd",
                                   "js/..%2f..%2fui%2fhost.js", str(ROOT / "workbench/views/stage.css")])  # fmt: skip
-def test_a_name_that_is_not_a_files_is_no_path(name: str) -> None:
+def test_an_unknown_file_name_is_not_used_as_a_path(name: str) -> None:
     assert ask(f"/workbench/{name}").status_code == 404
 
 
-def test_a_module_of_another_version_is_not_there() -> None:
-    """Modules import each other: those of two versions do not fit together."""
+def test_a_module_of_another_version_is_not_found() -> None:
+    """Modules import each other, and modules of two versions do not work together."""
     answer = ask("/workbench/000000000000/js/live/page.js")
     assert answer.status_code == 404
     assert "reload the page" in answer.text
 
 
 @pytest.mark.parametrize("view", ["live", "vision"])
-def test_what_a_replay_is_made_of_is_one_file(view: str) -> None:
+def test_the_modules_of_a_replay_are_one_file(view: str) -> None:
     assert ask(f"/workbench/{modules.fingerprint()}/replay/{view}.json").json() == replay.sources(view)
 
 
-def test_no_page_and_no_answer_says_where_they_are() -> None:
+def test_no_page_and_no_answer_reveals_the_folder() -> None:
     demo = build(FakeWorkbench())
     told = json.dumps(demo.get_config_file(), default=str)
     told += json.dumps(Session(FakeWorkbench()).whatif({"trace": recorded_runs.load("draft-model")}), default=str)

@@ -1,4 +1,4 @@
-"""The window that says why a run is as fast as it is, and the boards, in the page."""
+"""The window that explains a run's speed, and the boards, in the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_browser(test: Any) -> Any:
     return pytest.mark.browser(pytest.mark.slow(test))
 
 
-def test_the_session_analyses_what_the_browser_holds() -> None:
+def test_the_session_analyses_traces_from_the_browser() -> None:
     session = Session(FakeWorkbench())
     trace, plain = recorded_runs.trace("draft-model").to_wire(), recorded_runs.trace("autoregressive").to_wire()
     found = session.whatif({"trace": trace, "others": [plain]})
@@ -46,7 +46,7 @@ def test_the_session_concludes_from_pairs_of_runs_only() -> None:
     assert said.startswith("1.51×: faster on this prompt (1.49–1.54×, n = 3).")
 
 
-def test_pairs_are_told_as_they_come_and_stopped_by_their_job() -> None:
+def test_pairs_are_sent_as_they_are_measured_and_stopped_by_their_job_id() -> None:
     async def messages() -> list[dict[str, Any]]:
         session, seen = Session(FakeWorkbench()), []
         asked = {"pairs": True, "channel": "p", "prompt": "Once", "method": "draft-model", "params": {"depth": 3}}
@@ -64,7 +64,7 @@ def test_pairs_are_told_as_they_come_and_stopped_by_their_job() -> None:
     assert told[-1]["ended"] == "stopped"
 
 
-def test_what_is_no_trace_is_said_in_words() -> None:
+def test_an_invalid_trace_is_reported() -> None:
     session = Session(FakeWorkbench())
     assert "damaged" in return_errors(session.whatif)({"trace": {"header": {}}})["error"]["message"]
     with pytest.raises(WorkbenchError):
@@ -94,7 +94,7 @@ def test_why_this_fast(fake_app: str, open_page: PageOpener, tmp_path: Path, wid
     dialog.locator(".wb-card-lengths .wb-tool").click()
     wait_until_drawn(page)
     assert "exactly the accepted tokens" in dialog.locator(".wb-card-lengths table").inner_text()
-    page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly has come
+    page.wait_for_function("document.querySelectorAll('.wb-plot:has(.main-svg)').length >= 2")  # Plotly is loaded
 
     medusa = tmp_path / "medusa.json"
     medusa.write_text(json.dumps(recorded_runs.trace("medusa").to_wire()))
@@ -118,7 +118,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
 
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector(".wb[data-drawn=true]")
-    assert page.evaluate("document.documentElement.scrollHeight") < 10_000, "no more than a dozen screens"
+    assert page.evaluate("document.documentElement.scrollHeight") < 10_000, "at most a dozen screens"
     board = page.locator("#combinations")
 
     def chosen(name: str) -> Any:
@@ -132,7 +132,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
     assert "differs from p by TV" in told.inner_text()
     assert button.count() == 1
     chosen("Tree builder").select_option("rsd-c")
-    assert button.inner_text() == "✕", "the form greys it out"
+    assert button.inner_text() == "✕", "the form disables this combination"
     assert "disabled" in told.inner_text()
     for name in ("Verifier", "Drafter", "Tree builder"):
         chosen(name).select_option("")
@@ -140,7 +140,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
     page.keyboard.press("ArrowRight")
     assert told.locator("h3").inner_text() == "Drafts of Draft model, verified by optimal-two"
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Draft model, optimal-two:")
-    assert board.locator("tbody button[tabindex='0']").count() == 1, "one stop of the tab key"
+    assert board.locator("tbody button[tabindex='0']").count() == 1, "the matrix is one tab stop"
     assert serious(page, "#combinations") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -162,7 +162,7 @@ def test_one_field_finds_methods_and_rows_of_the_boards(fake_app: str, open_page
 
 
 @in_browser
-def test_the_boards_stand_on_the_methods_page(fake_app: str, open_page: PageOpener) -> None:
+def test_the_boards_are_on_the_methods_page(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/methods")
     page.wait_for_selector(".wb[data-drawn=true]")
     for board in ("#exactness", "#claims"):

@@ -1,4 +1,4 @@
-"""The Lab tab: who may use it, what it takes from a browser, and the page over runs that ended before."""
+"""The Lab tab: access, checks of values from the browser, and the page with ended runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS = ("20261124-180000-0a1b2c3d", "20261124-170000-0a1b4e5f")
 
 
 def seed(folder: Path) -> None:
-    """Two runs that ended: one well, one from outside."""
+    """Write two ended runs: one finished, one killed."""
     for n, run in enumerate(RUNS):
         place = folder / "runs" / run
         (place / "synthetic-target-eagle-3").mkdir(parents=True)
@@ -52,7 +52,7 @@ def view(tmp_path: Path) -> LabView:
     return LabView(FakeWorkbench(pace=0.0), SavedRunsView(True), Lab(tmp_path))  # type: ignore[arg-type]
 
 
-def test_the_lab_is_off_where_strangers_may_come_and_for_others_and_says_why(
+def test_the_lab_is_disabled_with_a_reason_on_public_servers_and_for_other_visitors(
     view: LabView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert view.offer({})["barred"] == ""
@@ -66,7 +66,7 @@ def test_the_lab_is_off_where_strangers_may_come_and_for_others_and_says_why(
                 call({"id": RUNS[0], "head": "eagle-3", "target": "synthetic-target", "options": {}})
 
 
-def test_runs_are_told_in_lines_and_the_open_one_with_its_curves(view: LabView) -> None:
+def test_runs_are_listed_and_the_open_one_has_its_curves(view: LabView) -> None:
     said = view.runs({"opened": RUNS[1], "compared": [RUNS[0], "../x", 3]})
     assert [(run["id"], run["state"], run["step"]) for run in said["runs"]] == [
         (RUNS[0], "done", 60),
@@ -79,7 +79,7 @@ def test_runs_are_told_in_lines_and_the_open_one_with_its_curves(view: LabView) 
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc", RUNS[0] + "/.."])
-def test_no_path_of_the_browser_reaches_the_disk(view: LabView, name: str) -> None:
+def test_paths_from_the_browser_are_refused(view: LabView, name: str) -> None:
     assert view.runs({"opened": name})["opened"] is None
     for call in (view.stop_training, view.resume, view.promote, view.forget):
         with pytest.raises(UnknownNameError):
@@ -99,7 +99,7 @@ def lab_app(tmp_path: Path) -> Iterator[str]:
 
 
 def shot(page: Any, name: str) -> None:
-    """A picture to be looked at by hand, where `pytest --basetemp` keeps it."""
+    """Save a screenshot for manual inspection in pytest's temporary folder."""
     page.screenshot(path=name, full_page=True)
 
 

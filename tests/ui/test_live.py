@@ -1,4 +1,4 @@
-"""The Live view over synthetic rounds, in a browser: examples, links, branches, files, long runs, wide trees."""
+"""The Live view with synthetic rounds in a browser: examples, links, branches, files, long runs, wide trees."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DRAWN = "[...document.querySelectorAll('.wb-tree .wb-node')].filter((e) => e.get
 
 
 def wide_tree(n_rounds: int) -> dict[str, Any]:
-    """Rounds of 136 nodes: 8 children of the root, 8 of each of those, and 8 of each of eight of these."""
+    """Return rounds with 136 nodes: 8 children of the root, 8 of each of those, and 8 of eight of these."""
     return trace("draft-tree", {"depth": 3, "width": 8, "temperature": 0.7}, n_rounds, seed=4)
 
 
@@ -53,26 +53,26 @@ def test_a_recording_plays_and_the_first_run_replaces_it(fake_app: str, open_pag
     page.click("[data-press=run]")
     wait_for_text(page, ".wb-badge", "LIVE")
     state(page, "finished")
-    assert page.evaluate(ROUNDS) == list(range(count(page))), "nothing of the recording is left"
-    assert page.locator(".wb-token").count() == 56, "the panel had its settings"
+    assert page.evaluate(ROUNDS) == list(range(count(page))), "no round of the recording is left"
+    assert page.locator(".wb-token").count() == 56, "the panel had the recording's settings"
 
 
-def test_the_example_plays_while_the_backend_is_still_starting(open_page: PageOpener, tmp_path: Path) -> None:
+def test_the_recording_plays_while_the_backend_is_starting(open_page: PageOpener, tmp_path: Path) -> None:
     port, gate = free_port(), tmp_path / "gate"
     serving = serve([sys.executable, "tests/ui/serve_fake.py", str(port), "0.05", str(gate)], port, tmp_path / "log")
     with closing(serving):
         page = open_page(next(serving), ready=".wb-token")
         wait_for_text(page, ".wb-badge", "RECORDED")
-        assert page.locator("[data-press=run]").count() == 0, "there is no backend to ask"
+        assert page.locator("[data-press=run]").count() == 0, "no Run button without a backend"
         assert not page.query_selector(READY)
         gate.touch()
         page.wait_for_selector(READY)
         page.wait_for_selector(".wb-ribbon.is-empty")
-        wait_for_text(page, ".wb-badge", "LIVE")  # the example is of another target than this app's
+        wait_for_text(page, ".wb-badge", "LIVE")  # the recording has another target than this app
         assert page.is_enabled("[data-press=run]")
 
 
-def test_reduced_motion_shows_a_recording_whole(fake_app: str, open_page: PageOpener) -> None:
+def test_reduced_motion_shows_a_complete_recording(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree", reduced_motion="reduce")
     page.wait_for_selector(".wb-token")
     assert page.evaluate(ROUNDS) == list(range(count(page)))
@@ -127,7 +127,7 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     wait_until_drawn(page)
     before = page.evaluate(TEXT)
     go_on = page.locator(".wb-bar.is-own .wb-from")
-    assert go_on.inner_text() == "continue", "a word, not a sign"
+    assert go_on.inner_text() == "continue", "the button has a text label"
     assert "start a new run from here" in (go_on.get_attribute("title") or "")
     size = go_on.bounding_box() or {}
     assert min(size["width"], size["height"]) >= 24
@@ -135,14 +135,14 @@ def test_continuing_from_a_rejected_token_starts_a_branch_that_names_its_origin(
     wait_for_text(page, ".wb-origin", f"branched at round {at + 1}")
     state(page, "finished")
     assert word in page.inner_text(".wb-origin")
-    assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the chosen token is the end of the prompt"
+    assert page.inner_text(".wb-prompt").rstrip().endswith(word), "the prompt ends with the chosen token"
     assert "ids=" in page.evaluate("location.search") or page.wait_for_function("location.search.includes('ids=')")
     branch = page.evaluate(TEXT)
     page.reload()
     wait_for_text(page, ".wb-origin", f"branched at round {at + 1}")
     page.get_by_text("show the original run").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(before)}")
-    assert not page.is_visible(".wb-branch"), "the panel holds that run's prompt"
+    assert not page.is_visible(".wb-branch"), "the panel has the original run's prompt"
     page.get_by_text("show the branch").click()
     page.wait_for_function(f"{TEXT} === {json.dumps(branch)}")
     page.wait_for_selector(".wb-branch:visible")
@@ -161,7 +161,7 @@ def test_a_branch_of_a_run_in_progress_stops_it_first(fake_app: str, open_page: 
     stop(page)
 
 
-def test_a_change_of_sampling_in_mid_run_voids_the_baseline(fake_app: str, open_page: PageOpener) -> None:
+def test_a_change_of_sampling_during_a_run_invalidates_the_baseline(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 60)
     page.click("[data-press=baseline]")
@@ -190,20 +190,20 @@ COPIED = """() => {
 }"""
 
 
-def test_what_is_copied_is_the_text_as_it_was_generated(fake_app: str, open_page: PageOpener) -> None:
+def test_the_copied_text_is_the_generated_text(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, permissions=["clipboard-read", "clipboard-write"])
     short(page, 40)
     page.click("[data-press=run]")
     state(page, "finished")
     prompt, text = page.inner_text(".wb-prompt"), page.evaluate(TEXT).replace("⏎", "\n").replace("·", "")
-    assert page.locator(".wb-ghost").count() > 0, "which are not to be copied"
+    assert page.locator(".wb-ghost").count() > 0, "rejected drafts are not copied"
     assert page.evaluate(COPIED) == prompt + text
     page.click(".wb-card-ribbon button:has-text('copy text')")
     wait_for_text(page, ".wb-card-ribbon h3", "copied")
     assert page.evaluate("navigator.clipboard.readText()") == text
 
 
-def test_lost_messages_are_asked_for_again(fake_app: str, open_page: PageOpener) -> None:
+def test_lost_messages_are_requested_again(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.evaluate("""() => {
       const hear = window.workbenchBus;
@@ -221,7 +221,7 @@ def test_lost_messages_are_asked_for_again(fake_app: str, open_page: PageOpener)
     assert page.locator(".wb-token").count() == 128
 
 
-def test_without_an_answer_it_says_so_and_the_gap_is_filled_afterwards(fake_app: str, open_page: PageOpener) -> None:
+def test_a_silent_app_is_reported_and_the_gap_is_filled_later(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     open_page.allowed += ["AbortError", "Connection errored out", "Failed to fetch", "net::ERR", "network error"]
     long(page)
@@ -260,11 +260,13 @@ def test_two_thousand_tokens_are_only_ever_appended(fake_app: str, open_page: Pa
     assert page.evaluate("window.kept.every((e) => e.isConnected)")
     skipped = page.evaluate("""[...document.querySelectorAll('.wb-chunk')]
       .filter((e) => !e.firstElementChild.checkVisibility({ contentVisibilityAuto: true })).length""")
-    assert skipped > 5, "what is out of sight is not laid out"
+    assert skipped > 5, "chunks out of view are not laid out"
     page.locator(".wb-ribbon").evaluate("(e) => { e.scrollTop = 0; }")
     page.wait_for_selector(".wb-scrub .wb-badge:visible")
     page.evaluate(PUSH, {"rounds": rounds[900:]})
-    assert page.locator(".wb-ribbon").evaluate("(e) => e.scrollTop") == 0, "the reader who scrolled back is left alone"
+    assert page.locator(".wb-ribbon").evaluate("(e) => e.scrollTop") == 0, (
+        "the view does not scroll if the reader has scrolled back"
+    )
     page.keyboard.press("Escape")
     page.click(".wb-scrub .wb-badge")
     end = "(e) => e.scrollTop + e.clientHeight > e.scrollHeight - 40"
@@ -285,7 +287,7 @@ COLLISIONS = """() => {
 
 
 def exported(page: Any, name: str) -> ElementTree.Element:
-    """A picture from the Export menu."""
+    """Return a drawing from the Export menu."""
     page.get_by_role("button", name="export").first.click()
     with page.expect_download() as download:
         page.get_by_label(name).click()
@@ -298,7 +300,7 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
     upload(page, "wide.json", wide_tree(12))
     wait_for_text(page, ".wb-badge", "IMPORTED")
     nodes = page.locator(".wb-tree .wb-node:visible")
-    assert nodes.count() < 66, "what was never tested is folded"
+    assert nodes.count() < 66, "untested nodes are folded"
     page.focus(".wb-ribbon")
     page.keyboard.press("Home")
     page.evaluate(WATCH)
@@ -306,26 +308,26 @@ def test_a_tree_of_136_nodes_folds_unfolds_and_is_drawn_in_place(fake_app: str, 
         page.keyboard.press("]")
     page.wait_for_function("document.querySelector('.wb-where').textContent.startsWith('round 12 ')")
     assert page.evaluate("window.removed") == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1440, "the tree pans inside its own region"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1440, "the tree scrolls inside its own region"
     few = nodes.count()
     for mode in ("levels", "spine"):
         page.click(f"[data-mode={mode}]")
         wait_until_drawn(page)
-        assert page.evaluate(COLLISIONS) == [], "in the fonts of this page, too"
+        assert page.evaluate(COLLISIONS) == [], "labels must not overlap in this page's fonts"
     page.click("text=unfold all")
     page.wait_for_function(f"{DRAWN}.length === 138")
     top = "document.querySelector('.wb-tree .wb-still .is-root').getBoundingClientRect().top"
     before = page.evaluate(top)
     page.evaluate("document.querySelector('.wb-tree').scrollTop = 600")
     page.wait_for_function("!document.querySelector('.wb-still').getAttribute('transform').endsWith(' 0)')")
-    assert abs(page.evaluate(top) - before) < 2, "the accepted path stays in sight"
+    assert abs(page.evaluate(top) - before) < 2, "the accepted path stays visible"
     picture = exported(page, "Draft tree as SVG")
     assert not [e for e in picture.iter() if "translate(0 6" in e.get("transform", "")], (
-        "in a picture nothing is scrolled"
+        "an exported drawing is not scrolled"
     )
     words = [e for e in picture.iter() if e.tag.endswith("}text") and e.get("x") and "wb-code" in e.get("class", "")]
-    assert len(words) >= 138, "all nodes, though most are out of sight"
-    assert all(e.get("textLength") for e in words if e.text), "words are as wide in another font"
+    assert len(words) >= 138, "all nodes are exported, though most are out of view"
+    assert all(e.get("textLength") for e in words if e.text), "text width is fixed for other fonts"
     page.click("text='fit'")
     wait_until_drawn(page)
     assert "100 %" not in page.inner_text(".wb-zooms")
@@ -363,7 +365,7 @@ def test_a_fold_opens_and_closes_by_key_and_by_click(fake_app: str, open_page: P
     chosen = page.get_attribute(".wb-tree", "aria-activedescendant")
     pill.click()
     page.wait_for_function(f"{DRAWN}.length > {few}")
-    assert page.get_attribute(".wb-tree", "aria-activedescendant") == chosen, "a number is no node"
+    assert page.get_attribute(".wb-tree", "aria-activedescendant") == chosen, "the count of folded nodes is not a node"
     page.locator(".wb-fold[data-fold]:visible:has-text('−')").first.click()
     page.wait_for_function(f"{DRAWN}.length === {few}")
     for _ in range(12):
@@ -401,7 +403,7 @@ def test_a_file_is_checked_before_it_is_shown(fake_app: str, open_page: PageOpen
     upload(page, "switched.json", good | {"rounds": rounds})
     page.wait_for_selector(".wb-bymethod tr.is-whole")
     for part in (".wb-bymethod tbody tr:not(.is-whole)", ".wb-methodchip:visible", ".wb-card-curve .wb-method"):
-        assert page.locator(part).count() == 2, f"{part}: one for each method"
+        assert page.locator(part).count() == 2, f"{part}: one per method"
     assert page.locator(".wb-round[data-round='7']").first.get_attribute("data-slot") == "b"
     page.click(".wb-bymethod tr:nth-child(2) button")
     wait_for_text(page, ".wb-card-histogram em", f"rounds 7–{len(rounds)}")
@@ -470,7 +472,7 @@ def test_the_keyboard_alone_is_enough(fake_app: str, open_page: PageOpener) -> N
     page.wait_for_selector("[data-mode=levels][aria-pressed=true]")
 
 
-def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: PageOpener) -> None:
+def test_controls_without_effect_are_disabled_with_a_reason(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     threshold = page.locator("[data-param=threshold]")
     assert "policy is confidence" in threshold.inner_text()
@@ -484,7 +486,7 @@ def test_what_does_nothing_is_off_and_says_why(fake_app: str, open_page: PageOpe
     assert "temperature is above 0" in page.inner_text("[data-param=top_k]")
 
 
-def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_page: PageOpener) -> None:
+def test_the_embedded_view_has_only_the_stage_or_one_part(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(
         f"{fake_app}/?recorded=draft-tree&round=2&embed=1&view=tree", viewport={"width": 700, "height": 500}
     )
@@ -496,7 +498,7 @@ def test_embedded_it_is_the_stage_alone_or_one_part_of_it(fake_app: str, open_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 700
 
 
-def test_roles_stand_for_the_markers_of_a_chat(fake_app: str, open_page: PageOpener) -> None:
+def test_roles_are_shown_for_special_tokens_of_a_chat(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/?recorded=draft-tree&round=1")
     page.wait_for_selector(".wb-prompt .wb-role")
     roles = page.locator(".wb-prompt .wb-role").evaluate_all("all => all.map((x) => x.dataset.role)")
@@ -506,7 +508,7 @@ def test_roles_stand_for_the_markers_of_a_chat(fake_app: str, open_page: PageOpe
     box, chat = page.locator("textarea"), page.get_by_label("chat message")
     page.goto(f"{fake_app}/?prompt=%3C%7Cuser%7C%3EWhat+is+2%3F%3C%7Cassistant%7C%3E")
     page.wait_for_selector(READY)
-    assert (box.input_value(), chat.is_checked()) == ("What is 2?", True), "a link from before opens as a message"
+    assert (box.input_value(), chat.is_checked()) == ("What is 2?", True), "an older link opens as a message"
     chat.uncheck()
     box.fill("Once")
     page.click("[data-press=run]")

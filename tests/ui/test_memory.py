@@ -1,4 +1,4 @@
-"""The state of the drafter in Live, in a browser: looked at while it grows, emptied, saved, loaded."""
+"""The card "State of the drafter" in Live, in a browser: growth, reset, save and load."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CARD = ".wb-card-remembers"
 
 
 def opened(open_page: PageOpener, url: str, method: str = "draft-tree") -> Any:
-    """A page whose run is paused after some rounds, the card open."""
+    """Return a page with the card open and a run paused after some rounds."""
     page = open_page(url)
-    assert page.locator(CARD).is_hidden(), "a recording has no drafter"
+    assert page.locator(CARD).is_hidden(), "a recording has no drafter state"
     page.select_option("[data-what=method]", method)
     long(page)
     page.click("[data-press=run]")
@@ -40,14 +40,14 @@ def test_the_card_shows_size_hits_and_the_entry_of_the_latest_draft(fake_app: st
     assert "look-ups had a hit" in page.inner_text(".wb-memorysize")
     assert page.inner_text(".wb-memorymade").startswith("Round ")
     assert page.evaluate("document.querySelector('.wb-memory meter').value") == entries(page)
-    assert "<b>bold</b>⏎" in page.inner_text(f"{CARD} table"), "text of a model is text"
+    assert "<b>bold</b>⏎" in page.inner_text(f"{CARD} table"), "model text is escaped"
     assert page.locator(f"{CARD} table b").count() == 0
     before = entries(page)
     page.click("[data-press=pause]")
     page.wait_for_function(f"Number(document.querySelector('.wb-memory meter').value) > {before}", timeout=8_000)
 
 
-def test_it_is_emptied_saved_and_loaded(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
+def test_the_state_is_reset_saved_and_loaded(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = opened(open_page, fake_app)
     page.click(f"{CARD} button:text('Reset')")
     wait_for_text(page, ".wb-memorynote", "State deleted")
@@ -82,7 +82,7 @@ def test_a_file_waits_for_the_next_run(fake_app: str, open_page: PageOpener, tmp
     page.wait_for_function("Number(document.querySelector('.wb-memory meter').value) > 40", timeout=8_000)
 
 
-def test_a_drafter_that_keeps_nothing_says_so(fake_app: str, open_page: PageOpener) -> None:
+def test_a_drafter_without_state_is_reported(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.select_option("[data-what=method]", "autoregressive")
     page.click("[data-press=run]")

@@ -1,4 +1,4 @@
-"""The Live view in a real browser, over synthetic rounds: what a visitor can do, and what must never happen."""
+"""The Live view in a real browser with synthetic rounds: controls, reloads, errors, widths, accessibility."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def wait_rounds(page: Any, n: int) -> None:
 
 
 def wait_for_method_band(page: Any, method: str) -> None:
-    """Wait until the curves mark a stretch of rounds that a method drafted."""
+    """Wait until the curves mark the rounds of a method."""
     name = "(e) => e.textContent.startsWith(" + json.dumps(method + ": rounds") + ")"
     page.wait_for_function(f"[...document.querySelectorAll('.wb-method title')].some({name})")
 
 
 def wait_for_text(page: Any, selector: str, text: str) -> None:
-    """Wait until the first element says the text: the page draws once a frame."""
+    """Wait until the first matching element has the text: the page draws once per frame."""
     page.locator(selector).first.filter(has_text=text).wait_for(state="attached")
 
 
@@ -57,7 +57,7 @@ def short(page: Any, tokens: int) -> None:
 
 
 def long(page: Any) -> None:
-    """Enough tokens that the run is still going whatever the machine does meanwhile."""
+    """Set enough tokens that the run is still in progress on a slow machine."""
     short(page, 4000)
 
 
@@ -67,7 +67,7 @@ def stop(page: Any) -> None:
 
 
 @pytest.mark.smoke
-def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: PageOpener) -> None:
+def test_a_run_is_shown_completely_and_updated_in_place(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.click("[data-press=run]")
     wait_rounds(page, 3)
@@ -75,14 +75,14 @@ def test_a_run_is_shown_whole_and_drawn_in_place(fake_app: str, open_page: PageO
     state(page, "finished")
     page.wait_for_timeout(200)
     seen = page.evaluate(ROUNDS)
-    assert seen == list(range(count(page))), "every round once, in order"
-    assert page.evaluate("window.removed") == [], "no element was taken out or mounted again"
+    assert seen == list(range(count(page))), "each round appears once, in order"
+    assert page.evaluate("window.removed") == [], "no element was removed or mounted again"
     assert page.evaluate("window.kept.every((e) => e.isConnected)")
     assert page.locator(".wb-token").count() == 128
     wait_for_text(page, ".wb-card-ribbon h3 em", "128 of 128 tokens")
 
 
-def test_a_change_in_mid_run_takes_effect_and_is_marked(fake_app: str, open_page: PageOpener) -> None:
+def test_a_change_during_a_run_takes_effect_and_is_marked(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
@@ -131,7 +131,7 @@ STAGES = """() => {
 }"""
 
 
-def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(
+def test_a_slowed_run_shows_drafts_then_results_and_can_be_changed_and_released(
     fake_app: str, open_page: PageOpener
 ) -> None:
     page = open_page(fake_app + "/?pace=4&method=draft-model")
@@ -146,17 +146,17 @@ def test_a_run_held_back_is_drafted_then_judged_and_can_be_changed_and_let_go(
     stages = [stage.split(" ") for stage in page.evaluate("stages")]
     for n in {stage[0] for stage in stages}:
         pending = [stage.count("pending") for stage in stages if stage[0] == n]
-        assert pending == sorted(pending, reverse=True), "verdicts come one after the other and are not taken back"
+        assert pending == sorted(pending, reverse=True), "results appear one after the other and do not change"
     assert any("pending" in stage and "accepted" in stage for stage in stages)
     rate = page.inner_text("[data-figure=rate] .wb-value")
-    assert float(rate) > 8, f"{rate} tokens a second leave the waits out"
+    assert float(rate) > 8, f"{rate} tokens per second exclude the waiting time"
     page.select_option(".wb-pace select", "0")
     state(page, "finished")
     assert page.evaluate(ROUNDS) == list(range(count(page)))
     assert page.evaluate("location.search").count("pace=0") == 1
 
 
-def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str, open_page: PageOpener) -> None:
+def test_on_a_phone_tokens_and_controls_are_visible(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app + "/?pace=8", viewport={"width": 390, "height": 844}, has_touch=True)
     assert page.evaluate("matchMedia('(pointer: coarse)').matches"), "a finger"
     seen = "(e) => { const box = e.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight; }"
@@ -166,7 +166,7 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     wait_rounds(page, 2)
     page.wait_for_function(f"({seen})(document.querySelector('.wb-token'))")
     for name in ("pause", "step", "stop"):
-        assert page.eval_on_selector(f"[data-near={name}]", seen), f"{name} is at hand"
+        assert page.eval_on_selector(f"[data-near={name}]", seen), f"{name} is visible"
     page.select_option(".wb-bar-near select", "draft-tree")
     page.click("[data-near=pause]")
     state(page, "paused")
@@ -176,7 +176,7 @@ def test_on_a_phone_tokens_and_the_controls_of_a_run_are_in_sight(fake_app: str,
     state(page, "cancelled")
     page.locator(".wb-nodes [role=treeitem], .wb-ghost").first.click()
     size = page.locator(".wb-nodecard .wb-from").first.bounding_box() or {}
-    assert min(size["width"], size["height"]) >= 44, "a finger hits it"
+    assert min(size["width"], size["height"]) >= 44, "the button is large enough for a finger"
 
 
 def test_step_starts_a_run_of_one_round(fake_app: str, open_page: PageOpener) -> None:
@@ -190,7 +190,7 @@ def test_step_starts_a_run_of_one_round(fake_app: str, open_page: PageOpener) ->
     state(page, "cancelled")
 
 
-def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_page: PageOpener) -> None:
+def test_the_speed_up_is_shown_only_after_a_measured_baseline(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 26)
     page.click("[data-press=run]")
@@ -201,32 +201,32 @@ def test_the_speed_up_exists_only_after_a_measured_baseline(fake_app: str, open_
     page.wait_for_selector("[data-press=baseline]:has-text('✓')")
     wait_for_text(page, "[data-figure=speedup] .wb-value", "×")
     assert page.locator(".wb-lane .wb-fill-plain").count() > 5, "the plain lane"
-    # the baseline goes on in the background: no verdict while the interval holds 1×; it is stopped, and goes on
+    # the baseline continues in the background: no result while the interval contains 1×; it is stopped and resumed
     wait_for_text(page, "[data-figure=speedup] .wb-label", "no significant difference yet, n = 4")
     wait_for_text(page, ".wb-pairs", "waits: another run has the device")
     label = page.locator("[data-figure=speedup] .wb-label")
-    assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not what is cut off"
+    assert label.evaluate("e => e.scrollWidth <= e.clientWidth"), "the caveat is not truncated"
     page.click(".wb-pairs button:has-text('Stop')")
     wait_for_text(page, ".wb-pairs", "ended: stopped")
     page.click(".wb-pairs button:has-text('Measure more')")
     wait_for_text(page, "[data-figure=speedup] .wb-label", "faster, n = 12")
     page.fill("textarea", "Another prompt")
-    page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # the baseline belongs to its prompt
+    page.wait_for_selector("[data-press=baseline]:not(:has-text('✓'))")  # a baseline is valid for its prompt only
 
 
-def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_page: PageOpener) -> None:
+def test_a_run_survives_a_reload_and_can_still_be_controlled(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     page.click("[data-press=run]")
     wait_rounds(page, 4)
-    open_page.allowed += ["AbortError", "Connection errored out"]  # Gradio's client, of the stream it leaves behind
+    open_page.allowed += ["AbortError", "Connection errored out"]  # from Gradio's client, about the closed stream
     page.reload()
     page.wait_for_selector(".wb[data-ready=true]")
     state(page, "running")
     wait_for_text(page, ".wb-badge", "LIVE")
     wait_rounds(page, count(page) + 3)
     seen = page.evaluate(ROUNDS)
-    assert seen == list(range(len(seen))), "every round once, those of before the reload too"
+    assert seen == list(range(len(seen))), "each round appears once, including those before the reload"
     page.select_option("[data-what=method]", "draft-tree")
     wait_for_method_band(page, "Draft tree")
     page.click("[data-press=pause]")
@@ -248,7 +248,7 @@ def test_a_run_survives_a_reload_and_is_steered_as_before(fake_app: str, open_pa
     wait_for_text(page, ".wb-badge", "LIVE")
 
 
-def test_two_tabs_work_at_the_same_time_and_apart(fake_app: str, open_page: PageOpener) -> None:
+def test_two_tabs_run_independently_at_the_same_time(fake_app: str, open_page: PageOpener) -> None:
     one, two = open_page(fake_app), open_page(fake_app)
     two.select_option("[data-what=method]", "draft-tree")
     long(one)
@@ -271,7 +271,7 @@ def test_closing_the_tab_frees_the_run(fake_app: str, open_page: PageOpener) -> 
     component = page.evaluate("window.gradio_config.components.find((c) => c.props.elem_id === 'wb-page').id")
     page.context.close()
     body = {"session_hash": "x", "component_id": component, "fn_name": "fetch_trace", "data": {"run": run, "from": 0}}
-    time.sleep(GRACE_S + 2)  # asking is following
+    time.sleep(GRACE_S + 2)  # polling renews the lease
     deadline = time.monotonic() + 60
     while True:
         asked = urllib.request.Request(
@@ -286,7 +286,7 @@ def test_closing_the_tab_frees_the_run(fake_app: str, open_page: PageOpener) -> 
     assert now["footer"]["reason"] == "lease", "nobody pressed Stop"
 
 
-def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str, open_page: PageOpener) -> None:
+def test_an_error_stays_visible_with_its_remedy_until_the_next_run(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 16)
     page.click("[data-press=run]")
@@ -297,7 +297,7 @@ def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str
     page.wait_for_selector(".wb-alert.is-error")
     assert "Type a prompt or choose a preset." in page.inner_text(".wb-alert")
     state(page, "finished")
-    assert before == page.evaluate(ROUNDS) != [], "the run that is shown stays"
+    assert before == page.evaluate(ROUNDS) != [], "the last run stays visible"
     page.click("[data-preset=copy]")
     page.keyboard.press("Control+Enter")
     state(page, "finished")
@@ -307,7 +307,7 @@ def test_an_error_stays_with_its_remedy_and_the_next_run_clears_it(fake_app: str
 def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(
     fake_app: str, open_page: PageOpener
 ) -> None:
-    """Gradio's requests carry the page's address, and one of more than 64,000 characters fails without a word."""
+    """Gradio's requests contain the page's address; with more than 64,000 characters they fail without an error."""
     page = open_page(fake_app)
     short(page, 16)
     page.fill("textarea", "lorem ipsum dolor " * 10_000)
@@ -324,7 +324,7 @@ def test_a_prompt_of_thirty_thousand_words_runs_and_stays_out_of_the_address(
     assert "prompt=" in page.url
 
 
-def test_what_cannot_be_used_says_why_and_a_simulation_is_badged(fake_app: str, open_page: PageOpener) -> None:
+def test_unavailable_methods_give_the_reason_and_a_simulation_has_a_badge(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
     barred = page.locator("[data-what=method] option[disabled]")
@@ -370,7 +370,7 @@ def test_no_width_scrolls_sideways(fake_app: str, open_page: PageOpener, width: 
     page = open_page(fake_app, viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.evaluate("document.querySelector('.wb-settings').open = true")
     long(page)
-    page.click("[data-press=run]:visible, [data-near=run]:visible")  # narrow pages have one Run, in the bar
+    page.click("[data-press=run]:visible, [data-near=run]:visible")  # narrow pages have one Run button, in the bar
     wait_rounds(page, 5)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.querySelector('.wb')).backgroundColor")
@@ -402,10 +402,10 @@ def test_controls_have_names_and_the_ribbon_is_one_tab_stop(fake_app: str, open_
     unsaid = page.evaluate(
         "[...document.querySelectorAll('.wb svg')].filter((e) => !e.getAttribute('aria-label')).length"
     )
-    assert unsaid == 0, "every drawing has a sentence"
+    assert unsaid == 0, "every drawing has an accessible name"
 
 
-def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: PageOpener) -> None:
+def test_every_chart_has_a_table(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     short(page, 16)
     page.click("[data-press=run]")
@@ -418,7 +418,7 @@ def test_every_chart_can_be_read_as_a_table(fake_app: str, open_page: PageOpener
         page.wait_for_selector(f".wb-card-{name} svg")
 
 
-def test_an_idle_page_asks_for_no_frames(fake_app: str, browser: Any) -> None:
+def test_an_idle_page_requests_no_frames(fake_app: str, browser: Any) -> None:
     page = browser.new_page()
     page.add_init_script("""window.asked = 0; const ask = requestAnimationFrame.bind(window);
         window.requestAnimationFrame = (draw) => { window.asked += 1; return ask(draw); };""")
@@ -447,7 +447,7 @@ def test_tabs_are_addresses_and_load_when_they_are_opened(fake_app: str, open_pa
 
 
 def test_the_address_of_gradios_api_page_opens_it(fake_app: str, browser: Any) -> None:
-    page = browser.new_page()  # Gradio's own page may log what it likes
+    page = browser.new_page()  # messages of Gradio's own page are ignored
     page.goto(f"{fake_app}/?view=api")
     page.locator(".api-docs").get_by_text("generate").first.wait_for(state="attached")
     assert page.locator(".wb-alert").count() == 0

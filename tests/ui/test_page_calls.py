@@ -1,4 +1,4 @@
-"""Calls of the pages with values that no page sends: each is refused in words, none is said to be a fault of ours."""
+"""Calls of pages with invalid values: each is refused with a message, none is reported as an internal error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNFORESEEN = error_to_wire(RuntimeError("x"))["message"]
 
 @pytest.fixture(scope="module")
 def calls() -> dict[str, tuple[Any, Any]]:
-    """The pages' functions by name: each as it is written, and as Gradio calls it."""
+    """Return the pages' functions by name, as defined and as Gradio calls them."""
     found, safely = {}, hosting.return_errors
 
     def noted(answer: Any) -> Any:
@@ -32,7 +32,7 @@ def calls() -> dict[str, tuple[Any, Any]]:
     return found
 
 
-def test_every_call_refuses_wrong_types_in_words(calls: dict[str, tuple[Any, Any]]) -> None:
+def test_every_call_refuses_wrong_types_with_a_message(calls: dict[str, tuple[Any, Any]]) -> None:
     assert len(calls) > 30
     wrong = []
     for name, (answer, call) in calls.items():

@@ -1,4 +1,4 @@
-"""Gallery, Methods and Learn in a browser: complete, handsome at every width, without serious findings of axe."""
+"""Gallery, Methods and Learn in a browser: complete, correct layout at every width, no serious axe findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_browser(test: Any) -> Any:
     return pytest.mark.browser(pytest.mark.slow(test))
 
 
-# -- What the pages are made from -------------------------------------------------------------------------------------
+# -- Content of the pages ---------------------------------------------------------------------------------------------
 
 
 def test_each_method_has_an_idea_of_two_to_five_sentences_and_a_rule() -> None:
@@ -38,7 +38,7 @@ def test_each_method_has_an_idea_of_two_to_five_sentences_and_a_rule() -> None:
         assert card["source"]["url"].startswith("https://"), card["name"]
 
 
-def test_a_method_without_words_goes_by_its_drafter_s_docstring() -> None:
+def test_a_method_without_description_uses_its_drafters_docstring() -> None:
     import dataclasses
 
     bare = dataclasses.replace(registry.get("prompt-lookup"), idea="")
@@ -46,7 +46,7 @@ def test_a_method_without_words_goes_by_its_drafter_s_docstring() -> None:
 
 
 class TwoTargets:
-    """A client with a target that lacks what one method needs."""
+    """A client with a target on which one method cannot run."""
 
     def targets(self) -> list[dict[str, Any]]:
         return [{"name": "a"}, {"name": "b"}]
@@ -60,7 +60,7 @@ class TwoTargets:
         return [plain, {"name": "draft", "title": "Draft", "available": not missing, "reason": missing}]
 
 
-def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
+def test_the_matrix_shows_the_reason_instead_of_a_tick() -> None:
     found = methods_page.compatibility(TwoTargets())
     assert [(c["target"], c["drafter"]) for c in found["columns"]] == [("a", "small"), ("a", None), ("b", None)]
     assert [row["reasons"] for row in found["rows"]] == [
@@ -69,7 +69,7 @@ def test_the_matrix_gives_the_reason_in_place_of_a_tick() -> None:
     ]
 
 
-def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() -> None:
+def test_the_gallery_names_a_draft_model_only_for_methods_that_use_it() -> None:
     shown = {entry["name"]: without_unused_drafter(entry) for entry in recorded_runs.index()}
     assert any(
         trace.header.drafter for trace in map(recorded_runs.trace, shown) if trace.header.method == "prompt-lookup"
@@ -81,7 +81,7 @@ def test_the_gallery_names_a_draft_model_only_where_a_method_drafts_with_it() ->
     assert without_unused_drafter(foreign) == foreign
 
 
-def test_the_tour_leaves_out_what_has_no_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tour_leaves_out_steps_without_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [step["name"] for step in learn.tour_steps()] == list(tour.STEPS)
     json.dumps(learn.tour_steps())
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
@@ -98,7 +98,7 @@ ORACLE = recorded_runs.folder() / f"oracle{recorded_runs.SUFFIX}"
 
 
 def serious(page: Any, within: str = ".wb") -> list[str]:
-    """What axe finds in a part of a page. All of /methods takes it four seconds: that is looked at here."""
+    """Return axe's serious findings in a part of a page. A scan of all of /methods takes four seconds."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page, context=within, options={"resultTypes": ["violations"]}).response["violations"]
@@ -175,7 +175,7 @@ def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: P
         text = card.text_content()
         assert all(part in text for part in (method.title, method.idea, method.formula, method.promise.value))
         assert card.locator(".wb-params tbody tr").count() == len(method.params)
-        assert card.locator("figure svg .wb-node").count() > 1, "a picture of its draft"
+        assert card.locator("figure svg .wb-node").count() > 1, "a drawing of the method's draft"
         link = card.get_by_role("link", name=f"Run {method.title}").get_attribute("href")
         wanted = {"tab": "vision"} if "pictures" in method.needs else {"run": "new"}
         assert dict(parse_qsl(urlsplit(link).query)).items() >= {"method": method.name, **wanted}.items()
@@ -186,12 +186,12 @@ def test_the_methods_page_shows_all_the_registry_has(fake_app: str, open_page: P
 
 
 def press(page: Any, selector: str) -> None:
-    """Click what may lie out of sight in its scroller."""
+    """Click an element that may be outside the visible part of its scroll area."""
     page.locator(selector).first.dispatch_event("click")
 
 
 @in_browser
-def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None:
+def test_the_tour_is_completed_by_its_actions(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/learn")
     names = list(tour.STEPS)
     done = ".wb-steps [data-done=true]"
@@ -199,7 +199,9 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None
     page.wait_for_selector(".wb-why")
     press(page, ".wb-lesson .wb-round[data-round='0']")
     page.wait_for_timeout(300)
-    assert page.locator(done).count() == 0, "a round is not the rejected draft that was asked for"
+    assert page.locator(done).count() == 0, (
+        "selecting a round does not complete the step, which asks for a rejected draft"
+    )
     for i, name in enumerate(names):
         make, needed = tour.STEPS[name]
         step = make(*map(recorded_runs.trace, needed))
@@ -211,7 +213,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None
             assert page.locator(done).count() == i, "still faster than plain decoding"
             page.locator("#wb-dial-c").fill("1")
         elif step.rounds and "lane" in step.cards:
-            # Walk to the slowest round, there or back; the lane is drawn, not made of buttons.
+            # Move to the slowest round in either direction by keyboard: the lane is a drawing without buttons.
             for way in ["Next round"] * 60 + ["Previous round"] * 120:
                 if page.locator(done).count() > i:
                     break
@@ -236,7 +238,7 @@ def test_the_tour_is_done_by_doing(fake_app: str, open_page: PageOpener) -> None
 
 @in_browser
 def test_hostile_names_and_texts_stay_text_on_every_page(fake_app: str, open_page: PageOpener) -> None:
-    """Each page drawn again, beside itself, over a host whose every text is out to do harm."""
+    """Each page is drawn a second time with a backend whose texts are all hostile."""
     trace = make_hostile_trace()
     entry = recorded_runs.describe(HOSTILE[0], trace)
     source = {"title": HOSTILE[0], "authors": HOSTILE[1], "year": 1, "url": "javascript:window.hurt=1", "where": ""}
@@ -271,8 +273,8 @@ DRAWN_WITH = """async ([path, answers]) => {
 }"""
 
 
-def test_pages_take_a_client_only_to_ask_what_runs() -> None:
-    """Gallery and tour work before any backend: their `add` touches no client."""
+def test_pages_use_the_client_only_to_ask_which_methods_run() -> None:
+    """Gallery and tour work before the backend starts: their `add` does not use the client."""
     import gradio as gr
 
     with gr.Blocks() as demo:
@@ -285,7 +287,7 @@ def test_pages_take_a_client_only_to_ask_what_runs() -> None:
 
 
 @in_browser
-def test_the_keyboard_has_one_way_past_the_header_of_each_page(fake_app: str, open_page: PageOpener) -> None:
+def test_each_page_has_one_skip_link_past_its_header(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     for path in (
         "gallery",

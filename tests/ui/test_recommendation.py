@@ -1,4 +1,4 @@
-"""Recommend a method: what is asked of the client, what is refused in words, and the page in a browser."""
+"""Recommend a method: calls of the client, refusals with a message, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.ui.saved_runs import SavedRunsView
 
 
 class RecordingClient(FakeWorkbench):
-    """Keeps what it is asked to measure."""
+    """Records the requested measurements."""
 
     def stream_recommendation(self, prompts: Any, **options: Any) -> Any:
         self.prompts, self.options = prompts, options
@@ -74,7 +74,7 @@ def test_lines_are_messages_and_json_lines_are_prompts(view: RecommendationView,
         ({"text": "a", "target": "../etc"}, "not the name of a model"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_measured(
+def test_invalid_requests_are_refused_and_nothing_is_measured(
     view: RecommendationView, request_: dict[str, Any], says: str
 ) -> None:
     messages = collect_messages(view, **request_)
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_and_nothing_is_measured(
     assert not any("advice" in message and message["advice"]["found"] for message in messages)
 
 
-def test_the_last_runs_are_their_own_users_alone(
+def test_the_last_runs_are_only_for_this_machines_user(
     view: RecommendationView, client: RecordingClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKBENCH_RUNS", str(tmp_path))
@@ -98,7 +98,7 @@ def test_the_last_runs_are_their_own_users_alone(
     assert "user of this machine" in collect_messages(view, mine=False, last=3)[-1]["error"]["message"]
     public = RecommendationView(client, SavedRunsView(False))
     assert not public.asking({})["keeps"]
-    assert "does not keep runs" in collect_messages(public, last=3)[-1]["error"]["message"]
+    assert "does not save runs" in collect_messages(public, last=3)[-1]["error"]["message"]
 
 
 class _Run:
@@ -106,7 +106,7 @@ class _Run:
         self.name, self.ids = name, ids
 
 
-def test_a_stop_gives_what_was_measured(client: RecordingClient) -> None:
+def test_a_stop_returns_the_measurements_so_far(client: RecordingClient) -> None:
     client.pace = 0.02
     view = RecommendationView(client, SavedRunsView())
 
@@ -125,7 +125,7 @@ def test_a_stop_gives_what_was_measured(client: RecordingClient) -> None:
 
 
 class EndlessClient(FakeWorkbench):
-    """Measures for as long as nobody stops it."""
+    """Measures until it is stopped."""
 
     def __init__(self) -> None:
         super().__init__(pace=0.0)
@@ -141,8 +141,8 @@ class EndlessClient(FakeWorkbench):
         yield from ()
 
 
-def test_a_page_that_was_closed_ends_its_measurement() -> None:
-    """In the middle of a run, too: whoever waits for the next message does not come back for it."""
+def test_a_closed_page_ends_its_measurement() -> None:
+    """Also during a run, when the server waits for the next message of a page that is gone."""
     client = EndlessClient()
 
     async def left() -> None:
@@ -157,7 +157,7 @@ def test_a_page_that_was_closed_ends_its_measurement() -> None:
     assert client.stopped.is_set()
 
 
-def test_a_client_s_own_refusal_reaches_the_page(view: RecommendationView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_client_reaches_the_page(view: RecommendationView, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PromptError("Nothing there.", "Ask elsewhere.")
 
@@ -212,7 +212,7 @@ def test_prompts_are_measured_stopped_and_answered(
     page.fill("#wb-which-text", "This one is too long")
     page.get_by_role("button", name="Measure").click()
     page.get_by_text("the context holds 1,024").wait_for()
-    assert page.locator(".wb-whichanswer").inner_text() == answer, "what was measured stays"
+    assert page.locator(".wb-whichanswer").inner_text() == answer, "the last recommendation stays visible"
     assert page.input_value("#wb-which-text") == "This one is too long"
     page.get_by_role("link", name="Open Draft tree in Live").click()
     page.wait_for_selector(".wb[data-ready=true] :is(.wb-go, [data-near=run]):visible")

@@ -1,4 +1,4 @@
-"""Keeping runs from the page, and finding them again in the gallery."""
+"""Saving runs in the page, and finding them in the gallery."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
     return RunStore()
 
 
-def test_a_kept_run_is_the_one_of_the_command_line_and_opens_by_its_id(store: RunStore) -> None:
+def test_a_saved_run_equals_that_of_the_command_line_and_opens_by_its_id(store: RunStore) -> None:
     kept = SavedRunsView(allowed=True)
     made = kept.keep({"trace": TRACE.to_wire()})["id"]
     assert store.load(made) == TRACE
     assert Session(FakeWorkbench(), kept).recorded({"name": made}) == TRACE.to_wire()
-    assert kept.recording("draft-tree") == recorded_runs.load("draft-tree"), "the gallery's recordings are still found"
+    assert kept.recording("draft-tree") == recorded_runs.load("draft-tree"), "recordings of the gallery are found, too"
     found = kept.kept({"search": ""})
     assert (found["allowed"], found["total"], found["problems"]) == (True, 1, [])
     assert found["runs"][0]["id"] == made
     assert found["runs"][0]["figures"] == recorded_runs.describe("x", TRACE)["figures"]
 
 
-def test_a_kept_run_keeps_its_baseline_and_the_pairs_that_were_measured(store: RunStore) -> None:
+def test_a_saved_run_has_its_baseline_and_measured_pairs(store: RunStore) -> None:
     kept, beside = SavedRunsView(allowed=True), {"tokens_per_second": 20.5, "ratios": [1.4, 1.5, 1.45]}
     made = kept.keep({"trace": TRACE.to_wire(), "baseline": beside})["id"]
     kept.mark({"id": made, "tags": "story", "note": ""})
@@ -52,13 +52,13 @@ def test_a_kept_run_keeps_its_baseline_and_the_pairs_that_were_measured(store: R
 
 @pytest.mark.parametrize("figure", [{"ratios": [0]}, {"ratios": ["2"]}, {"ratios": [1] * 66}, {"ratios": {"a": 1}},
                                     {"tokens_per_second": True}, {"tokens_per_second": float("nan")}])  # fmt: skip
-def test_a_baseline_of_no_figures_is_refused(store: RunStore, figure: dict[str, Any]) -> None:
+def test_a_baseline_with_invalid_figures_is_refused(store: RunStore, figure: dict[str, Any]) -> None:
     with pytest.raises(WorkbenchError, match="baseline"):
         SavedRunsView(allowed=True).keep({"trace": TRACE.to_wire(), "baseline": figure})
     assert not store.folder.exists()
 
 
-def test_runs_are_found_by_words_tags_and_figures_and_can_be_marked_and_deleted(store: RunStore) -> None:
+def test_runs_are_found_by_text_tags_and_figures_and_can_be_tagged_and_deleted(store: RunStore) -> None:
     kept = SavedRunsView(allowed=True)
     one, two = (kept.keep({"trace": recorded_runs.trace(name).to_wire()})["id"] for name in ("draft-model", "medusa"))
     assert kept.mark({"id": one, "tags": " story, good,story ", "note": "a Zeppelin"}) == {"tags": ["good", "story"]}
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named_and_hides_no_other_run(store: RunStore) -> None
 
 
 @pytest.mark.parametrize("call", ["keep", "mark", "forget"])
-def test_a_public_app_keeps_nothing_and_says_so(store: RunStore, call: str) -> None:
+def test_a_public_app_saves_no_runs_and_reports_that(store: RunStore, call: str) -> None:
     made = store.save(TRACE)
     with pytest.raises(WorkbenchError, match="public app"):
         getattr(SavedRunsView(), call)({"id": made, "trace": TRACE.to_wire(), "tags": "", "note": ""})
@@ -125,16 +125,16 @@ def test_a_public_app_keeps_nothing_and_says_so(store: RunStore, call: str) -> N
         ("forget", {}),
     ],
 )
-def test_what_a_browser_may_send_wrongly_is_refused_in_words(
+def test_invalid_values_from_the_browser_are_refused_with_a_message(
     store: RunStore, call: str, request_: dict[str, Any]
 ) -> None:
     store.save(TRACE)
     with pytest.raises(WorkbenchError):
         getattr(SavedRunsView(allowed=True), call)(request_)
-    assert len(store.find().collect()) == 1, "nothing was lost or added"
+    assert len(store.find().collect()) == 1, "no run was lost or added"
 
 
-def test_text_of_the_wrong_kind_is_no_search() -> None:
+def test_invalid_search_terms_are_refused() -> None:
     with pytest.raises(ParameterError):
         SavedRunsView(allowed=True).kept({"search": {"a": 1}})
     assert parse("fox #a #b tau>=2 x<3") == ("fox", ["a", "b"], ["tau>=2", "x<3"])
@@ -143,7 +143,7 @@ def test_text_of_the_wrong_kind_is_no_search() -> None:
 @pytest.mark.smoke
 @pytest.mark.browser
 @pytest.mark.slow
-def test_a_run_is_kept_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: PageOpener) -> None:
+def test_a_run_is_saved_from_the_menu_found_in_the_gallery_and_opened(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     page.fill("textarea", "A fox that nobody else writes about")
     short(page, 24)

@@ -1,4 +1,4 @@
-"""What the Sweep tab says of sweeps on disk: after a restart, under other conditions, and while somebody writes."""
+"""Saved sweeps in the Sweep tab: after a restart, under other conditions, and while another reader measures."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SWEEP: dict[str, Any] = {"target": "text-target", "group": ("copy",), "repeats":
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this app keeps its sweeps."""
+    """Return the folder of this app's sweeps."""
     monkeypatch.setattr(tab, "folder", lambda: tmp_path)
     return tmp_path
 
 
 def fake_workers(dtype: str, date: str) -> WorkerGroup:
-    """A crew that has its figures from nowhere, at once."""
+    """Return workers that return fixed figures at once."""
 
     def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:
@@ -45,7 +45,7 @@ def fake_workers(dtype: str, date: str) -> WorkerGroup:
     return WorkerGroup(work, lambda cell: {"device": "cpu", "dtype": dtype, "weights": {}})
 
 
-def test_what_runs_along_an_axis_is_not_said_of_the_whole_sweep(folder: Path) -> None:
+def test_a_parameter_on_an_axis_is_not_listed_for_the_whole_sweep(folder: Path) -> None:
     for axes in ({"method": ["prompt-lookup", "autoregressive"]}, {"depth": [1, 2]}):
         sweep = Sweep.of(axes, **SWEEP)
         list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
@@ -79,7 +79,7 @@ def test_sweeps_on_disk_are_listed_after_a_restart_and_opened_with_their_setting
     sweep = Sweep.of({"depth": [1, 2]}, **SWEEP)
     list(run(sweep, fake_workers("float32", "2026-11-21 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
     list(run(sweep, fake_workers("bfloat16", "2026-11-22 10:00 UTC"), tab.sweep_folder(sweep, anew=False)))
-    view = tab.SweepView(FakeWorkbench())  # a new process knows nothing but the folder
+    view = tab.SweepView(FakeWorkbench())  # a new process has only the folder
     lines = view.kept({})["kept"]
     assert [(line["title"], line["done"], line["total"], line["on"]) for line in lines] == [
         ("depth", 2, 2, "CPU · bfloat16 · X"),
@@ -104,19 +104,19 @@ def test_a_sweep_that_is_being_measured_is_marked_and_anew_is_another_folder(fol
     assert (line["writing"], line["done"]) == (True, 1)
     again = tab.sweep_folder(sweep, anew=True)
     list(run(sweep, fake_workers("float32", "2026-11-22 10:00 UTC"), again))
-    assert list(first)[-1].complete, "what was being measured was left alone"
+    assert list(first)[-1].complete, "the running measurement was not disturbed"
     assert len(view.kept({})["kept"]) == 2
-    assert tab.sweep_folder(sweep, anew=False) == again, "Measure goes on with the newest"
+    assert tab.sweep_folder(sweep, anew=False) == again, "Measure continues the newest sweep"
 
 
 @pytest.mark.parametrize("name", ["", "nobody/0", "../x/0", "/etc/0"])
-def test_only_kept_sweeps_are_opened(folder: Path, name: str) -> None:
+def test_only_saved_sweeps_are_opened(folder: Path, name: str) -> None:
     with pytest.raises(UnknownNameError):
         tab.SweepView(FakeWorkbench()).open({"id": name})
 
 
 def test_the_examples_need_no_backend() -> None:
-    """The page shows them while PyTorch is still being imported."""
+    """The page shows the examples while PyTorch is being imported."""
     assert tab.SweepView(None).example({})["made"]["complete"]
     from workbench.ui.compare import CompareView
 
@@ -132,13 +132,13 @@ def test_the_exported_python_of_a_sweep_names_modules_that_exist(monkeypatch: py
         exec(compile(code, "sweep.py", "exec"), {"__name__": "__main__"})
     assert [sweep.to_wire()["axes"] for sweep in ran] == [made["sweep"]["axes"], {"depth": [1, 2]}]
     exec(made["code"], {"__name__": "__mp_main__"})
-    assert len(ran) == 2, "the worker process imports the file, and begins no sweep"
+    assert len(ran) == 2, "a worker process imports the file without starting a sweep"
 
 
-def test_what_strangers_measure_goes_not_among_the_users_own(
+def test_visitors_sweeps_are_stored_apart_from_the_users(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the page asks: through Gradio's queue, whose tasks know nothing of the request but what goes with it."""
+    """Requests go through Gradio's queue as from the page; its tasks have only the context passed with them."""
     theirs = tmp_path_factory.mktemp("theirs")
     monkeypatch.setattr(tab, "visitors_folder", lambda: theirs)
     monkeypatch.setattr(tab, "FOLDERS", 1)
@@ -165,7 +165,7 @@ def test_what_strangers_measure_goes_not_among_the_users_own(
     finally:
         demo.close()
     [mine] = folder.glob("*/sweep.json")
-    assert json.loads(mine.read_text())["axes"]["depth"] == [1], "theirs push none of the user's own out"
+    assert json.loads(mine.read_text())["axes"]["depth"] == [1], "visitors' sweeps must not displace the user's"
     assert list(theirs.glob("*/sweep.json"))
 
 

@@ -1,4 +1,4 @@
-"""What the page asks of the backend, without a browser and without Gradio."""
+"""The page's session with the backend, without browser and without Gradio."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request(**more: Any) -> dict[str, Any]:
 
 
 def wait(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run in a thread of its own: Playwright's synchronous API keeps a loop in the main one."""
+    """Run in a separate thread: Playwright's synchronous API keeps an event loop in the main one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result(timeout=60)
 
@@ -52,7 +52,7 @@ def run_all(session: Session, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     return wait(collect())
 
 
-def test_a_target_that_is_not_there_is_named_and_judges_no_method(session: Session) -> None:
+def test_an_unknown_target_is_reported_and_disables_no_method(session: Session) -> None:
     there, asked = session.catalogue({}), session.catalogue({"target": "nope"})
     assert there["problem"] is None
     assert "'nope'" in asked["problem"]["message"]
@@ -60,10 +60,10 @@ def test_a_target_that_is_not_there_is_named_and_judges_no_method(session: Sessi
     assert asked["methods"] == there["methods"]
 
 
-def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -> None:
+def test_the_catalogue_has_all_data_of_the_panel(session: Session) -> None:
     made = session.catalogue({})
     assert {m["name"] for m in made["methods"]} >= {"draft-model", BASELINE, made["chosen"]["method"]}
-    assert made["chosen"]["drafter"] == "synthetic-drafter", "the first one that can be used"
+    assert made["chosen"]["drafter"] == "synthetic-drafter", "the first usable drafter"
     assert made["definitions"]["tau"][1]
     json.dumps(made)
 
@@ -71,20 +71,20 @@ def test_the_catalogue_has_everything_the_panel_is_made_from(session: Session) -
 @pytest.mark.parametrize(
     ("method", "kept"), [("omnidraft", True), ("draft-model", False), ("no-such-method", False), (None, False)]
 )
-def test_a_drafter_of_another_vocabulary_is_kept_for_a_method_that_translates(
+def test_a_drafter_with_a_different_vocabulary_stays_selected_only_for_a_method_that_translates(
     method: str | None, kept: bool, session: Session
 ) -> None:
     chosen = session.catalogue({"drafter": "other", "method": method})["chosen"]["drafter"]
     assert chosen == ("other" if kept else "synthetic-drafter")
 
 
-def test_the_device_is_told_of_the_chosen_target(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another target may be in another number format."""
+def test_the_device_label_is_that_of_the_chosen_target(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another target may have another dtype."""
     monkeypatch.setattr(session.client, "device_label", lambda target: f"device of {target}")
     assert session.catalogue({"target": "synthetic-target"})["device"] == "device of synthetic-target"
 
 
-def test_a_run_arrives_whole_and_in_order(session: Session) -> None:
+def test_a_run_arrives_completely_and_in_order(session: Session) -> None:
     messages = run_all(session, request())
     assert [r["index"] for m in messages for r in m["rounds"]] == list(range(messages[-1]["seq"]))
     assert messages[-1]["footer"]["reason"] == "length"
@@ -99,24 +99,24 @@ def test_a_bad_prompt_is_answered_with_a_remedy(session: Session) -> None:
 
 
 async def leave(session: Session) -> str:
-    """A page that is closed in mid-run."""
+    """Close a page during a run."""
     stream = session.decode(request(max_new_tokens=5000))
     first = await anext(stream)
     await stream.aclose()
     return first["run"]
 
 
-def test_a_closed_page_frees_its_run_after_a_grace_and_the_trace_says_why(client: FakeWorkbench) -> None:
+def test_a_closed_page_ends_its_run_after_a_grace_period_with_the_reason_in_the_trace(client: FakeWorkbench) -> None:
     run = client.run(wait(leave(Session(client, grace_s=0.3))))
     until = time.monotonic() + 20
     while run.footer is None and time.monotonic() < until:
-        time.sleep(0.02)  # asked by nobody
+        time.sleep(0.02)  # polled by nobody
     assert (run.state, (run.footer or {})["reason"]) == ("cancelled", "lease")
 
 
-def test_a_page_that_comes_back_in_time_goes_on_with_its_run(session: Session, client: FakeWorkbench) -> None:
+def test_a_page_that_returns_in_time_continues_with_its_run(session: Session, client: FakeWorkbench) -> None:
     run = client.run(wait(leave(session)))
-    assert run.lease_s == GRACE_S >= 5, "a reload takes some seconds"
+    assert run.lease_s == GRACE_S >= 5, "the lease must outlast a reload of some seconds"
     had = session.fetch_trace({"run": run.id, "from": 0})
     assert had["state"] != "cancelled"
 
@@ -129,13 +129,13 @@ def test_a_page_that_comes_back_in_time_goes_on_with_its_run(session: Session, c
         return heard
 
     heard = wait(again())
-    assert heard[-1]["state"] == "cancelled", "it is steered as before"
+    assert heard[-1]["state"] == "cancelled", "the run can still be controlled"
     assert {message["channel"] for message in heard} == {"anew"}
     found = [r["index"] for message in heard for r in message.get("rounds", [])]
-    assert found == list(range(had["seq"], heard[-1]["seq"])), "only what the page had not"
+    assert found == list(range(had["seq"], heard[-1]["seq"])), "only rounds that the page lacks are sent"
 
 
-def test_two_pages_may_follow_one_run_and_one_of_them_leave(session: Session, client: FakeWorkbench) -> None:
+def test_of_two_pages_that_follow_a_run_one_may_leave(session: Session, client: FakeWorkbench) -> None:
     async def both() -> str:
         one = session.decode(request(max_new_tokens=5000))
         run = (await anext(one))["run"]
@@ -154,13 +154,13 @@ def test_two_pages_may_follow_one_run_and_one_of_them_leave(session: Session, cl
 @pytest.mark.parametrize(
     "wrong", [{"follow": "no-such-run"}, {"follow": 3}, {"follow": ""}, {"follow": "x", "from": -1}]
 )
-def test_a_run_that_is_not_there_cannot_be_followed(session: Session, wrong: dict[str, Any]) -> None:
+def test_an_unknown_run_cannot_be_followed(session: Session, wrong: dict[str, Any]) -> None:
     (only,) = run_all(session, wrong | {"channel": "c"})
     assert only["error"]["message"]
     assert only["channel"] == "c"
 
 
-def test_two_pages_do_not_see_each_other(session: Session) -> None:
+def test_two_pages_are_independent(session: Session) -> None:
     async def both() -> list[list[dict[str, Any]]]:
         async def one(seed: int) -> list[dict[str, Any]]:
             return [m async for m in session.decode(request(seed=seed, channel=str(seed)))]
@@ -172,7 +172,7 @@ def test_two_pages_do_not_see_each_other(session: Session) -> None:
     assert {m["channel"] for m in a} == {"1"}
 
 
-def test_an_unknown_run_or_action_is_a_message_not_a_crash(session: Session, client: FakeWorkbench) -> None:
+def test_an_unknown_run_or_action_gives_a_message(session: Session, client: FakeWorkbench) -> None:
     run = client.start("Hello", paused=True)
     assert "no run" in return_errors(session.control)({"run": "x", "action": "pause"})["error"]["message"]
     assert "no such action" in return_errors(session.control)({"run": run.id, "action": "__init__"})["error"]["message"]
@@ -187,7 +187,7 @@ def test_a_gap_is_filled_from_the_run(session: Session) -> None:
     assert [r["index"] for r in answer["rounds"]] == list(range(2, answer["seq"]))
 
 
-def test_model_text_cannot_become_a_tag_on_its_way() -> None:
+def test_model_text_is_sent_without_html_tags() -> None:
     text = as_text({"rounds": [{"text": "<script>alert(1)</script>"}]})
     assert "<" not in text
     assert json.loads(text)["rounds"][0]["text"] == "<script>alert(1)</script>"
@@ -205,8 +205,8 @@ def test_token_ids_are_checked(session: Session, wrong: Any) -> None:
     assert "token ids" in only["error"]["message"]
 
 
-def test_queue_and_loading_are_said_as_they_change(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "__defaults__", (60.0,))  # the pace of a machine with many cores
+def test_queue_and_loading_states_are_sent_as_they_change(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "__defaults__", (60.0,))  # the message rate on a machine with many cores
     loads = [m["loading"]["done"] for m in run_all(session, request(prompt="downloading")) if m.get("loading")]
     assert len(loads) > 2
     assert loads == sorted(loads)
@@ -214,7 +214,7 @@ def test_queue_and_loading_are_said_as_they_change(session: Session, monkeypatch
     assert places == [2, 1]
 
 
-def test_a_silent_run_still_gives_signs_of_life(client: FakeWorkbench) -> None:
+def test_a_silent_run_still_sends_keep_alive_messages(client: FakeWorkbench) -> None:
     async def listen() -> list[dict[str, Any]]:
         stream = Session(client).decode(request(paused=True))
         heard: list[dict[str, Any]] = []
@@ -226,16 +226,16 @@ def test_a_silent_run_still_gives_signs_of_life(client: FakeWorkbench) -> None:
         return heard
 
     heard = wait(listen())
-    assert heard[-1].keys() == {"channel", "run"}, "nothing new, but the connection is used"
+    assert heard[-1].keys() == {"channel", "run"}, "a message without news keeps the connection open"
 
 
-def test_recordings_are_given_by_name_only(session: Session) -> None:
+def test_recordings_are_found_by_name_only(session: Session) -> None:
     assert session.recorded({"name": "draft-tree"})["rounds"]
     for name in ("../secret", "", None, "nothing"):
         assert "no recording" in return_errors(session.recorded)({"name": name})["error"]["message"]
 
 
-def test_parquet_of_a_run_and_of_a_trace_the_browser_holds(session: Session) -> None:
+def test_parquet_of_a_run_and_of_a_trace_from_the_browser(session: Session) -> None:
     run = run_all(session, request())[-1]["run"]
     assert "error" in return_errors(session.export_parquet)({"run": "x"})
     assert "error" in return_errors(session.export_parquet)({"trace": {"header": {}}})
@@ -245,7 +245,7 @@ def test_parquet_of_a_run_and_of_a_trace_the_browser_holds(session: Session) -> 
     assert run
 
 
-def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
+def test_unavailable_actions_and_cost_estimates_reach_the_page() -> None:
     class Elsewhere(FakeWorkbench):
         def unavailable_actions(self) -> dict[str, str]:
             return {"pause": "not here"}
@@ -259,8 +259,8 @@ def test_what_a_place_cannot_do_and_what_a_run_costs_reach_the_page() -> None:
     assert Session(FakeWorkbench()).catalogue({})["barred"] == {}
 
 
-def test_a_target_without_a_draft_model_begins_with_a_method_that_needs_none() -> None:
-    """As the command line and the servers choose, not the first of the list, which drafts nothing."""
+def test_a_target_without_a_draft_model_starts_with_a_method_that_needs_none() -> None:
+    """The same choice as on the command line and in servers, not the first of the list, which drafts nothing."""
 
     class Alone(FakeWorkbench):
         def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
@@ -273,7 +273,7 @@ def test_a_target_without_a_draft_model_begins_with_a_method_that_needs_none() -
 
 
 class OtherSourceClient(FakeWorkbench):
-    """A client whose target came from elsewhere, with a chat format of its own or with none."""
+    """A client whose target is not bundled, with its own chat template or none."""
 
     ids: list[int] | None = None
 
@@ -291,18 +291,16 @@ def resolved_prompt(client: FakeWorkbench, prompt: str | list[int]) -> Any:
     return Session(client)._options(request(prompt=prompt, target="synthetic-target"))["prompt"]
 
 
-def test_a_message_is_put_into_the_format_of_a_target_from_elsewhere() -> None:
+def test_a_message_is_formatted_with_the_chat_template_of_a_third_party_target() -> None:
     client, message = OtherSourceClient(), "<|user|>Hi <b><|assistant|>"
-    assert resolved_prompt(client, message) == "Hi <b>", (
-        "no format: the words alone, without markers that it does not know"
-    )
+    assert resolved_prompt(client, message) == "Hi <b>", "without a chat template: plain text without special tokens"
     client.ids = [5, 6]
     assert resolved_prompt(client, message) == [5, 6]
-    assert resolved_prompt(client, "Hi <b>") == "Hi <b>", "what is no message stays text"
+    assert resolved_prompt(client, "Hi <b>") == "Hi <b>", "text that is not a message is unchanged"
     assert resolved_prompt(client, [7, 8]) == [7, 8]
 
 
-def test_a_message_to_a_bundled_target_goes_as_it_is_and_an_empty_one_is_refused(client: FakeWorkbench) -> None:
+def test_a_message_to_a_bundled_target_is_sent_unchanged_and_an_empty_one_is_refused(client: FakeWorkbench) -> None:
     assert resolved_prompt(client, "<|user|>Hi <b><|assistant|>") == "<|user|>Hi <b><|assistant|>"
     with pytest.raises(PromptError, match="empty"):
         resolved_prompt(client, "<|user|> <|assistant|>")

@@ -1,4 +1,4 @@
-"""What Gradio keeps of visitors who have gone, and what it does while nobody asks for anything."""
+"""Gradio's session data of departed visitors, and its work while the app is idle."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def demo() -> Any:
     return build(FakeWorkbench())
 
 
-def test_visitors_who_have_gone_fill_no_more_than_a_few_megabytes(demo: Any) -> None:
-    SessionState(demo)  # what is made once is made
+def test_session_data_of_departed_visitors_is_limited_to_a_few_megabytes(demo: Any) -> None:
+    SessionState(demo)  # create everything that is created once
     gc.collect()
     tracemalloc.start()
     try:
@@ -38,7 +38,7 @@ def test_visitors_who_have_gone_fill_no_more_than_a_few_megabytes(demo: Any) -> 
     assert 0 < each * LAUNCH["state_session_capacity"] < MOST_BYTES
 
 
-def test_a_page_that_was_forgotten_is_known_again_when_it_comes_back(demo: Any) -> None:
+def test_a_removed_session_is_created_again_when_its_page_returns(demo: Any) -> None:
     holder = StateHolder()
     holder.blocks, holder.capacity = demo, 2
     first = list(holder["first"].config_values)
@@ -48,15 +48,15 @@ def test_a_page_that_was_forgotten_is_known_again_when_it_comes_back(demo: Any) 
     assert len(holder.session_data) == 2
 
 
-def test_an_idle_page_looks_for_work_a_hundred_times_a_second_at_most(
+def test_an_idle_app_polls_its_queue_at_most_a_hundred_times_per_second(
     demo: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gradio's own pause costs 6 % of a core for each page that nobody uses."""
+    """With Gradio's default pause each idle app uses 6 % of a core."""
     pauses: list[float] = []
     here, wait = threading.get_ident(), asyncio.sleep
 
     async def rest(seconds: float) -> None:
-        if threading.get_ident() != here:  # another test's server, which looks for work in a thread of its own
+        if threading.get_ident() != here:  # another test's server polls in its own thread
             return await wait(seconds)
         pauses.append(seconds)
         demo._queue.stopped = len(pauses) >= 3

@@ -1,6 +1,6 @@
-"""Every state of the Live view can be reached and says what it is.
+"""Every state of the Live view can be reached and is labelled.
 
-With `WORKBENCH_SHOTS=folder` each state is also saved as a picture, in light and dark, to be looked at.
+With `WORKBENCH_SHOTS=folder` each state is also saved as a screenshot in light and dark, for manual inspection.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def test_before_the_first_round(fake_app: str, open_page: PageOpener) -> None:
     state(page, "finished")
     start(page, "warming up")
     page.wait_for_selector(".wb-ribbon[data-empty^='Warming up']")
-    assert page.locator("progress").evaluate("(e) => e.position") == -1, "nobody can say how long"
+    assert page.locator("progress").evaluate("(e) => e.position") == -1, (
+        "the duration is unknown, so the bar is indeterminate"
+    )
     shoot(page, "warming up")
     state(page, "finished")
     start(page, "queued")
@@ -150,7 +152,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener, width: 
         assert grave == []
 
 
-def test_every_target_can_be_hit(fake_app: str, open_page: PageOpener) -> None:
+def test_every_control_is_large_enough(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     small = page.evaluate("""['button', 'select', 'input', 'textarea', 'a[href]', 'summary']
       .flatMap((tag) => [...document.querySelectorAll(`.wb ${tag}`)])

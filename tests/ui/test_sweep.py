@@ -1,4 +1,4 @@
-"""The Sweep tab over the bundled models, in a browser: a grid that fills, cells that open, sweeps that go on."""
+"""The Sweep tab with the bundled models in a browser: cells that fill and open, and sweeps that resume."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def wait_for_text(page: Any, selector: str, text: str) -> None:
     page.locator(V + selector).filter(has_text=text).first.wait_for(state="attached")
 
 
-def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
+def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     real_app: str, open_page: PageOpener, sweeps: Path
 ) -> None:
     page = open_page(real_app + LINK, ready=READY)
     wait_for_text(page, ".wb-go", "4 cells")
-    assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no sweep of others"
+    assert page.is_hidden(V + ".wb-banner"), "a link to settings shows no recorded sweep"
     page.click(V + ".wb-go")
     page.wait_for_selector(V + ".wb-cell[data-state=done]", timeout=240_000)
     page.evaluate(f"window.cells = [...document.querySelectorAll('{V}.wb-cell')]")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
     states = page.eval_on_selector_all(V + ".wb-cell", "cells => cells.map((c) => c.dataset.state)")
     assert states == ["done"] * 4
-    assert page.evaluate("window.cells.every((cell) => cell.isConnected)"), "cells are filled, not made anew"
+    assert page.evaluate("window.cells.every((cell) => cell.isConnected)"), "cells are updated, not replaced"
     # by keyboard: one stop, arrows, Enter
     page.focus(V + ".wb-cell")
     page.keyboard.press("ArrowRight")
@@ -52,7 +52,7 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     narrow = page.eval_on_selector_all(
         V + ".wb-card-cell dd", "all => all.filter((e) => e.clientWidth < 90).map((e) => e.textContent)"
     )
-    assert not narrow, "long names leave room for the figures"
+    assert not narrow, "long names must leave room for the figures"
     page.select_option(V + "[aria-label='Metric of the cells']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     legend = page.locator(V + ".legend").filter(has_text="E[τ] with a constant acceptance rate")
@@ -66,24 +66,24 @@ def test_a_grid_fills_its_cells_open_and_the_sweep_goes_on_after_a_reload(
     page.click(V + "button:has-text('Open its run')")
     page.wait_for_selector("#wb-page .wb-badge:has-text('RECORDED')")
     page.wait_for_function("document.querySelectorAll('#wb-page .wb-ribbon .wb-token').length === 6")
-    # what was measured is there after a reload, and on disk
+    # the measurements are kept after a reload, and on disk
     [folder] = sweeps.iterdir()
     assert len(list((folder / "cells").glob("*.json"))) == 4
     assert SweepFolder(folder).sweep.axes[1].values == (0.0, 0.5)
     page = open_page(real_app + "/?tab=sweep", ready=READY)
     page.click(V + ".wb-keptsweeps button:has-text('open')")
     page.wait_for_selector(V + ".wb-cell[aria-label^='method prompt-lookup, temperature 0.5: speed-up']")
-    assert page.input_value(V + ".wb-axis >> nth=1 >> input") == "0, 0.5", "its settings are in the panel"
+    assert page.input_value(V + ".wb-axis >> nth=1 >> input") == "0, 0.5", "the panel has the sweep's settings"
     page.set_viewport_size({"width": 390, "height": 844})
     hidden = page.eval_on_selector(V + ".wb-heat", "(grid) => grid.scrollWidth - grid.clientWidth")
-    assert hidden == 0, "two columns beside names of methods are seen whole on a telephone"
+    assert hidden == 0, "two columns next to method names fit the width of a phone"
     page.set_viewport_size({"width": 1440, "height": 1100})
     page.click(V + ".wb-go")
     wait_for_text(page, ".wb-card-heat h3 em", "4 measured before")
     page.wait_for_selector(V + ".wb-badge:has-text('MEASURED')", timeout=240_000)
 
 
-def test_the_panel_says_what_is_wrong_and_fits_a_phone(real_app: str, open_page: PageOpener) -> None:
+def test_the_panel_reports_errors_and_fits_a_phone(real_app: str, open_page: PageOpener) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(real_app + LINK, ready=READY, viewport={"width": 390, "height": 800})
     page.click(V + "summary >> nth=0")
@@ -113,7 +113,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener) -> None
         wait_for_text(page, ".wb-card-cell dd", "0.7")
         names = page.locator(V + ".js-plotly-plot .legend").first
         names.filter(has_text="at measured costs").wait_for()
-        assert names.evaluate(INSIDE), "the legend is beside no axis, and whole"
+        assert names.evaluate(INSIDE), "the legend is completely visible and overlaps no axis"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
         grave = [v for v in found if v["impact"] in ("serious", "critical")]

@@ -1,4 +1,4 @@
-"""The verifier bench in a browser: bars moved by pointer and key, rounds drawn, its address, its files, its way in."""
+"""The verifier bench in a browser: bars moved by pointer and keys, sampled rounds, address, exports, link of a node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bar(page: Any, name: str) -> Any:
 
 
 def values(page: Any, probs: str) -> list[float]:
-    bars = page.locator(f".wb-lawbar.is-{probs}:visible")
+    bars = page.locator(f".wb-probbar.is-{probs}:visible")
     return [float(bars.nth(i).get_attribute("aria-valuenow")) for i in range(bars.count())]
 
 
@@ -43,7 +43,7 @@ def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str,
     assert bound
     assert float(bound[1]) == pytest.approx(theory.optimal_acceptance(p, q, 3), abs=2e-3)
     assert page.locator(".wb-card-accept").inner_text() != before
-    box = page.locator(".wb-lawbar.is-q .wb-grip").nth(1).bounding_box()
+    box = page.locator(".wb-probbar.is-q .wb-grip").nth(1).bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 3)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 73, steps=4)
@@ -53,7 +53,7 @@ def test_a_bar_moves_by_key_and_by_pointer_and_the_figures_follow(fake_app: str,
     assert sum(values(page, "q")) == pytest.approx(1, abs=3e-3)
 
 
-def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_app: str, open_page: PageOpener) -> None:
+def test_sampled_rounds_follow_p_and_a_link_samples_them_again(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/verifiers")
     page.get_by_role("button", name="Sample 10,000 rounds").click()
     page.get_by_role("button", name="Sample one round").click()
@@ -71,7 +71,7 @@ def test_rounds_that_are_drawn_come_out_by_p_and_a_link_draws_them_again(fake_ap
     assert page.locator(".is-unsound:visible").count() == 0
 
 
-def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page: PageOpener) -> None:
+def test_an_invalid_address_is_reported_and_the_example_shown(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(f"{fake_app}/verifiers?p=.5,.5&q=1&k=99&w=%3Cimg%20src=x%20onerror=alert(1)%3E")
     alerts = page.locator(".wb-alert").all_inner_texts()
     assert any("q=1: give 2 to 6 non-negative numbers" in text for text in alerts)
@@ -82,7 +82,7 @@ def test_a_wrong_address_says_so_and_shows_the_example(fake_app: str, open_page:
     assert "<img src=x" in bar(hostile, "p of <img src=x onerror=alert(1)>").get_attribute("aria-label")
 
 
-def test_it_is_exported_as_data_and_as_pictures(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
+def test_the_bench_is_exported_as_data_and_as_images(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = open_page(f"{fake_app}/verifiers")
     saved = {}
     for name in ("JSON:", "CSV:", "Acceptance rate of k drafts: SVG", "p and q of one position: PNG"):

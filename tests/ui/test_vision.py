@@ -1,4 +1,4 @@
-"""The Vision tab in a browser: over synthetic runs for what must never happen, over the bundled model for the rest."""
+"""The Vision tab in a browser: most tests with synthetic runs, one with the bundled model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKS = f"[...document.querySelectorAll('{V}.wb-card-curve .wb-change')].filter(
 
 @pytest.fixture(scope="module")
 def vision_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The page over synthetic runs with pictures."""
+    """Run the page with synthetic runs with images."""
     port, log = free_port(), tmp_path_factory.mktemp("vision") / "log"
     yield from serve([sys.executable, "tests/ui/serve_vision.py", str(port), "0.05"], port, log)
 
@@ -39,7 +39,7 @@ def png(colour: str = "red", size: tuple[int, int] = (32, 48)) -> bytes:
 
 
 def visit(open_page: PageOpener, app: str, query: str = "", **options: Any) -> Any:
-    """The tab, opened. Live's own view is on the same page, unseen."""
+    """Open the tab. The Live view is hidden on the same page."""
     page = open_page(f"{app}/?tab=vision{query}", ready=f"{V}.wb[data-ready=true]", **options)
     page.wait_for_selector(f"{V}.wb-card-picture image", state="attached")
     return page
@@ -50,7 +50,9 @@ def wait_for_text(page: Any, selector: str, text: str) -> None:
 
 
 def run(page: Any) -> None:
-    page.click(f"{V}[data-press=run]:visible, {V}[data-near=run]:visible")  # narrow pages have one Run, in the bar
+    page.click(
+        f"{V}[data-press=run]:visible, {V}[data-near=run]:visible"
+    )  # narrow pages have one Run button, in the bar
     page.wait_for_function(f"document.querySelector('{V}.wb-badge').dataset.from === 'live'")
     page.wait_for_function(DONE)
     page.wait_for_function(f"!document.querySelector('{V}[data-figure=grounded] .wb-value').textContent.includes('—')")
@@ -89,7 +91,7 @@ def test_the_tab_is_loaded_when_it_is_opened(vision_app: str, open_page: PageOpe
     assert "tab=vision" in page.url
 
 
-def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: PageOpener) -> None:
+def test_drafters_with_and_without_image_side_by_side(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     rows = page.locator(f"{V}.wb-runs tbody tr")
     recorded = rows.count()
@@ -98,11 +100,11 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: P
     page.wait_for_function(
         f"(() => {{ const [a, b] = [...document.querySelectorAll('{V}.wb-caption')].map((e) => "
         "[...e.querySelectorAll('.wb-token')].map((t) => t.innerText).join('')); return a && a === b; })()"
-    )  # the slower of the two is drawn to its end, too
+    )  # wait until the slower one is drawn to its end, too
     words = [c.locator(".wb-token").all_inner_texts() for c in captions]
     assert "".join(words[0]) == "".join(words[1]), "both are exact"
     assert captions[1].locator(".wb-ghost.is-rejected").count() > captions[0].locator(".wb-ghost.is-rejected").count()
-    assert page.locator(V + "img[src='x']").count() == 0, "token text is text"
+    assert page.locator(V + "img[src='x']").count() == 0, "token text must not become HTML"
     assert page.evaluate("window.hurt") is None
     grounded = captions[0].locator(".wb-token.is-grounded").all_inner_texts()
     assert {" red", " circle"} <= set(grounded)
@@ -110,7 +112,7 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: P
     wait_for_text(page, "[data-figure=grounded] small", "vs")
     wait_for_text(page, "[data-figure=speedup] .wb-formula small", "two runs share the engine")
     wait_for_text(page, ".wb-card-ribbon .wb-facts-line", "falls by 0.2 or more when the image is blanked")
-    # The time line counts the rounds of the run whose word is chosen.
+    # The timeline counts the rounds of the run whose word is selected.
     captions[1].locator(".wb-token").last.click()
     first, second = (
         1 + max(c.locator(".wb-token").evaluate_all("(all) => all.map((e) => +e.dataset.round)")) for c in captions
@@ -121,7 +123,7 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: P
     page.set_viewport_size({"width": 1024, "height": 768})
     wait_until_drawn(page)
     box = page.locator(f"{V}.wb-card-drafter .wb-picturebox").bounding_box() or {}
-    assert box["y"] + box["height"] <= 768, "what the drafter sees is in the first screen"
+    assert box["y"] + box["height"] <= 768, "the drafter's input is in the first screen"
     page.set_viewport_size({"width": 1440, "height": 1100})
     wait_until_drawn(page)
     # A word, then its patches; a patch, then its words.
@@ -135,12 +137,12 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: P
     wait_for_text(page, ".wb-pointed", "Row 3, column 3")
     wait_for_text(page, ".wb-pointed", "red")
     assert " red" in captions[0].locator(".wb-token.is-leaning").all_inner_texts()
-    # The same from the keyboard.
+    # The same by keyboard.
     page.focus(f"{V}.wb-card-picture .wb-vis")
     page.keyboard.press("PageUp")
     page.keyboard.press("ArrowRight")
     wait_for_text(page, ".wb-pointed", "Row 1, column 2")
-    # What the blind drafter sees, when one of its words is chosen.
+    # The input of the drafter without image, when one of its words is selected.
     captions[1].locator(".wb-token").nth(3).click()
     wait_for_text(page, ".wb-card-drafter em", "no vision tokens")
     captions[1].locator(".wb-ghost.is-rejected").first.click()
@@ -148,7 +150,9 @@ def test_a_blind_and_a_seeing_drafter_side_by_side(vision_app: str, open_page: P
     assert rows.count() == recorded + 2
 
 
-def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app: str, open_page: PageOpener) -> None:
+def test_an_object_is_painted_over_during_a_run_and_the_change_is_marked(
+    vision_app: str, open_page: PageOpener
+) -> None:
     page = visit(open_page, vision_app, "&max_new_tokens=90")
     step(page, 1)
     page.click(f"{V}[data-value=hide]")
@@ -162,8 +166,8 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
     after = page.get_attribute(f"{V}.wb-card-picture image", "href")
     assert after != before
     hidden = Image.open(io.BytesIO(base64.b64decode((after or "").partition(",")[2]))).convert("RGB")
-    assert hidden.getpixel((46, 50)) == (244, 241, 234), "painted with the picture's background"
-    # Only the drafter is deceived: what the target sees stays. By the keyboard, this time.
+    assert hidden.getpixel((46, 50)) == (244, 241, 234), "painted with the image's background"
+    # Only the drafter's image is changed, by keyboard; the target's image stays.
     page.click(f"{V}[data-value=drafter]")
     page.focus(f"{V}.wb-card-picture .wb-vis")
     for key in ("PageUp", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "Enter"):
@@ -173,7 +177,7 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
     assert "drafter's image" in page.inner_text(f"{V}.wb-card-curve")
     assert page.get_attribute(f"{V}.wb-card-picture image", "href") == after
     assert page.get_attribute(f"{V}.wb-card-drafter image", "href") != after
-    # Another picture of the gallery is swapped in, for both again.
+    # Another image of the gallery is selected, for both again.
     page.click(f"{V}[data-value=both]")
     page.click(f"{V}[data-scene=three]")
     step(page, 4)
@@ -183,7 +187,7 @@ def test_an_object_is_painted_over_in_mid_run_and_the_place_is_marked(vision_app
     page.wait_for_selector(f"{V}.wb-badge[data-state=cancelled]")
 
 
-def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, open_page: PageOpener) -> None:
+def test_images_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     page.click(f"{V}[data-value=draw]")
     page.focus(f"{V}.wb-pad")
@@ -221,7 +225,7 @@ def test_pictures_come_from_the_pad_a_file_and_the_clipboard(vision_app: str, op
     wait_for_text(page, ".wb-badge", "LIVE")
 
 
-def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: PageOpener, tmp_path: Path) -> None:
+def test_a_link_and_a_file_restore_the_same_view(vision_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = visit(open_page, vision_app)
     page.click(f"{V}[data-scene=three]")
     page.select_option(f"{V}[data-param=compressor] select", "pool")
@@ -248,10 +252,10 @@ def test_a_link_and_a_file_show_the_same_again(vision_app: str, open_page: PageO
     wait_for_text(other, ".wb-card-target em", "for “blue”")
 
 
-def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(
+def test_a_link_has_priority_over_the_tabs_run_and_a_reload_shows_that_run(
     vision_app: str, open_page: PageOpener
 ) -> None:
-    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
+    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # from the page that was left
     page = visit(open_page, vision_app, "&prompt=Describe.&scene=three")
     wait_for_text(page, ".wb-note", "loaded from the link")
     run(page)
@@ -273,10 +277,8 @@ def test_a_link_goes_before_the_run_of_the_tab_and_a_reload_shows_that_run(
     assert page.locator(f"{V}.wb-caption .wb-token").count() == 0
 
 
-def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
-    vision_app: str, open_page: PageOpener
-) -> None:
-    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # of the page that is left
+def test_a_reload_keeps_both_runs_and_an_image_without_run(vision_app: str, open_page: PageOpener) -> None:
+    open_page.allowed += ["signal is aborted", "AbortError", "Connection errored out"]  # from the page that was left
     page = visit(open_page, vision_app)
     page.select_option(f"{V}[data-what=beside]", "draft-model")
     page.click(f"{V}[data-press=step]")
@@ -291,7 +293,7 @@ def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
         "[...document.querySelectorAll('#wb-vision .wb-caption')].map((e) => e.querySelectorAll('.wb-token').length)"
     )
     page.wait_for_function(f"({texts}).join() === '26,26'")
-    # a picture that no run has seen, painted over
+    # an image without a run, painted over
     upload = {"name": "own.png", "mimeType": "image/png", "buffer": png("green", (48, 48))}
     picture = f"document.querySelector('{V}.wb-card-picture image').getAttribute('href')"
     before = page.evaluate(picture)
@@ -306,7 +308,7 @@ def test_a_reload_keeps_both_drafters_running_and_a_picture_that_was_never_run(
     assert page.input_value(f"{V}[data-what=beside]") == ""
 
 
-def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: str, open_page: PageOpener) -> None:
+def test_a_wide_image_gets_margins_and_a_fast_stroke_has_no_gaps(vision_app: str, open_page: PageOpener) -> None:
     page = visit(open_page, vision_app)
     given = page.get_attribute(f"{V}.wb-card-picture image", "href")
     wide = {"name": "wide.png", "mimeType": "image/png", "buffer": png("red", (60, 20))}
@@ -322,7 +324,7 @@ def test_a_wide_picture_gets_margins_and_a_fast_stroke_has_no_holes(vision_app: 
     wait_for_text(page, ".wb-stage", "6 patches painted")
 
 
-def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: PageOpener, tmp_path: Path) -> None:
+def test_an_exported_run_shows_the_tab_without_an_app(open_page: PageOpener, tmp_path: Path) -> None:
     trace = Trace.from_wire(finished_trace(FakeVision(pace=0.0), "specvlm"))
     (tmp_path / "run.html").write_text(replay(trace))
     open_page.allowed.append("asked file:")
@@ -335,7 +337,7 @@ def test_a_run_as_one_file_shows_the_tab_without_any_app(open_page: PageOpener, 
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
+def test_axe_finds_nothing_serious_and_every_control_is_large_enough(
     vision_app: str, open_page: PageOpener, width: int, scheme: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
@@ -367,7 +369,7 @@ def test_axe_finds_nothing_serious_and_every_target_can_be_hit(
 
 @pytest.fixture(scope="module")
 def image_reading_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`python app.py` with the bundled vision-language model."""
+    """Run `python app.py` with the bundled vision-language model."""
     folder = models_folder()
     if folder is None or not (folder / "vision-target" / "config.json").is_file():
         pytest.skip("needs the bundled vision-target")
@@ -394,7 +396,7 @@ def test_draw_a_scene_ask_and_paint_over_an_object(image_reading_app: str, open_
     assert "red" in text
     assert "blue" in text
     assert page.locator(f"{V}.wb-caption").first.locator(".wb-token.is-grounded").count() > 0
-    # Once more, and the square is painted over before its word is reached.
+    # Run again, and paint over the square before its word is reached.
     step(page, 1)
     page.click(f"{V}[data-value=hide]")
     stroke(page, *[(column, row) for row in (4, 5, 6, 7) for column in (4, 5, 6, 7)])

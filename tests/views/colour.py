@@ -16,7 +16,7 @@ VISION: dict[str, tuple[Rgb, Rgb, Rgb]] = {
 
 
 def linear(colour: str) -> Rgb:
-    """`#RRGGBB` as linear light, 0 to 1."""
+    """Convert `#RRGGBB` to linear light, 0 to 1."""
     r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return tuple(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b))  # type: ignore[return-value]
 
@@ -33,7 +33,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def simulate_vision(colour: str, vision: str) -> Rgb:
-    """Linear light as a viewer with this vision has it."""
+    """Return the linear light that a viewer with this colour vision perceives."""
     light = linear(colour)
     rows = VISION[vision]
     r, g, b = (min(1.0, max(0.0, sum(m * c for m, c in zip(row, light, strict=True)))) for row in rows)
@@ -85,5 +85,5 @@ def ciede2000(one: Rgb, two: Rgb) -> float:
 
 
 def difference(a: str, b: str, vision: str) -> float:
-    """CIEDE2000 of two colours as a viewer with this vision has them."""
+    """CIEDE2000 of two colours for a viewer with this colour vision."""
     return ciede2000(lab(simulate_vision(a, vision)), lab(simulate_vision(b, vision)))

@@ -1,4 +1,4 @@
-"""Synthetic rounds in the wire format, for tests of the drawings only. No figure here was measured.
+"""Synthetic rounds in the trace's JSON format, for tests of the drawings only. No figure here was measured.
 
 Words are drawn from a short list with a seeded generator; probabilities and times are made up. Run this file to
 write the fixtures again: `python tests/views/synthetic.py`.
@@ -54,7 +54,7 @@ def _top(rng: random.Random, first: int, prob: float) -> TopTokens:
 
 
 class Writer:
-    """Makes rounds one after another; `method` and `params` may change between them."""
+    """Generates rounds one after another; `method` and `params` may change between them."""
 
     def __init__(self, seed: int = 0, max_new_tokens: int = 64) -> None:
         self.rng = random.Random(seed)
@@ -65,7 +65,7 @@ class Writer:
         self.position = len(PROMPT)
 
     def round(self, method: str, params: dict[str, Any], changes: list[Change] | None = None) -> Round:
-        """One round: a plain step, a chain or a tree, by what the parameters say."""
+        """Return one round: a plain step, a chain or a tree, depending on the parameters."""
         rng, start = self.rng, self.clock
         depth = 0 if method == "autoregressive" else int(params.get("depth", 4))
         nodes, path, rejected = self._draft(depth, int(params.get("width", 1)))
@@ -140,7 +140,7 @@ class Writer:
 
 
 def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Header:
-    """A header that says in every field that it is synthetic."""
+    """Return a header whose fields all say that it is synthetic."""
     return Header(
         "synthetic-target", method, dict(params), "simulation" if method == "oracle" else "exact", 0, "".join(PROMPT),
         list(range(len(PROMPT))), PROMPT, max_new_tokens, "float32", "synthetic", "synthetic-drafter",
@@ -151,7 +151,7 @@ def header(method: str, params: dict[str, Any], max_new_tokens: int = 64) -> Hea
 def trace(
     method: str, params: dict[str, Any], n_rounds: int, switch: tuple[int, dict[str, Any]] | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """A whole synthetic trace as JSON."""
+    """Return a complete synthetic trace as JSON."""
     writer, rounds = Writer(seed, 10_000), []
     for i in range(n_rounds):
         changes = []

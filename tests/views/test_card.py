@@ -1,5 +1,6 @@
-"""The node card, computed in Node, against Python: its equations hold as printed, and what one plays with follows from
-the recorded laws. Traces of every rule come from a world of six tokens, whose whole laws are recorded."""
+"""The node card, computed in Node.js and in Python: printed equations hold, and what-if values follow from the trace.
+
+Traces of every rule come from models with six tokens, whose complete distributions are recorded."""
 
 from __future__ import annotations
 
@@ -33,16 +34,17 @@ MOVES: list[dict[str, Any]] = [
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const { modules, traces, moves } = JSON.parse(readFileSync(0));
-const [formula, ruling, playing] = await Promise.all(modules.map((m) => import(m))), out = [];
+const [formula, acceptanceRule, retest] = await Promise.all(modules.map((m) => import(m))), out = [];
 for (const [t, { header, rounds }] of traces.entries()) for (const [r, round] of rounds.entries()) {
   for (const [node, accept] of round.nodes.accept.entries()) {
     if (accept === null) continue;
-    const told = ruling.ruleOf(round, node, header.rules), { rule, values } = told;
-    const say = (f, v) => ruling.equation(f, told, v, round, node, formula, JSON.stringify);
-    const equations = [say(rule.formula, accept), ...Object.entries(rule.because).map(([s, f]) => say(f, values[s]))];
-    const start = playing.recorded(round, node, rule), play = moves.map((move) => {
+    const nodeRule = acceptanceRule.ruleOf(round, node, header.rules), { rule, values } = nodeRule;
+    const equation = (f, v) => acceptanceRule.equation(f, nodeRule, v, round, node, formula, JSON.stringify);
+    const because = Object.entries(rule.because).map(([s, f]) => equation(f, values[s]));
+    const equations = [equation(rule.formula, accept), ...because];
+    const start = retest.recorded(round, node, rule), play = moves.map((move) => {
       const params = Object.fromEntries(Object.entries(start.params).map(([k, v]) => [k, move.params?.[k] ?? v]));
-      return playing.judge(round, node, header.rules, { ...start, ...move, params, K: 3 }, { formula, ruling });
+      return retest.testAgain(round, node, header.rules, { ...start, ...move, params, K: 3 });
     });
     out.push({ t, r, node, equations, play });
   }
@@ -53,7 +55,7 @@ console.log(JSON.stringify(out));
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
-    """A run for each way of judging."""
+    """Return a run for each acceptance rule."""
     models, found = model_helpers.make_small_models(6, heads=tmp_path_factory.mktemp("medusa")), []
     for name, temperature in RUNS:
         asked = Request(
@@ -65,9 +67,9 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
 
 
 def cards_of(traces: list[Trace]) -> list[dict[str, Any]]:
-    """What the card's modules make of every tested node."""
+    """Return the cards that the page's modules compute for every tested node."""
     given = {
-        "modules": [module_path(name).as_uri() for name in ("live/formula", "live/ruling", "live/playing")],
+        "modules": [module_path(name).as_uri() for name in ("live/formula", "live/acceptancerule", "live/retest")],
         "traces": [trace.to_wire() for trace in traces], "moves": MOVES,
     }  # fmt: skip
     node = subprocess.run(
@@ -79,12 +81,12 @@ def cards_of(traces: list[Trace]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def cards(traces: list[Trace]) -> list[dict[str, Any]]:
-    """The cards of the traces above."""
+    """Return the cards of these traces."""
     return cards_of(traces)
 
 
 def computed(filled: str) -> float:
-    """What a reader gets who computes with the printed numbers."""
+    """Compute an equation from its printed numbers."""
     for raised, plain in zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789", strict=True):
         filled = filled.replace(raised, plain)
     python = filled.replace("·10-", "e-").replace("·", "*").replace("−", "-").replace(" = ", " == ")
@@ -92,13 +94,13 @@ def computed(filled: str) -> float:
 
 
 def check_equations(cards: list[dict[str, Any]], traces: list[Trace], how_many: int) -> set[str | None]:
-    """The first `how_many` equations of every card hold as printed; the rules that were met."""
+    """Check that the first `how_many` equations of every card hold as printed. Return the rules that occur."""
     met = set()
     for card in cards:
         nodes = traces[card["t"]].rounds[card["r"]].nodes
         met.add(nodes.rule[card["node"]])
         for equation in card["equations"][:how_many]:
-            assert equation is not None, "the rule gives what was recorded"
+            assert equation is not None, "the rule does not give the recorded value"
             printed, power = equation["result"].partition("·")[::2]
             unit = 10.0 ** -len(printed.partition(".")[2]) * (computed(f"1·{power}") if power else 1)
             assert abs(computed(equation["filled"]) - computed(equation["result"])) <= unit / 2 * (1 + 1e-9)
@@ -114,8 +116,8 @@ def test_every_printed_equation_is_true_to_the_digits_printed(cards: list[dict[s
 
 
 @needs_node
-def test_so_is_every_equation_of_the_recordings() -> None:
-    """Float32, whole vocabularies: what a rule says its value follows from is checked above, in float64."""
+def test_every_printed_equation_of_the_recordings_is_true() -> None:
+    """Recordings in float32 with whole vocabularies: only the first equation; the test above checks all in float64."""
     shown = [recorded_runs.trace(name) for name in recorded_runs.names()]
     assert check_equations(cards_of(shown), shown, 1) == RULES
 
@@ -132,13 +134,12 @@ def residual_distribution(r: dict[int, float], q: dict[int, float]) -> dict[int,
 
 
 def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[float, dict[int, float], float]:
-    """(acceptance, what a rejection leaves, how often drafts like it are kept) of a node at another temperature or
-    threshold, from the laws alone."""
+    """Return (acceptance, residual distribution, acceptance rate) of a node at another temperature or threshold."""
     of, before = trace.rounds[r], trace.rounds[r].params["temperature"]
     nodes, place, token = of.nodes, of.nodes.parents[node] + 1, of.nodes.tokens[node]
     p = dict(zip(of.top_p[place].tokens, of.top_p[place].prob, strict=True))
     to = move["temperature"]
-    if to == 0:  # where it was 0 already, the card shows the model's own probabilities
+    if to == 0:  # if the run's temperature was 0, the card shows the model's own probabilities
         best = max(p, key=lambda t: p[t])
         left = {t: float(t == best) for t in p} if before else p
         return float(token == best), left, float(token == best)
@@ -166,23 +167,23 @@ def expected(trace: Trace, r: int, node: int, move: dict[str, Any]) -> tuple[flo
 
 
 @needs_node
-def test_what_one_plays_with_is_what_python_computes(cards: list[dict[str, Any]], traces: list[Trace]) -> None:
+def test_what_if_values_of_the_card_equal_pythons(cards: list[dict[str, Any]], traces: list[Trace]) -> None:
     for card in cards:
         trace, node = traces[card["t"]], card["node"]
         for move, seen in zip(MOVES, card["play"], strict=True):
             accept, left, rate = expected(trace, card["r"], node, move)
             assert seen["accept"] == pytest.approx(accept, rel=1e-6, abs=1e-9), (trace.header.method, move)
-            u, kept = trace.rounds[card["r"]].nodes.u[node], seen["kept"]
+            u, kept = trace.rounds[card["r"]].nodes.u[node], seen["accepted"]
             assert kept == (bool(accept) if seen["compares"] else None if u is None else u < seen["accept"])
-            found = {row["token"]: row["left"] for row in seen["rows"]}
+            found = {row["token"]: row["residual"] for row in seen["rows"]}
             assert found == pytest.approx(left, rel=1e-6, abs=1e-9), (trace.header.method, move)
             assert seen["mass"]["p"] == pytest.approx(1)
             assert seen["expected"] == pytest.approx(sum(rate**i for i in range(4)))
-            assert math.isclose(sum(found.values()) + seen["rest"]["left"], 1, abs_tol=1e-6)
+            assert math.isclose(sum(found.values()) + seen["rest"]["residual"], 1, abs_tol=1e-6)
 
 
-def test_the_card_knows_no_rule_by_heart() -> None:
-    """A verifier of one's own needs no change here: no formula but those which another temperature brings."""
-    for name in ("live/card", "live/ruling", "live/formula", "live/playcard"):
+def test_the_card_contains_no_rules_formula() -> None:
+    """A user's verifier needs no change in the card: it has only the formulas that depend on temperature."""
+    for name in ("live/card", "live/acceptancerule", "live/formula", "live/retestcard"):
         text = module_path(name).read_text(encoding="utf-8")
         assert not any(f'"{rule}"' in text for rule in RULES)

@@ -19,7 +19,7 @@ from workbench.views.modules import ENTRIES, JS, dependency_order, direct_import
 
 
 def node_version() -> tuple[int, ...]:
-    """Version of the Node on the PATH; (0,) without one."""
+    """Return the version of the Node.js on the PATH; (0,) without one."""
     if shutil.which("node") is None:
         return (0,)
     said = subprocess.run(["node", "--version"], capture_output=True, text=True, timeout=60).stdout
@@ -27,7 +27,7 @@ def node_version() -> tuple[int, ...]:
 
 
 VERSION = node_version()
-# Node before 20.19 does not tell an ES module by its syntax.
+# Node.js before 20.19 does not recognise an ES module by its syntax.
 ENV = os.environ | ({"NODE_OPTIONS": "--experimental-default-type=module"} if VERSION < (20, 19) else {})
 REQUIRED = bool(os.environ.get("WORKBENCH_REQUIRE_BROWSER"))  # in CI an old Node, or none, fails
 needs_node = pytest.mark.skipif(VERSION < (18, 19) and not REQUIRED, reason="needs Node 18.19 or newer")
@@ -42,7 +42,7 @@ BELOW = {
     "learn": {"live", "shared"},
     "notebook": {"vision", "live", "verifiers", "shared"},
 }
-"""Which other folders a folder's modules may import."""
+"""Folder → other folders that its modules may import."""
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 
 
@@ -51,18 +51,22 @@ def test_a_module_imports_only_downward_and_never_writes_html(name: str) -> None
     text, folder = module_text(name), name.partition("/")[0]
     assert {other.partition("/")[0] for other in direct_imports(name)} <= BELOW[folder] | {folder}
     code = re.sub(r"^ *(//|/?\*).*", "", text, flags=re.MULTILINE)
-    assert len(re.findall(r"\bimport\b[ ({*]", code)) == len(direct_imports(name)), "no import in mid-module"
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), "token text is text"
+    assert len(re.findall(r"\bimport\b[ ({*]", code)) == len(direct_imports(name)), (
+        "imports must be at the top of the module"
+    )
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), (
+        "token text must not become HTML"
+    )
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_a_module_reaches_no_other_machine(name: str) -> None:
+def test_a_module_sends_no_request_to_other_machines(name: str) -> None:
     assert set(re.findall(r"https?://[^\s\"'`)]+", module_text(name))) <= {"http://www.w3.org/2000/svg"}
 
 
 @needs_node
 @pytest.mark.parametrize("name", NAMES)
-def test_browser_and_python_count_the_same_figures(name: str) -> None:
+def test_browser_and_python_compute_the_same_figures(name: str) -> None:
     script = (
         f"import {{ summary, acceptanceByDepth, histogram }} from {json.dumps(module_path('shared/figures').as_uri())};"
         "import { readFileSync } from 'node:fs';"
@@ -84,7 +88,7 @@ def test_browser_and_python_count_the_same_figures(name: str) -> None:
     assert dict(seen["bars"]) == metrics.accepted_histogram(read.rounds)
 
 
-def test_the_fixtures_are_what_the_generator_writes() -> None:
+def test_the_fixtures_equal_the_generators_output() -> None:
     expected = json.loads(json.dumps(trace("draft-model", {"depth": 4, "temperature": 0.7}, 12, seed=1)))
     assert json.loads((FIXTURES / "chain.json").read_text()) == expected
 
@@ -97,11 +101,11 @@ def test_the_javascript_tests_pass() -> None:
 
 
 TEXTS = ["live/replay", "vision/replay", "notebook/live", "notebook/vision"]
-"""What hosts are given as text."""
+"""Modules that hosts get as text."""
 
 
 @needs_node
-def test_one_text_exports_what_its_module_does_and_imports_nothing(tmp_path: Path) -> None:
+def test_an_inlined_module_has_the_same_exports_and_no_imports(tmp_path: Path) -> None:
     pairs = []
     for name in module_names():
         text = tmp_path / f"{name.replace('/', '_')}.mjs"
@@ -121,7 +125,7 @@ def test_one_text_exports_what_its_module_does_and_imports_nothing(tmp_path: Pat
         assert own == text, name
 
 
-def test_a_circle_and_an_export_of_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_cycles_and_unsupported_exports_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modules, "JS", tmp_path)
     for name, text in {
         "one": 'import * as two from "./two.js";\n\nexport const a = () => two.b;\n',
@@ -129,11 +133,11 @@ def test_a_circle_and_an_export_of_another_form_are_refused(tmp_path: Path, monk
         "odd": "const a = 1;\n\nexport { a };\n",
     }.items():
         (tmp_path / f"{name}.js").write_text(text)
-    with pytest.raises(ValueError, match="circle of imports: one > two > one"):
+    with pytest.raises(ValueError, match="circular import: one > two > one"):
         dependency_order.__wrapped__("one")
     with pytest.raises(ValueError, match="odd: this cannot be inlined: export"):
         inline_modules.__wrapped__("odd")
 
 
-def test_every_module_is_drawn_from_by_a_view() -> None:
+def test_every_module_is_used_by_a_view() -> None:
     assert set(module_names()) == {name for entry in [*ENTRIES.values(), *TEXTS] for name in dependency_order(entry)}

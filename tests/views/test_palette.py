@@ -1,4 +1,4 @@
-"""The palette is legible, and its statuses stay apart for every kind of colour vision."""
+"""The palette is legible, and statuses are distinguishable with every kind of colour vision."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_the_difference_formula_gives_the_published_test_values(one, two, expect
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", THEMES)
-def test_statuses_stay_apart(theme: str, vision: str) -> None:
+def test_statuses_are_distinguishable(theme: str, vision: str) -> None:
     strokes = {name: palette()["statuses"][name][theme]["stroke"] for name in STATUSES}
     for (a, one), (b, two) in itertools.combinations(strokes.items(), 2):
         assert difference(one, two, vision) >= 15, f"{a} and {b} look alike ({theme}, {vision})"
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_strokes_and_words_have_contrast(theme: str) -> None:
+def test_strokes_and_text_have_contrast(theme: str) -> None:
     surface = palette()["surfaces"][theme]
     for ground in (surface["bg"], surface["panel"]):
         assert contrast(surface["ink"], ground) >= 12
@@ -51,7 +51,7 @@ def test_strokes_and_words_have_contrast(theme: str) -> None:
 @pytest.mark.parametrize("kind", ["phases", "methods"])
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", THEMES)
-def test_phases_and_methods_stay_apart(theme: str, vision: str, kind: str) -> None:
+def test_phases_and_methods_are_distinguishable(theme: str, vision: str, kind: str) -> None:
     colours = [value[theme] for value in palette()[kind].values()]
     for one, two in itertools.combinations(colours, 2):
         assert difference(one, two, vision) >= 15
@@ -63,7 +63,7 @@ def test_bands_of_methods_have_contrast(theme: str) -> None:
         assert contrast(value[theme], palette()["surfaces"][theme]["bg"]) >= 3, f"{slot}: graphics need 3:1"
 
 
-def test_every_status_has_a_glyph_a_line_and_a_shape_of_its_own() -> None:
+def test_every_status_has_its_own_glyph_line_and_shape() -> None:
     for key in ("glyph", "line", "node"):
         marks = [status[key] for status in palette()["statuses"].values()]
         assert len(set(marks)) == len(marks) or key == "line"
@@ -74,7 +74,7 @@ def test_both_themes_define_the_same_variables() -> None:
     assert css_variables().count("--wb-accepted:") == 2
 
 
-def test_the_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
+def test_the_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = STYLESHEET.read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b", css)
     used = set(re.findall(r"var\((--wb-[a-z-]+)", css))

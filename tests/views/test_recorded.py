@@ -1,4 +1,4 @@
-"""The recordings: one for each method, small, readable, and what the pages and the tour say of them is so."""
+"""The recordings: one for each method, small and readable; statements of pages and tour about them are true."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_method_has_a_recording_and_they_are_small() -> None:
 
 
 @pytest.mark.parametrize("name", recorded_runs.names())
-def test_a_recording_holds_all_that_views_show(name: str) -> None:
+def test_a_recording_contains_everything_that_views_show(name: str) -> None:
     trace = recorded_runs.trace(name)
     if name in registry.names():
         assert {r.method for r in trace.rounds} == {name} == {trace.header.method}
@@ -38,7 +38,7 @@ def test_a_recording_holds_all_that_views_show(name: str) -> None:
         assert r.phases
 
 
-def test_the_index_says_what_the_traces_say() -> None:
+def test_the_index_agrees_with_the_traces() -> None:
     for entry in recorded_runs.index():
         trace = recorded_runs.trace(entry["name"])
         assert entry["figures"] == metrics.summary(trace)
@@ -52,7 +52,7 @@ def test_only_names_of_recordings_are_read(name: str) -> None:
         recorded_runs.load(name)
 
 
-def test_a_damaged_recording_is_said_in_words(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_recording_is_reported(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
     assert recorded_runs.index() == []
     (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b nothing")
@@ -60,14 +60,14 @@ def test_a_damaged_recording_is_said_in_words(tmp_path, monkeypatch: pytest.Monk
         recorded_runs.load("bad")
 
 
-def test_what_is_written_is_read(tmp_path) -> None:
+def test_a_written_recording_is_read_back(tmp_path) -> None:
     trace = recorded_runs.trace("draft-tree")
     assert recorded_runs.write(tmp_path / "a.json.gz", trace) == recorded_runs.write(tmp_path / "b.json.gz", trace)
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
     assert recorded_runs.read(tmp_path / "a.json.gz") == trace
 
 
-# -- The tour: each sentence that could be false of a new recording ---------------------------------------------------
+# -- The tour: statements that a new recording could make false -------------------------------------------------------
 
 
 def step(name: str) -> tour.Step:
@@ -76,7 +76,7 @@ def step(name: str) -> tour.Step:
 
 
 @pytest.mark.parametrize("name", list(tour.STEPS))
-def test_every_step_can_be_done(name: str) -> None:
+def test_every_step_can_be_completed(name: str) -> None:
     made = step(name)
     assert tour.can_be_done(made), "record again: workbench record"
     assert 0 <= made.right < len(made.choices) == len(set(made.choices))
@@ -94,12 +94,12 @@ def test_step_1_a_full_round_gains_one_token_more_than_it_drafted() -> None:
 def test_step_2_the_text_is_the_same_in_fewer_passes() -> None:
     plain, drafted = recorded_runs.trace("autoregressive"), recorded_runs.trace("draft-model")
     assert drafted.header.params["temperature"] == plain.header.params["temperature"] == 0
-    assert drafted.token_ids == plain.token_ids, "float32 may part at a tie: record again with another prompt"
+    assert drafted.token_ids == plain.token_ids, "float32 can diverge at a tie: record again with another prompt"
     assert len(drafted.rounds) < len(plain.rounds) == len(plain.token_ids)
     assert f"{metrics.tau(drafted.rounds):.2f}" in step("same-text").see
 
 
-def test_step_3_a_draft_was_kept_by_the_draw() -> None:
+def test_step_3_a_draft_was_accepted_by_its_random_number() -> None:
     trace = recorded_runs.trace("early-exit")
     assert trace.header.params["temperature"] > 0
     for r, i in step("keep-or-refuse").places:
@@ -110,7 +110,7 @@ def test_step_3_a_draft_was_kept_by_the_draw() -> None:
         assert u < accept == pytest.approx(nodes.p[i] / q, rel=1e-3)
 
 
-def test_step_4_the_quotients_are_those_of_the_metrics() -> None:
+def test_step_4_the_ratios_equal_the_metrics() -> None:
     trace, made = recorded_runs.trace("draft-tree"), step("accepted-of-what")
     assert f"{metrics.acceptance_rate(trace.rounds):.0%}" in made.see
     assert f"{metrics.draft_utilisation(trace.rounds):.0%}" in made.see
@@ -157,7 +157,7 @@ def test_step_8_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep"])
-def test_an_example_is_complete_small_and_says_where_it_was_measured(name: str) -> None:
+def test_an_example_is_complete_and_small_and_names_its_machine(name: str) -> None:
     found = recorded_runs.example(name)
     assert found["complete"]
     assert (recorded_runs.folder() / recorded_runs.EXAMPLES / f"{name}{recorded_runs.SUFFIX}").stat().st_size < 30_000
@@ -173,9 +173,9 @@ def test_an_example_is_complete_small_and_says_where_it_was_measured(name: str) 
         assert set(found["metrics"]) <= set(found["cells"][0]["figures"])
 
 
-def test_where_there_is_no_example_there_is_none(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_example_is_none(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_RECORDED", str(tmp_path))
     assert recorded_runs.example("compare") == {}
     recorded_runs.write_example("compare", {"a": 1})
     assert recorded_runs.example("compare") == {"a": 1}
-    assert recorded_runs.names() == [], "an example is no recording of a method"
+    assert recorded_runs.names() == [], "an example does not count as a method's recording"

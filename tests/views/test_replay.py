@@ -52,7 +52,7 @@ def in_node(script: str) -> Any:
 
 
 def exported(kind: str, trace: Trace, folder: Path) -> Any:
-    """What a function of `exports.js` makes of a trace."""
+    """Return the output of a function of `exports.js` for a trace."""
     given = folder / "trace.json"
     given.write_text(json.dumps(trace.to_wire()))
     return in_node(
@@ -63,7 +63,7 @@ def exported(kind: str, trace: Trace, folder: Path) -> Any:
 
 
 def switched() -> Trace:
-    """A recorded run whose method was changed."""
+    """Return a recorded run whose method was changed."""
     return recorded_runs.read(recorded_runs.folder() / f"switch{recorded_runs.SUFFIX}")
 
 
@@ -76,7 +76,7 @@ def test_hostile_texts_add_no_element() -> None:
     assert "img" not in tags
 
 
-def test_the_trace_is_in_it_whole() -> None:
+def test_the_replay_contains_the_whole_trace() -> None:
     trace = make_hostile_trace()
     text = re.search('id="wb-recording">(.*?)</script>', replay(trace), re.DOTALL)
     assert text
@@ -85,7 +85,7 @@ def test_the_trace_is_in_it_whole() -> None:
     assert recording["definitions"] == {name: list(pair) for name, pair in DEFINITIONS.items()}
 
 
-def test_it_asks_for_nothing_outside_itself() -> None:
+def test_the_replay_loads_no_external_resources() -> None:
     found = elements(replay(make_hostile_trace()))
     assert not [a for _, a in found.tags if {"src", "href"} & set(a)]
     policy = next(a["content"] for _, a in found.tags if a.get("http-equiv") == "Content-Security-Policy")
@@ -94,14 +94,14 @@ def test_it_asks_for_nothing_outside_itself() -> None:
     assert "http" not in policy
 
 
-def test_its_style_is_the_page_s() -> None:
+def test_the_replay_has_the_pages_style() -> None:
     style = sources()["style"]
     assert "--wb-accepted:" in style
     assert all(path.read_text(encoding="utf-8") in style for path in modules.stylesheets())
 
 
 @needs_node
-def test_the_browser_makes_the_same_file(tmp_path: Path) -> None:
+def test_browser_and_python_write_the_same_replay(tmp_path: Path) -> None:
     trace = Trace.from_wire(json.loads((FIXTURES / "tree.json").read_text())).to_wire()
     given = tmp_path / "given.json"
     given.write_text(json.dumps([sources(), {"trace": trace, "definitions": DEFINITIONS}]))
@@ -118,7 +118,7 @@ def test_the_browser_makes_the_same_file(tmp_path: Path) -> None:
 
 @needs_node
 @pytest.mark.parametrize("name", NAMES)
-def test_the_browser_s_lines_are_python_s(name: str, tmp_path: Path) -> None:
+def test_browser_and_python_write_the_same_json_lines(name: str, tmp_path: Path) -> None:
     trace = Trace.from_wire(json.loads((FIXTURES / f"{name}.json").read_text()))
     assert export.read_json_lines(exported("jsonLines", trace, tmp_path)) == trace
 
@@ -128,7 +128,7 @@ NEEDS = {"X": {"ts", "dur", "tid", "args"}, "M": {"args", "tid"}, "C": {"ts", "a
 
 @needs_node
 @pytest.mark.parametrize("make", [switched, make_hostile_trace])
-def test_the_chrome_trace_keeps_to_the_format(make: Callable[[], Trace], tmp_path: Path) -> None:
+def test_the_chrome_trace_has_the_documented_format(make: Callable[[], Trace], tmp_path: Path) -> None:
     trace = make()
     made = exported("chromeTrace", trace, tmp_path)
     assert made["otherData"]["target"] == trace.header.target
@@ -138,14 +138,14 @@ def test_the_chrome_trace_keeps_to_the_format(make: Callable[[], Trace], tmp_pat
         assert event["ts"] >= 0
         assert event.get("dur", 0) >= 0
     lanes = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {e["tid"] for e in events if e["ph"] == "X"} == set(lanes), "every lane has its name, and something on it"
-    for tid in lanes:  # spans of a lane follow each other: anything else would be drawn as a call inside another
+    assert {e["tid"] for e in events if e["ph"] == "X"} == set(lanes), "every lane has a name and at least one span"
+    for tid in lanes:  # spans of a lane must not overlap: an overlapping one would be drawn as a nested call
         spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == tid)
         assert all(a[1] <= b[0] + 1 for a, b in pairwise(spans)), lanes[tid]
 
 
 @needs_node
-def test_the_chrome_trace_says_what_the_trace_says(tmp_path: Path) -> None:
+def test_the_chrome_trace_agrees_with_the_trace(tmp_path: Path) -> None:
     trace = switched()
     events = exported("chromeTrace", trace, tmp_path)["traceEvents"]
     rounds = [e for e in events if e["ph"] == "X" and e["name"].startswith("round ")]
@@ -169,7 +169,7 @@ def test_the_chrome_trace_says_what_the_trace_says(tmp_path: Path) -> None:
         assert drawn == pytest.approx(1e6 * sum(p.end_s - p.start_s for p in phases))
 
 
-def test_the_pages_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
+def test_the_pages_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = modules.PAGES_STYLESHEET.read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b", css.replace("#000 70%", ""))  # a mask, which has no colour
     assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | {"--wb-ui", "--wb-mono"}

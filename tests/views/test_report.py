@@ -1,4 +1,4 @@
-"""The report as a file: every figure has its table and sentence, and no text of a report becomes markup."""
+"""The HTML report: every chart has a table and a sentence, and no text of a report becomes markup."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def page() -> str:
 
 
 def without_library(text: str) -> str:
-    """Plotly's own 4 MB are not ours to parse."""
+    """Remove Plotly's 4 MB, which are not tested here."""
     from plotly.offline import get_plotlyjs
 
     assert get_plotlyjs() in text
@@ -76,7 +76,7 @@ def test_every_figure_has_a_table_a_sentence_and_a_name(page: str) -> None:
     found = Elements(page)
     plots = [a for a in found.attributes if a.get("class") == "plot"]
     ids = {a["id"] for a in found.attributes if "id" in a}
-    assert len(plots) == 1 + 3 * 5, "one across the groups, five for all prompts and for each of the two groups"
+    assert len(plots) == 1 + 3 * 5, "one chart for all groups, and five each for all prompts and the two groups"
     for plot in plots:
         assert {f"{plot['id']}-title", f"{plot['id']}-text", f"{plot['id']}-table"} <= ids
     assert found.tags.count("table") == len(plots)
@@ -85,7 +85,7 @@ def test_every_figure_has_a_table_a_sentence_and_a_name(page: str) -> None:
     assert "The largest speed-up is that of draft-model on stories, 1.50×: faster (1.25–1.75×, n = 4 prompts)." in page
 
 
-def test_it_asks_for_nothing_outside_itself(page: str) -> None:
+def test_the_report_loads_no_external_resources(page: str) -> None:
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=", page)
     assert not re.search(r"https?:", page)
@@ -102,7 +102,7 @@ def test_no_text_of_a_report_becomes_markup() -> None:
     assert hostile.lower().count("</script") == Elements(hostile).tags.count("script") or "<!--<script" not in hostile
 
 
-def test_what_is_not_known_is_left_out_and_not_invented() -> None:
+def test_unknown_figures_are_left_out() -> None:
     unknown = {"call_speedup_vs_autoregressive": None, "tau": None, "weights_mib": None, "growth_mib": None}
     rows = [row("x", acceptance_by_position=[], verify_ms_per_round=None, **unknown)]
     assert report.panels(rows) == []
@@ -115,7 +115,7 @@ def test_what_is_not_known_is_left_out_and_not_invented() -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_figures_are_drawn_and_give_way_to_their_tables(tmp_path: Path) -> None:
+def test_charts_are_drawn_and_can_be_replaced_by_their_tables(tmp_path: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     file = tmp_path / "report.html"

@@ -1,4 +1,4 @@
-"""The speed-up that the browser computes and words is the one that Python does."""
+"""Browser and Python compute the same speed-up and the same sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES: list[dict[str, list[float]]] = [
 
 
 @needs_node
-def test_browser_and_python_say_the_same_of_a_speed_up() -> None:
+def test_browser_and_python_give_the_same_speed_up_sentence() -> None:
     script = (
         f"import * as s from {json.dumps(module_path('shared/speedup').as_uri())};"
         "import { readFileSync } from 'node:fs';"

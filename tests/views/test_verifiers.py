@@ -1,4 +1,4 @@
-"""The verifier bench computes in the page what Python does: acceptance, bounds, exactness, block, lenience."""
+"""The verifier bench's page computes the same as Python: acceptance, bounds, exactness, block, lenience."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RULES: dict[str, Verifier] = {
     "recursive": Lossless(),
     "independent": Independent(),
     "k-seq": KSeq(),
-    "optimal-two": OptimalTwo(steps=40),  # as often as the page improves its weights
+    "optimal-two": OptimalTwo(steps=40),  # the number of the page's optimisation steps
     "greedy-draft": GreedyDraft(),
     "deterministic": Deterministic(),
 }
@@ -47,8 +47,8 @@ DRAFTS = 3
 
 
 def in_page(p: Tensor, q: Tensor, ask: str) -> Any:
-    """What the page's modules make of p and q: the value of an expression in them."""
-    modules = {name: module_path(f"verifiers/{name}").as_uri() for name in ("acceptance", "rules", "ways")}
+    """Evaluate a JavaScript expression with the page's modules for p and q."""
+    modules = {name: module_path(f"verifiers/{name}").as_uri() for name in ("acceptance", "rules", "sampling")}
     script = "".join(f"import * as {name} from {json.dumps(uri)};" for name, uri in modules.items())
     script += f"const p = {p.tolist()}, q = {q.tolist()}; console.log(JSON.stringify({ask}));"
     node = subprocess.run(
@@ -59,7 +59,9 @@ def in_page(p: Tensor, q: Tensor, ask: str) -> Any:
 
 @needs_node
 @pytest.mark.parametrize("name", model_helpers.mark_on_demand_unless(("golden", "with zeros"), DISTRIBUTIONS))
-def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_has_the_same_acceptance_in_the_page_and_in_python(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     p, q = DISTRIBUTIONS[name]
     most = int((q > 0).sum())
     seen = in_page(
@@ -75,15 +77,15 @@ def test_every_rule_accepts_as_often_in_the_page_as_its_verifier(name: str, monk
             for n in range(1, min(DRAFTS, most) + 1):
                 probs, kept = first_token_distribution(verifier, p, q, n, how, monkeypatch)
                 assert float(distance(probs, p)) < 1e-9, "only exact pairs are compared"
-                # K-SEQ's divisor is found to k / 2³⁰ there, and further in the page
+                # Python finds K-SEQ's divisor to k / 2³⁰, the page more precisely
                 assert seen[f"{rule}/{way}"][n - 1] == pytest.approx(kept, abs=1e-7), (rule, way, n)
                 compared += 1
     assert compared >= 30
 
 
 @needs_node
-def test_a_rule_is_exact_for_the_same_drafts_in_the_page() -> None:
-    """But for chosen drafts, which verifiers know by their missing law; the page applies each rule as it is."""
+def test_a_rule_is_exact_for_the_same_drafts_in_page_and_python() -> None:
+    """Except deterministic drafts: verifiers detect them by their missing q, the page applies each rule literally."""
     seen = in_page(P, Q, "Object.fromEntries(Object.entries(rules.RULES).map(([name, r]) => [name, r.exact]))")
     for rule, verifier in RULES.items():
         ways = {way for way, how in WAYS.items() if how in verifier.exact_for}
@@ -92,7 +94,7 @@ def test_a_rule_is_exact_for_the_same_drafts_in_the_page() -> None:
 
 @needs_node
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_bounds_and_the_schemes_in_closed_form_are_pythons(name: str) -> None:
+def test_bounds_and_closed_forms_equal_pythons(name: str) -> None:
     p, q = DISTRIBUTIONS[name]
     most, a, b = int((q > 0).sum()), p.numpy(), q.numpy()
     found = in_page(p, q, "acceptance.curves(p, q)")
@@ -111,8 +113,8 @@ def chain(tokens: list[int], q: Tensor) -> DraftTree:
 
 @needs_node
 @pytest.mark.parametrize("name", ["golden", "random"])
-def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
-    """All chains of three: the chance that a walk reaches each draft."""
+def test_block_verification_accepts_as_many_drafts_of_a_chain(name: str) -> None:
+    """All chains of three: the probability that a walk reaches each draft."""
     p, q = DISTRIBUTIONS[name]
     kept = 0.0
     for i in range(len(p)):
@@ -130,7 +132,7 @@ def test_block_verification_keeps_as_many_drafts_of_a_chain(name: str) -> None:
 
 @needs_node
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
+def test_approximate_rules_have_the_same_gain_and_error_in_page_and_python(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p, q = DISTRIBUTIONS[name]
@@ -148,7 +150,9 @@ def test_approximate_rules_buy_and_pay_in_the_page_what_they_do_by_default(
 
 @needs_node
 @pytest.mark.parametrize("lenience", [0.2, 0.5, 1.0])
-def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lenience_has_the_same_gain_and_error_in_page_and_python(
+    lenience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     p, q = DISTRIBUTIONS["random"]
     probs, kept = first_token_distribution(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
     found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
@@ -157,8 +161,8 @@ def test_lenience_buys_and_pays_the_same(lenience: float, monkeypatch: pytest.Mo
 
 
 @needs_node
-def test_a_place_of_a_run_is_shown_with_the_way_in_which_its_grower_draws() -> None:
-    """By the table that makes the address: each grower of the registry that does not draw without replacement."""
+def test_the_bench_link_of_a_position_has_its_tree_builders_kind_of_siblings() -> None:
+    """The link's table has each tree builder of the registry that does not sample without replacement."""
     uri = json.dumps(module_path("shared/benchlink").as_uri())
     script = f"import {{ WAY_OF }} from {uri}; console.log(JSON.stringify(WAY_OF));"
     node = subprocess.run(

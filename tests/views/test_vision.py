@@ -1,4 +1,4 @@
-"""The Vision tab without a browser: both languages count alike, colours are legible, requests are checked."""
+"""The Vision tab without a browser: same counts in Python and JavaScript, legible colours, checked requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from workbench.views.palette import THEMES, variables
 
 LEXICON = {"red": "colour", "blue": "colour", "circle": "shape", "square": "shape", "two": "number", "left": "relation"}
 LEANING = 0.6
-"""Largest share of colour behind a word that leans on a patch; the rest is the ground. See vision.css."""
+"""Largest share of colour behind a word that depends on a patch; the rest is the background. See vision.css."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def client() -> FakeVision:
 
 @needs_node
 @pytest.mark.parametrize("method", ["specvlm", "vlm-text-only"])
-def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVision, method: str) -> None:
+def test_browser_and_python_count_the_same_words_about_the_image(client: FakeVision, method: str) -> None:
     trace = finished_trace(client, method)
     script = (
         f"import * as d from {json.dumps(module_path('vision/data').as_uri())};"
@@ -57,7 +57,7 @@ def test_browser_and_python_count_the_same_words_of_the_picture(client: FakeVisi
     assert "".join(e.text for r in read.rounds for e in r.emitted) == "".join(CAPTION)
 
 
-def test_the_tab_brings_its_own_modules_and_no_other_view_loads_them() -> None:
+def test_only_the_vision_tab_loads_its_modules() -> None:
     own = {name for name in module_names() if name.startswith("vision/")}
     assert own - set(dependency_order("vision/page")) == {"vision/replay"}
     assert not own & set(dependency_order("live/page"))
@@ -65,14 +65,14 @@ def test_the_tab_brings_its_own_modules_and_no_other_view_loads_them() -> None:
     assert all(path.name != "vision.css" for path in stylesheets())
 
 
-def test_the_stylesheet_names_no_colour_and_no_unknown_variable() -> None:
+def test_the_stylesheet_has_no_literal_colour_and_no_unknown_variable() -> None:
     css = stylesheets("vision")[-1].read_text(encoding="utf-8")
     assert not re.findall(r"#[0-9a-fA-F]{3,8}\b|\brgb|\bhsl|:\s*(?:white|black|red|green|blue)\b", css)
     assert set(re.findall(r"var\((--wb-[a-z-]+)", css)) <= set(variables("light")) | {"--wb-ui", "--wb-mono"}
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_that_lean_on_a_patch_stay_legible(theme: str) -> None:
+def test_words_that_depend_on_a_patch_stay_legible(theme: str) -> None:
     surface, overhead = palette()["surfaces"][theme], palette()["phases"]["overhead"][theme]
     css = stylesheets("vision")[-1].read_text(encoding="utf-8")
     (least, more) = map(int, re.findall(r"var\(--wb-overhead\) calc\((\d+)% \+ var\(--lean\) \* (\d+)%\)", css)[0])
@@ -82,21 +82,21 @@ def test_words_that_lean_on_a_patch_stay_legible(theme: str) -> None:
     assert contrast(surface["ink"], mixed) >= 4.5
 
 
-# -- What the tab asks of the backend ---------------------------------------------------------------------------------
+# -- Requests of the tab ----------------------------------------------------------------------------------------------
 
 
-def test_only_targets_that_read_pictures_are_offered(client: FakeVision) -> None:
+def test_only_targets_that_read_images_are_offered(client: FakeVision) -> None:
     found = VisionSession(client).catalogue({})
     assert [t["name"] for t in found["targets"]] == ["synthetic-vision"]
     assert found["chosen"]["target"] == "synthetic-vision"
     assert found["chosen"]["method"] == "specvlm"
 
 
-def test_a_run_is_reached_by_its_id_and_pictures_are_data_urls(client: FakeVision) -> None:
+def test_a_run_is_found_by_its_id_and_images_are_data_urls(client: FakeVision) -> None:
     session = VisionSession(client)
     run = client.start("Describe.", "specvlm", images=[SCENE])
     session.repicture({"run": run.id, "images": [SCENE], "sees": "drafter"})
-    with pytest.raises(ParameterError, match="sees"):  # what is left out is no picture for both
+    with pytest.raises(ParameterError, match="sees"):  # a missing field does not mean no image for both
         session.repicture({"run": run.id, "images": [SCENE]})
     assert session.explain({"run": run.id})["attribution"]["target"]
     assert session.explaining({"run": run.id}) == {"done": None}
@@ -108,7 +108,7 @@ def test_a_run_is_reached_by_its_id_and_pictures_are_data_urls(client: FakeVisio
             session.repicture({"run": run.id, "images": wrong, "sees": "both"})
 
 
-def test_scenes_come_from_their_folder_and_a_checkout_without_them_is_no_error(tmp_path, monkeypatch) -> None:
+def test_scenes_come_from_their_folder_which_may_be_missing(tmp_path, monkeypatch) -> None:
     for cached in (scenes._index, scenes.gallery, scenes.lexicon):
         cached.cache_clear()
     monkeypatch.setenv("WORKBENCH_SCENES", str(tmp_path))
@@ -125,7 +125,7 @@ def test_scenes_come_from_their_folder_and_a_checkout_without_them_is_no_error(t
         cached.cache_clear()
 
 
-def test_the_curve_comes_from_the_suites_board_a_line_for_each_compressor(tmp_path, monkeypatch) -> None:
+def test_the_curve_comes_from_the_suites_board_with_a_line_for_each_compressor(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("WORKBENCH_BOARDS", str(tmp_path))
     assert scenes.board() is None
 

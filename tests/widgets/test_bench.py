@@ -1,4 +1,4 @@
-"""The verifier bench as a widget: what it takes, refuses, stores; the same names as its page."""
+"""The verifier bench as a widget: inputs, refusals, stored output, and the same names as in its page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.views import module_path
 from workbench.widgets.bench import DRAFTS, RULES, TOKENS, WAYS
 
 
-def test_weights_are_normalised_and_the_picture_holds_the_golden_figures() -> None:
+def test_weights_are_normalised_and_the_static_output_has_the_golden_figures() -> None:
     made = w.bench([5, 3, 1.5, 0.5], [1, 4, 3, 2])
     assert made.state["p"] == pytest.approx([0.5, 0.3, 0.15, 0.05])
     picture = made.snapshot()
@@ -41,13 +41,13 @@ def test_weights_are_normalised_and_the_picture_holds_the_golden_figures() -> No
     ],
     ids=str,
 )
-def test_what_is_no_bench_is_refused_with_what_to_do(wrong: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused_with_a_remedy(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ParameterError) as problem:
         w.bench(**wrong)
     assert words in str(problem.value)
 
 
-def test_what_the_browser_sends_is_checked_too() -> None:
+def test_values_from_the_browser_are_checked_too() -> None:
     made = w.bench()
     with pytest.raises(ParameterError):
         made.state = {**made.state, "k": 0}
@@ -56,12 +56,12 @@ def test_what_the_browser_sends_is_checked_too() -> None:
 
 
 @needs_node
-def test_python_and_the_page_know_the_same_names_and_limits() -> None:
-    uris = [module_path(f"verifiers/{name}").as_uri() for name in ("rules", "ways", "state", "acceptance")]
+def test_python_and_the_page_have_the_same_names_and_limits() -> None:
+    uris = [module_path(f"verifiers/{name}").as_uri() for name in ("rules", "sampling", "state", "acceptance")]
     script = (
-        f"const [rules, ways, state, acceptance] = await Promise.all({json.dumps(uris)}.map((at) => import(at)));"
+        f"const [rules, sampling, state, acceptance] = await Promise.all({json.dumps(uris)}.map((at) => import(at)));"
         f"const {{ toPython }} = await import({json.dumps(module_path('notebook/bench').as_uri())});"
-        "console.log(JSON.stringify([Object.keys(rules.RULES), Object.keys(ways.WAYS), state.TOKENS, "
+        "console.log(JSON.stringify([Object.keys(rules.RULES), Object.keys(sampling.WAYS), state.TOKENS, "
         "acceptance.DRAFTS, toPython(state.example())]));"
     )
     node = subprocess.run(

@@ -1,4 +1,4 @@
-"""The check of an exercise tells a missing answer from a wrong one, and a wrong one from a right one."""
+"""The check of an exercise distinguishes missing, wrong and right answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_no_answer_is_neither_right_nor_wrong(answer: Any) -> None:
     assert "no answer yet" in repr(doubled(answer))
 
 
-def test_a_wrong_answer_is_told_why() -> None:
+def test_a_wrong_answer_gets_the_reason() -> None:
     assert doubled(lambda x: x).right is False
     assert "two and two" in repr(doubled(lambda x: x))
     assert doubled(lambda x: x + 2).right is False
     assert repr(doubled(lambda x: 1 / 0)).startswith("✕ ZeroDivisionError")
-    assert "&lt;b&gt;" in doubled(lambda x: {}["<b>"])._repr_html_(), "an error's words are text"
+    assert "&lt;b&gt;" in doubled(lambda x: {}["<b>"])._repr_html_(), "an error's message is escaped"
 
 
 def test_a_right_answer_is_right() -> None:

@@ -25,7 +25,7 @@ LONG = 180_000
 """Longest wait in milliseconds: a slow shared machine must not fail a test."""
 TOKEN = "test"
 CELLS = [
-    # Files in the notebook's folder are run in the kernel by a thread: so a test asks the kernel without the page.
+    # A thread in the kernel runs files of the notebook's folder, so that tests reach the kernel without the page.
     f"""
 import json, sys, threading, time, traceback
 from pathlib import Path
@@ -77,13 +77,13 @@ KINDS = ["stage", "tokens", "tree", "curves", "clock", "lanes", "vision", "panel
 
 
 class Lab:
-    """A page of JupyterLab with the notebook, and a line to its kernel."""
+    """A JupyterLab page with the notebook, and access to its kernel."""
 
     def __init__(self, page: Any, folder: Path) -> None:
         self.page, self.folder, self.asked = page, folder, 0
 
     def kernel(self, expression: str) -> Any:
-        """What an expression is in the kernel."""
+        """Return the value of an expression in the kernel."""
         part, n = self.folder / "ask.part", self.asked
         part.write_text(expression)
         part.rename(self.folder / f"ask-{n}.py")
@@ -93,7 +93,7 @@ class Lab:
         return json.loads(answer.read_text())
 
     def see(self, kind: str, part: str = "") -> Any:
-        """A part of the widget of a kind, scrolled into sight."""
+        """Return a part of the widget of this kind, scrolled into view."""
         found = self.page.locator(f".wb-widget[data-kind={kind}][data-ready=true]").first
         found.scroll_into_view_if_needed()
         return found.locator(part) if part else found
@@ -109,7 +109,7 @@ def wait_until(holds: Callable[[], Any], what: str) -> Any:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A JupyterLab on a folder with the notebook; its settings are its own."""
+    """Run JupyterLab with its own settings on a folder with the notebook."""
     home = tmp_path_factory.mktemp("lab")
     folder, settings, port = home / "notebooks", home / "settings" / "@jupyterlab", free_port()
     folder.mkdir()
@@ -163,22 +163,22 @@ def notebook() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def lab(server: tuple[str, Path], browser: Any) -> Iterator[Lab]:  # noqa: F811
-    """The notebook, run from top to bottom. At the end: nothing was asked outside this machine, no widget failed."""
+    """Yield the executed notebook. At the end check that no request left this machine and no widget failed."""
     url, folder = server
     context = browser.new_context(viewport={"width": 1500, "height": 1100})
     context.set_default_timeout(LONG)
     page, problems = context.new_page(), []
     page.on("request", lambda r: problems.append(f"asked {r.url}") if is_external(r.url) else None)
-    # A busy machine takes anywidget longer than two seconds; `boot.js` sees to it that nothing is lost.
+    # On a busy machine anywidget takes longer than two seconds; `boot.js` ensures that nothing is lost.
     page.on("pageerror", lambda e: None if "Failed to initialize model" in str(e) else problems.append(str(e)))
     page.goto(f"{url}/lab/tree/widgets.ipynb?token={TOKEN}")
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     page.locator(".jp-NotebookPanel .jp-Cell .jp-InputArea-editor").first.click()
-    # By its command, not by the menu: that closes when the kernel's state changes while it opens.
+    # Use the command, not the menu: the menu closes if the kernel's state changes while it opens.
     page.wait_for_function("window.jupyterapp.commands.isEnabled('notebook:run-all-cells')")
     begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[[*\d]+\]")).first
     end = time.monotonic() + LONG / 1000
-    while not begun.is_visible():  # a kernel that calls itself idle may lose what comes before it is connected
+    while not begun.is_visible():  # an idle kernel may lose requests sent before it is connected
         assert time.monotonic() < end, "no cell began"
         page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
         with contextlib.suppress(PlaywrightTimeout):
@@ -196,13 +196,13 @@ def test_every_widget_is_drawn_and_no_cell_failed(lab: Lab) -> None:
     assert lab.page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts() == []
     for kind in KINDS:
         assert lab.see(kind).bounding_box()["height"] > 60, kind
-    assert lab.see("stage", ".wb-figure b").first.inner_text().endswith("×"), "compared with the trace beside it"
+    assert lab.see("stage", ".wb-figure b").first.inner_text().endswith("×"), "compared with the other trace"
     assert lab.see("tokens", ".wb-token").count() == lab.kernel("len(trace.token_ids)")
     assert lab.see("vision", ".wb-vis").count() >= 3
     assert lab.see("lanes", "text").all_text_contents().count("plain") == 1
 
 
-def test_the_modules_crossed_once_and_came_from_memory(lab: Lab) -> None:
+def test_modules_are_sent_once_and_then_cached(lab: Lab) -> None:
     assert (
         lab.kernel(
             "len([x for x in __import__('ipywidgets').Widget.widgets.values() if type(x).__name__ == 'Sources'])"
@@ -245,7 +245,7 @@ def test_a_slider_of_the_panel_arrives_in_python_and_back(lab: Lab) -> None:
     assert lab.see("panel", "[data-param=width] input[type=number]").input_value() == "2"
 
 
-def test_texts_that_would_do_harm_are_text(lab: Lab) -> None:
+def test_hostile_texts_are_shown_as_text(lab: Lab) -> None:
     assert lab.page.evaluate("window.hurt === undefined")
     assert lab.page.locator(".wb-widget img[src=x]").count() == 0
 
@@ -256,10 +256,10 @@ def test_a_figure_of_plotly_is_drawn_without_a_network(lab: Lab) -> None:
     drawn.get_by_text("Squares").wait_for()
 
 
-def test_widgets_wear_jupyters_theme(lab: Lab) -> None:
+def test_widgets_follow_jupyters_theme(lab: Lab) -> None:
     dark = ".wb-widget[data-kind=tokens].dark"
     assert lab.page.locator(dark).count() == 0
-    lab.page.evaluate("document.body.dataset.jpThemeLight = 'false'")  # what Lab does when another theme is chosen
+    lab.page.evaluate("document.body.dataset.jpThemeLight = 'false'")  # as Lab does when another theme is selected
     lab.page.wait_for_selector(dark, state="attached")
     lab.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
     lab.page.wait_for_selector(dark, state="detached")

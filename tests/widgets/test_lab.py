@@ -1,4 +1,4 @@
-"""`workbench lab`: what it would start, and what it says when it cannot."""
+"""`workbench lab`: the command that it starts, and its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_its_paths_do_not_depend_on_where_one_is(folder: Path) -> None:
+def test_its_paths_do_not_depend_on_the_current_folder(folder: Path) -> None:
     assert lab.NOTEBOOKS.is_absolute()
     there = os.path.relpath(folder)
     asked = lab.command(Path(there), "02", 8888, browser=False)
@@ -26,7 +26,7 @@ def test_its_paths_do_not_depend_on_where_one_is(folder: Path) -> None:
     assert "--LabApp.default_url=/lab/tree/02_rejection_sampling.ipynb" in asked
     assert "--no-browser" in asked
     assert "--no-browser" not in lab.command(folder, "", 8888, browser=True)
-    assert any("NeverCheckForUpdate" in word for word in asked), "it asks nobody for news"
+    assert any("NeverCheckForUpdate" in word for word in asked), "news and updates are disabled"
 
 
 @pytest.mark.parametrize("name", ["02_rejection_sampling", "02_rejection_sampling.ipynb", "02_rejection_sampling.py"])
@@ -34,7 +34,9 @@ def test_a_notebook_has_several_names(folder: Path, name: str) -> None:
     assert "--LabApp.default_url=/lab/tree/02_rejection_sampling.ipynb" in lab.command(folder, name, 1, browser=True)
 
 
-def test_what_is_not_there_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_notebook_or_jupyterlab_is_reported(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnknownNameError, match="02_rejection_sampling"):
         lab.command(folder, "07", 1, browser=True)
     (tmp_path / "empty").mkdir()
@@ -45,7 +47,7 @@ def test_what_is_not_there_is_said(folder: Path, tmp_path: Path, monkeypatch: py
         lab.lab(folder=folder)
 
 
-def test_what_keeps_it_quiet_is_there() -> None:
+def test_the_classes_that_disable_updates_and_news_exist() -> None:
     """JupyterLab drops all of its settings, with a warning only, when it cannot find a class named in one."""
     import_item = pytest.importorskip("traitlets.utils.importstring").import_item
     pytest.importorskip("jupyterlab")

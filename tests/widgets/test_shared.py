@@ -1,4 +1,4 @@
-"""One generation in the app and in the notebook at once, over one backend: the app's."""
+"""One run shown in the app and in a notebook at once, both with the app's backend."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 def wait_until(holds: Callable[[], Any]) -> Any:
     end = time.monotonic() + 120
     while not (found := holds()):
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.05)
     return found
 
 
-def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: PageOpener) -> None:  # noqa: F811
+def test_one_run_is_shown_and_controlled_from_both(fake_app: str, open_page: PageOpener) -> None:  # noqa: F811
     from workbench.client import Workbench
     from workbench.widgets import app_link, live
 
@@ -35,7 +35,7 @@ def test_one_run_is_watched_and_steered_from_both(fake_app: str, open_page: Page
         page.wait_for_selector(".wb-token")  # the notebook stepped, the app shows it
         wait_until(lambda: any(m.get("news", {}).get("rounds") for m in sent))
         assert count(page) == 1
-        page.click("[data-press=stop]:enabled")  # the app stops, the notebook knows
+        page.click("[data-press=stop]:enabled")  # stopped in the app, shown in the notebook
         state(page, "cancelled")
         wait_until(lambda: run.state == "cancelled")
         wait_until(lambda: sent[-1].get("news", {}).get("state") == "cancelled")

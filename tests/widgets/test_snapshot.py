@@ -1,4 +1,4 @@
-"""Pictures in plain HTML: safe with any text, complete, small, readable without styles."""
+"""Static output in plain HTML: safe with any text, complete, small, readable without styles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATTRIBUTES = {"class", "style", "src", "width", "height"}
 
 
 class Reader(HTMLParser):
-    """What a browser would find."""
+    """Collects the elements and the text that a browser would find."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -67,11 +67,11 @@ def test_hostile_texts_stay_text() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(traces())
-def test_no_trace_breaks_a_picture(trace: Trace) -> None:
+def test_no_trace_breaks_the_static_output(trace: Trace) -> None:
     safe(snapshot.wrap(snapshot.ribbon(trace) + snapshot.tree(trace) + snapshot.key_figures([trace])))
 
 
-def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
+def test_static_output_has_every_token_with_its_status_without_styles() -> None:
     trace = recorded_runs.trace("draft-tree")
     bare = re.sub(r' style="[^"]*"', "", snapshot.ribbon(trace))
     elements = {"accepted": "u", "corrected": "b", "bonus": "i"}
@@ -83,7 +83,7 @@ def test_a_picture_says_every_token_with_its_status_without_any_style() -> None:
     assert "↻" in bare
 
 
-def test_the_figures_are_those_of_the_trace() -> None:
+def test_the_figures_equal_the_traces() -> None:
     from workbench.trace import metrics
 
     trace = recorded_runs.trace("draft-tree")
@@ -94,7 +94,7 @@ def test_the_figures_are_those_of_the_trace() -> None:
     assert f"{figures['acceptance_rate']:.0%}" in table
 
 
-def test_a_tree_nests_as_the_draft_does() -> None:
+def test_a_tree_is_nested_like_the_draft() -> None:
     trace = recorded_runs.trace("draft-tree")
     html = snapshot.tree(trace, 0)
     n = trace.rounds[0].nodes
@@ -107,13 +107,13 @@ def test_a_tree_nests_as_the_draft_does() -> None:
 
 
 @pytest.mark.parametrize("name", recorded_runs.names())
-def test_pictures_are_small(name: str) -> None:
+def test_static_output_is_small(name: str) -> None:
     trace = recorded_runs.trace(name)
-    # A file of its own holds the modules too: half a megabyte. The picture of the largest recording is a tenth of it.
+    # A replay file with the modules has half a megabyte; the static output of the largest recording has a tenth of it.
     assert len(snapshot.stage(trace)) < 60_000 + sum(len(p.url) for p in trace.header.pictures)
 
 
-def test_long_traces_are_cut_and_say_so() -> None:
+def test_long_traces_are_truncated_with_a_note() -> None:
     trace = recorded_runs.trace("autoregressive")
     long = Trace(trace.header, trace.rounds * 20, trace.footer)
     assert "more rounds" in snapshot.ribbon(long)
@@ -123,7 +123,7 @@ def test_long_traces_are_cut_and_say_so() -> None:
 # -- figures ---------------------------------------------------------------------------------------------------------
 
 
-def test_figures_of_plotly_become_safe_pictures() -> None:
+def test_plotly_figures_become_safe_svg() -> None:
     go = pytest.importorskip("plotly.graph_objects")
     bad = HOSTILE[0]
     plots = [
@@ -142,17 +142,17 @@ def test_figures_of_plotly_become_safe_pictures() -> None:
         assert {tag for tag, _ in found.tags} <= TAGS
         for _, attributes in found.tags:
             assert not any(name.startswith("on") or name in ("href", "src") for name in attributes)
-    assert "pie" in drawing.picture(plots[3]), "what is not drawn is named"
+    assert "pie" in drawing.picture(plots[3]), "an unsupported chart type is named"
 
 
-def test_a_line_goes_through_its_points_and_bars_stand_on_zero() -> None:
+def test_a_line_goes_through_its_points_and_bars_start_at_zero() -> None:
     go = pytest.importorskip("plotly.graph_objects")
     line = drawing.picture(go.Figure(go.Scatter(x=[0, 1, 2], y=[0, 10, 5], mode="lines")))
     path = re.search(r'<path d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', line)
     assert path
     x0, y0, x1, y1, x2, y2 = map(float, path.groups())
     assert x0 < x1 < x2
-    assert y1 < y2 < y0, "upwards is less in pixels"
+    assert y1 < y2 < y0, "larger values have smaller pixel coordinates"
     assert (y0 - y2) / (y0 - y1) == pytest.approx(0.5, abs=0.01)
     bars = drawing.picture(go.Figure(go.Bar(x=["a", "b"], y=[1, 3])))
     ends = [
@@ -176,8 +176,8 @@ INTERVAL = re.compile(r'<path class="interval" d="M([\d.]+) ([\d.]+)L([\d.]+) ([
         ({"type": "constant", "value": 4, "valueminus": 1, "symmetric": False}, (9, 14)),
     ],
 )
-def test_a_picture_draws_intervals_of_points_and_bars(kind: str, error: dict[str, Any], ends: tuple[int, int]) -> None:
-    """Lesson 03 names the oracle's 95 % intervals: a reader without a kernel sees them."""
+def test_intervals_of_points_and_bars_are_drawn(kind: str, error: dict[str, Any], ends: tuple[int, int]) -> None:
+    """Lesson 03 discusses the oracle's 95 % intervals, so they must be visible without a kernel."""
     go = pytest.importorskip("plotly.graph_objects")
     axis = {"range": [0, 20]}
     x = [1.0, 2.0]
@@ -189,7 +189,7 @@ def test_a_picture_draws_intervals_of_points_and_bars(kind: str, error: dict[str
     assert [(drawing.HEIGHT - drawing.BOTTOM - v) / per_unit for v in (y0, y1)] == pytest.approx(ends, abs=0.02)
 
 
-def test_a_picture_draws_intervals_along_x_and_holds_them_whole() -> None:
+def test_intervals_along_x_are_drawn_completely() -> None:
     go = pytest.importorskip("plotly.graph_objects")
     plot = go.Figure(go.Scatter(x=[1.0, 2.0], y=["a", "b"], error_x={"array": [5, 0.5]}))
     x0, y0, x1, y1 = map(float, INTERVAL.search(drawing.picture(plot)).groups())  # type: ignore[union-attr]

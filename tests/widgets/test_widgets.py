@@ -1,4 +1,4 @@
-"""Widgets without a browser: what they hold, what reaches a run, what is sent, and what the output stores."""
+"""Widgets without a browser: their state, calls to a run, messages, and stored output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METHODS = [
 
 
 class FakeRun:
-    """A run that records a round whenever it is let."""
+    """A run that adds rounds only when `record` is called."""
 
     def __init__(self, trace: Trace) -> None:
         self.id, self.whole, self.n, self.calls = "run-1", trace, 0, []
@@ -77,7 +77,7 @@ class FakeRun:
 
 
 class FakeClient:
-    """Just enough of a `Workbench`."""
+    """The part of a `Workbench` that widgets use."""
 
     capabilities, hub_only = frozenset[str](), False
 
@@ -111,7 +111,7 @@ def trace() -> Trace:
 def wait_until(holds: Callable[[], Any], seconds: float = 20) -> Any:
     end = time.monotonic() + seconds
     while not (found := holds()):
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.01)
     return found
 
@@ -129,18 +129,18 @@ def every(trace: Trace) -> Iterator[Any]:
     yield w.bench()
 
 
-# -- what is stored --------------------------------------------------------------------------------------------------
+# -- stored output ----------------------------------------------------------------------------------------------------
 
 
-def test_every_output_holds_the_widget_and_a_picture(trace: Trace) -> None:
+def test_every_output_contains_the_widget_and_a_static_version(trace: Trace) -> None:
     for widget in every(trace):
         stored = bundle(widget)
         assert stored[VIEW]["model_id"]
         assert len(stored[HTML]) > 100
 
 
-def test_a_plain_export_shows_every_picture(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a bundle that holds a widget and a picture, stock nbconvert takes the widget and draws nothing."""
+def test_a_plain_nbconvert_export_shows_the_static_versions(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an output has both a widget and HTML, nbconvert by default takes the widget and shows nothing."""
     nbconvert, nbformat = pytest.importorskip("nbconvert"), pytest.importorskip("nbformat.v4")
     outputs: list[Any] = []
     published = "workbench.widgets.view.publish"
@@ -151,34 +151,34 @@ def test_a_plain_export_shows_every_picture(trace: Trace, monkeypatch: pytest.Mo
         assert [VIEW in output.data for output in outputs] == [True, False]
         cells.append(nbformat.new_code_cell("widget", outputs=list(outputs)))
         outputs.clear()
-    state = {cell.outputs[0].data[VIEW]["model_id"]: {} for cell in cells}  # as it is stored where a notebook is run
+    state = {cell.outputs[0].data[VIEW]["model_id"]: {} for cell in cells}  # as stored when a notebook is run
     kept = {"application/vnd.jupyter.widget-state+json": {"state": state, "version_major": 2, "version_minor": 0}}
     book = nbformat.new_notebook(cells=cells, metadata={"widgets": kept})
     page, _ = nbconvert.HTMLExporter().from_notebook_node(book)
     assert page.count('class="wb-still wb-still-') == len(cells)
     assert page.count('class="wb-snapshot"') >= len(cells)
-    assert "run the notebook" not in to_page(book).body, "nor does the site speak of controls"
+    assert "run the notebook" not in to_page(book).body, "the site shows no note about controls"
 
 
-def test_hostile_texts_stay_text_in_every_output() -> None:
+def test_hostile_texts_are_escaped_in_every_output() -> None:
     trace = make_hostile_trace()
     for widget in (w.stage(trace), w.ribbon(trace), w.tree(trace), w.lane([trace], ["<img src=x onerror=1>"])):
         assert "<img" not in bundle(widget)[HTML]
         assert "<script" not in bundle(widget)[HTML]
 
 
-def test_what_crosses_is_what_the_trace_says_and_the_modules_cross_once(trace: Trace) -> None:
+def test_the_sent_state_equals_the_trace_and_modules_are_sent_once(trace: Trace) -> None:
     first, second = w.stage(trace), w.ribbon(trace)
     assert Trace.from_wire(json.loads(json.dumps(first._given))["trace"]) == trace
     assert first._sources is second._sources
     own = json.dumps({name: value for name, value in first.get_state().items() if name != "_given"}, default=str)
-    assert len(own) < 10_000, "a widget carries the loader, not the modules"
+    assert len(own) < 10_000, "a widget contains the loader, not the modules"
     assert modules.inline_modules("notebook/live") == first._sources.module
     assert "vision/page" not in modules.dependency_order("notebook/live")
     assert modules.inline_modules("notebook/vision") == w.vision(recorded_runs.trace("specvlm"))._sources.module
 
 
-def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:
+def test_lanes_contain_times_and_no_text(trace: Trace) -> None:
     rows = w.lane([trace, trace], ["a", "b"])._given["traces"]
     assert [row["name"] for row in rows] == ["a", "b"]
     assert "text" not in json.dumps(rows)
@@ -186,7 +186,7 @@ def test_lanes_hold_times_and_no_texts(trace: Trace) -> None:
         w.lane([trace], ["a", "b"])
 
 
-def test_another_trace_takes_the_place_of_the_first(trace: Trace) -> None:
+def test_another_trace_replaces_the_first(trace: Trace) -> None:
     view = w.ribbon(trace)
     view.selection = {"round": 1}
     other = recorded_runs.trace("prompt-lookup")
@@ -197,7 +197,7 @@ def test_another_trace_takes_the_place_of_the_first(trace: Trace) -> None:
     assert snapshot.escape(other.header.prompt_text[1]) in view.snapshot()
 
 
-def test_rules_for_narrow_windows_go_by_the_width_of_the_output() -> None:
+def test_styles_for_narrow_windows_use_the_width_of_the_output() -> None:
     style = sources.texts("vision")["style"]
     assert "@container wb (max-width: 900px)" in style
     assert "@media (max-width" not in style
@@ -206,7 +206,7 @@ def test_rules_for_narrow_windows_go_by_the_width_of_the_output() -> None:
 # -- selection -------------------------------------------------------------------------------------------------------
 
 
-def test_linked_widgets_share_one_selection_and_keep_what_one_had(trace: Trace) -> None:
+def test_linked_widgets_share_one_selection_and_keep_an_existing_one(trace: Trace) -> None:
     a, b, c = w.ribbon(trace), w.tree(trace, 2), w.curves(trace)
     w.link(a, b, c)
     assert a.selection == b.selection == c.selection == {"round": 2}
@@ -215,7 +215,7 @@ def test_linked_widgets_share_one_selection_and_keep_what_one_had(trace: Trace) 
 
 
 @pytest.mark.parametrize("wrong", [{"round": -1}, {"round": "x"}, {"what": 1}, {"round": True}, {"node": "x"}])
-def test_what_cannot_be_selected_is_refused(trace: Trace, wrong: dict[str, Any]) -> None:
+def test_invalid_selections_are_refused(trace: Trace, wrong: dict[str, Any]) -> None:
     view = w.ribbon(trace)
     with pytest.raises(traitlets.TraitError, match="cannot be selected"):
         view.selection = wrong
@@ -225,7 +225,7 @@ def test_what_cannot_be_selected_is_refused(trace: Trace, wrong: dict[str, Any])
 # -- panel -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_panel_holds_all_values_and_gives_keywords_of_start() -> None:
+def test_a_panel_has_all_values_and_returns_arguments_of_start() -> None:
     panel = w.panel(FakeClient(), "draft-model", depth=3)
     assert panel.values == {"method": "draft-model", "depth": 3, "policy": "fixed", "temperature": 0.0, "top_k": 0}
     assert panel.settings == {
@@ -247,7 +247,7 @@ def test_a_panel_holds_all_values_and_gives_keywords_of_start() -> None:
         ({"method": "draft-model", "temperature": "hot"}, ParameterError),
     ],
 )
-def test_a_panel_refuses_what_the_registry_does_not_know(wrong: dict[str, Any], kind: type[Exception]) -> None:
+def test_a_panel_refuses_unknown_names_and_values(wrong: dict[str, Any], kind: type[Exception]) -> None:
     panel = w.panel(FakeClient(), "draft-model")
     before = panel.values
     with pytest.raises(kind):
@@ -255,7 +255,7 @@ def test_a_panel_refuses_what_the_registry_does_not_know(wrong: dict[str, Any], 
     assert panel.values == before
 
 
-def test_a_panel_steers_a_run_with_what_changed_alone(trace: Trace) -> None:
+def test_a_panel_sends_only_changed_values_to_a_run(trace: Trace) -> None:
     run, panel = FakeRun(trace), w.panel(FakeClient(), "draft-model")
     panel.control(run)
     panel.values = panel.values | {"depth": 7}
@@ -264,10 +264,10 @@ def test_a_panel_steers_a_run_with_what_changed_alone(trace: Trace) -> None:
     assert run.calls[-1][1]["method"] == "plain"
     run.cancel()
     panel.values = {"method": "draft-model"}
-    assert run.calls[-1][0] == "cancel", "a run that has ended is left alone"
+    assert run.calls[-1][0] == "cancel", "an ended run gets no changes"
 
 
-def test_a_panel_says_what_a_run_refused(trace: Trace) -> None:
+def test_a_panel_shows_a_runs_refusal(trace: Trace) -> None:
     run, panel = FakeRun(trace), w.panel(FakeClient(), "draft-model")
 
     def refuse(**_: Any) -> None:
@@ -282,7 +282,7 @@ def test_a_panel_says_what_a_run_refused(trace: Trace) -> None:
 
 
 class Wire:
-    """What a widget sends, and a browser that asks."""
+    """Records a widget's messages and sends calls like a browser."""
 
     def __init__(self, live: Any) -> None:
         self.live, self.sent = live, []
@@ -303,10 +303,10 @@ def run(trace: Trace) -> Iterator[FakeRun]:
     run.state = "finished"  # ends the thread
 
 
-def test_a_thread_follows_the_run_and_the_kernel_stays_free(run: FakeRun) -> None:
+def test_a_thread_follows_the_run_without_blocking_the_kernel(run: FakeRun) -> None:
     live = w.live(run, FakeClient())
     wire = Wire(live)
-    assert run.state != "finished", "showing a run that goes on does not wait for it"
+    assert run.state != "finished", "showing a run in progress does not wait for its end"
     names = [t.name for t in threading.enumerate()]
     assert any(name.startswith("workbench-widget-run-1") for name in names)
     run.record(2)
@@ -317,12 +317,12 @@ def test_a_thread_follows_the_run_and_the_kernel_stays_free(run: FakeRun) -> Non
     assert live.trace.rounds == run.whole.rounds
 
 
-def test_until_somebody_listens_all_is_told_and_then_only_what_is_new(run: FakeRun) -> None:
+def test_all_rounds_are_sent_until_a_view_exists_and_then_only_new_ones(run: FakeRun) -> None:
     wire = Wire(w.live(run, FakeClient()))
     run.record(2)
     wait_until(lambda: wire.rounds() and wire.rounds()[-1] == [0, 1])
     run.record(1)
-    wait_until(lambda: wire.rounds()[-1] == [0, 1, 2])  # what was sent before the view was there is lost
+    wait_until(lambda: wire.rounds()[-1] == [0, 1, 2])  # messages sent before the view exists are lost
     assert len(wire.ask("fetch_trace", run=run.id, **{"from": 0})["rounds"]) == 3
     run.record(1)
     wait_until(lambda: wire.rounds()[-1] == [3])
@@ -337,24 +337,24 @@ def test_buttons_and_sliders_reach_the_run(run: FakeRun) -> None:
     assert run.calls[1][1]["params"] == {"depth": 7}
 
 
-def test_a_widget_knows_its_own_runs_only_and_answers_errors_in_words(run: FakeRun) -> None:
+def test_a_widget_accepts_only_its_own_run_and_public_actions(run: FakeRun) -> None:
     wire = Wire(w.live(run, FakeClient()))
     assert "does not have that run" in wire.ask("control", run="another", action="cancel")["error"]["message"]
     assert "no such action" in wire.ask("control", run=run.id, action="__init__")["error"]["message"]
     live = wire.live
     live._on_message(live, {"id": "x", "call": "_follow", "payload": {}}, [])
-    assert not [m for m in wire.sent if m.get("id") == "x"], "only what is offered is answered"
+    assert not [m for m in wire.sent if m.get("id") == "x"], "only public calls are answered"
     assert run.calls == []
 
 
-def test_a_live_output_stores_what_there_was(run: FakeRun) -> None:
+def test_a_live_output_stores_the_rounds_so_far(run: FakeRun) -> None:
     live = w.live(run, FakeClient())
     assert "had no rounds" in live.snapshot()
     run.record(3)
     assert "τ" in live.snapshot()
 
 
-def test_a_run_of_an_app_knows_its_backend() -> None:
+def test_a_remote_run_has_its_backend() -> None:
     client: Any = FakeClient()
     told = {"header": None, "rounds": [], "footer": None, "seq": 0}
     first = {"run": "run-1", "state": "cancelled", "message": "", **told}
@@ -370,7 +370,7 @@ def test_a_run_without_a_known_backend_is_refused(run: FakeRun) -> None:
 # -- links and figures -----------------------------------------------------------------------------------------------
 
 
-def test_a_link_carries_the_settings_as_the_app_reads_them(trace: Trace) -> None:
+def test_a_link_contains_the_settings_in_the_apps_format(trace: Trace) -> None:
     link = w.app_link(trace, pin={"round": 2, "token": 1}, view="tree")
     asked = {name: value[0] for name, value in parse_qs(urlsplit(link.url).query).items()}
     assert link.url.startswith("http://localhost:7860/?")
@@ -384,7 +384,7 @@ def test_a_link_carries_the_settings_as_the_app_reads_them(trace: Trace) -> None
     )
 
 
-def test_a_link_is_safe_in_html_and_names_http_alone() -> None:
+def test_a_link_is_safe_in_html_and_uses_http_only() -> None:
     html = w.app_link(make_hostile_trace(), '"><script>')._repr_html_()
     assert "<script" not in html
     assert html.count("<") == 2
@@ -392,7 +392,7 @@ def test_a_link_is_safe_in_html_and_names_http_alone() -> None:
         w.app_link(make_hostile_trace(), base="javascript:alert(1)")
 
 
-def test_a_figure_is_small_plain_json_with_a_picture() -> None:
+def test_a_figure_is_small_plain_json_with_a_static_version() -> None:
     go, np = pytest.importorskip("plotly.graph_objects"), pytest.importorskip("numpy")
     stored = w.figure(
         go.Figure(go.Scatter(x=np.arange(50), y=np.arange(50.0)), layout={"title": "T"})

@@ -147,7 +147,7 @@ def _steps(
                 spent += run.seconds
                 return run.trace
 
-    def entrant(method: method_info.MethodInfo) -> Candidate:
+    def candidate(method: method_info.MethodInfo) -> Candidate:
         method_params = measuring_params(method)
 
         def write(prompt: int, repeat: int | None) -> RunGenerator:
@@ -159,8 +159,8 @@ def _steps(
 
         return Candidate(method.name, method.title, method_params, write)
 
-    plain, machine = entrant(method_info.get(BASELINE)), machine_facts()
-    runs, complete = CandidateRuns([plain, *map(entrant, chosen)], len(texts), max_new_tokens), True
+    plain, machine = candidate(method_info.get(BASELINE)), machine_facts()
+    runs, complete = CandidateRuns([plain, *map(candidate, chosen)], len(texts), max_new_tokens), True
     result, n_reported = None, 0
 
     def now(text: str, waiting: str = "", last: bool = False) -> Advice:

@@ -24,7 +24,7 @@ def copy_bandwidth(device: torch.device | str, n_bytes: int | None = None) -> fl
 
     Args:
         device: a CPU or a GPU.
-        n_bytes: size of the block; by default `COPIED`, or an eighth of a GPU's free memory if that is less.
+        n_bytes: size of the block; by default `COPY_BYTES`, or an eighth of a GPU's free memory if that is less.
 
     Raises:
         RuntimeError: no memory for two blocks (`core.errors.is_out_of_memory`).

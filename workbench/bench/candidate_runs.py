@@ -174,14 +174,14 @@ class CandidateRuns:
 
     @property
     def disturbed(self) -> set[tuple[int, int]]:
-        """(prompt, repeat) of plain runs that were disturbed: their rate is less than the median / `FAR`."""
+        """(prompt, repeat) of plain runs that were disturbed: their rate is below the median / `IMPLAUSIBLE_FACTOR`."""
         plain = rates(self.plain)
         typical = median(plain.values()) if plain else 0.0
         return {key for key, rate in plain.items() if rate * IMPLAUSIBLE_FACTOR < typical}
 
     @property
     def implausible(self) -> list[str]:
-        """Methods with a measured speed-up above `FAR` · τ, which is impossible: the plain runs were disturbed."""
+        """Methods with a speed-up above `IMPLAUSIBLE_FACTOR` · τ, which is impossible: plain runs were disturbed."""
         return [choice.method for choice in self._choices(self.contenders[1:]) if _is_impossible(choice)]
 
     def _paired_runs(

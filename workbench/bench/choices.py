@@ -43,7 +43,7 @@ class Choice:
     Attributes:
         method: method of the setting.
         values: values by the name of the parameter; empty for the defaults.
-        rank: lower is more informative; see `every`.
+        rank: lower is more informative; see `all_choices`.
     """
 
     method: Method
@@ -141,7 +141,7 @@ def check_cdf_positions(
     texts: int = TEXTS,
     tokens: int = TOKENS,
 ) -> Finding:
-    """Test whether sampled tokens are uniformly placed in plain decoding's distributions after their own text.
+    """Test whether sampled tokens have uniform positions in the target's cumulative distributions after their own text.
 
     The distributions come from one forward of Hugging Face's model over each text. For an approximate verifier the
     result is its reported total variation per token and the statistic of the positions, without pass or fail.
@@ -180,15 +180,15 @@ def check_cdf_positions(
     n = sum(counts.values())
     fit = chi_square(counts, dict.fromkeys(counts, 1 / CELLS))
     figures = {"statistic": fit.statistic, "freedom": fit.freedom, "p_value": fit.p_value, "runs": n, "tests": 1}
-    detail = f"{n} tokens of {texts} texts at temperature 1, each at its place in the target's own law: {fit}"
+    detail = f"{n} tokens of {texts} texts at temperature 1, positions in the target's cumulative distribution: {fit}"
     verdict = PASS if fit.fits(ALPHA) else FAIL
     if configured.promise is Promise.APPROXIMATE:
         verdict = MEASURED
         if paid:
             figures["total_variation"] = sum(paid) / n
-        cost = f"paid {'at most ' * at_most}{sum(paid) / n:.3f} of total variation a token"
-        detail += f"; {cost}" if paid else "; it does not say what it pays"
+        cost = f"deviation {'at most ' * at_most}{sum(paid) / n:.3f} (total variation per token)"
+        detail += f"; {cost}" if paid else "; no deviation reported"
     elif not n_drafted:
         verdict, detail = FAIL, f"{NEVER_DRAFTED}, so that this was plain decoding: {detail}"
-    claim, seconds = "sampling law (places of tokens, given target)", time.perf_counter() - start
+    claim, seconds = "sampling distribution (positions of tokens, given target)", time.perf_counter() - start
     return Finding(configured.name, configured.promise.value, claim, verdict, detail, seconds, "law", figures)

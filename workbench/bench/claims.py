@@ -2,7 +2,7 @@
 
 Each method declares its claims as data: the paper's quantity, setting and figure, and the function that measures the
 same quantity at the scale of this workbench: on the bundled pair, or on another target. Verdicts are never written by
-hand: `judge` computes them.
+hand: `compute_verdict` computes them.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
     contradicts its own construction is still contradicted, since something is broken.
 
     The gain of an approximate verifier (`Claim.matched`) is compared only at matched accuracy: the verdict is "answers
-    not kept" if the whole interval of its right answers lies below `KEPT` of the exact verifier's, and "inconclusive"
-    if the interval contains that share.
+    not kept" if the whole interval of its right answers lies below `declarations.MIN_RETAINED` of the exact verifier's,
+    and "inconclusive" if the interval contains that share.
     """
     if claim.lacks or claim.measure is None or (lacking and measured is None):
         return NOT_MEASURABLE
@@ -122,7 +122,7 @@ def compute_verdict(claim: Claim, measured: Measurement | None, lacking: str = "
 
 
 def _compare_figures(claim: Claim, measured: Measurement) -> str:
-    """Return one of `COUNTED`: see `judge`."""
+    """Return one of `MEASURED_VERDICTS`: see `compute_verdict`."""
     low, high = (claim.neutral, math.inf) if claim.low is None or claim.high is None else (claim.low, claim.high)
     least, most = low * (1 - claim.tolerance), high * (1 + claim.tolerance)
     if claim.low is not None and low <= claim.neutral <= high:

@@ -141,8 +141,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 RULES = (
     "Each row compares a figure that a paper claims with the same quantity measured here: on the small bundled models, "
-    "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.judge` computes the verdict from the two "
-    "figures:",
+    "and on SmolLM2-135M-Instruct, a real chat model. `workbench.bench.claims.compute_verdict` computes the verdict "
+    "from the two figures:",
     "",
     "- **reproduced in size**: the whole 95 % interval lies on the paper's side of “no change”, and the value within a "
     "quarter of the paper's range, or within the narrower tolerance of a closed form.",
@@ -174,7 +174,7 @@ FIGURE_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "setting": lambda row: row["measured"]["setting"],
     "date, commit": lambda row: f"{row['date']}, {row['commit']}",
     "machine": lambda row: row["machine"] + (f", load {row['load']}" if row["timed"] else ""),
-    "measure it": lambda row: f"`{row['command']}`",
+    "command": lambda row: f"`{row['command']}`",
 }
 
 

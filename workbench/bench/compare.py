@@ -42,7 +42,7 @@ def prepare(
     if repeated is not None:
         raise ParameterError(f"{repeated.title} is listed twice.", "Change a parameter of one, or remove it.")
     if not 1 <= len(prompts) <= PROMPTS:
-        raise PromptError(f"{len(prompts)} prompts cannot be compared on.", f"Give 1 to {PROMPTS}.")
+        raise PromptError(f"A comparison on {len(prompts)} prompts is not possible.", f"Give 1 to {PROMPTS}.")
     if not 1 <= plan.repeats <= REPEATS:
         raise ParameterError(f"repeats={plan.repeats} is out of range.", f"Use 1 to {REPEATS}.")
     specs = method_info.sampling()
@@ -50,7 +50,7 @@ def prepare(
         if name not in specs:
             raise ParameterError(
                 f"{name} is not a sampling parameter.",
-                f"Give {', '.join(specs)} for all lanes, the rest with its lane.",
+                f"Give {', '.join(specs)} for all lanes, and other parameters with their lane.",
             )
         specs[name].parse(value)
     added = not any(lane.is_plain for lane in parsed)

@@ -29,7 +29,7 @@ GRID = [i / 20 for i in range(21)]
 
 
 def full_figures(comparison: ComparisonRuns) -> dict[str, Any]:
-    """Return all figures of a comparison: those of `so_far`, with texts, race, break-even and exactness per lane."""
+    """Return all figures of a comparison: `partial_figures`, with texts, race, break-even and exactness per lane."""
     data = partial_figures(comparison)
     plain = comparison.reference
     for lane, wire in zip(comparison.lanes, data["lanes"], strict=True):
@@ -147,7 +147,7 @@ def most_typical_repeat(comparison: ComparisonRuns, prompt: int) -> int:
 
 
 def race(lane: LaneRuns, prompt: int, plain: LaneRuns | None) -> dict[str, Any]:
-    """Return the recorded run of a lane on a prompt that the race replays, of the `replayed` repeat.
+    """Return the recorded run of a lane on a prompt that the race replays, of the `most_typical_repeat`.
 
     Returns:
         prefill_s and seconds of the run; rounds as [end in seconds after prefill, tokens with their kinds]; repeat,

@@ -48,7 +48,7 @@ class LaneRuns:
         name: name for display, unique in a comparison.
         added: whether the lane is plain decoding that was added automatically as the reference.
         samples: figures of each run by (prompt, repetition).
-        traces: by prompt, the run that the race replays (`paired.replayed`).
+        traces: by prompt, the run that the race replays (`comparison_figures.most_typical_repeat`).
         selected_repeat: by prompt, the repeat of that run.
         error: reason why the lane was left out from some point on; empty if all its runs finished.
     """

@@ -155,7 +155,7 @@ def describe_differences(recorded: Mapping[str, Any] | None, requested: Mapping[
     if recorded is None:
         return ["measuring conditions were not recorded"]
     if requested is None:
-        return ["the conditions here are not known before the models are"]
+        return ["the conditions here are unknown until the models are loaded"]
     names = ("measuring", "at_once", "device", "dtype", "drafter_dtype")
     texts = [_words(n, recorded.get(n), requested.get(n)) for n in names if recorded.get(n) != requested.get(n)]
     for group in ("machine", "versions", "weights"):

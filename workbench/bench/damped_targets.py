@@ -96,7 +96,7 @@ def random_target(shape: Shape, device: torch.device | str, dtype: torch.dtype, 
     """Return a random Llama, sampled on its device: no weight is ever on the host.
 
     Matrix products preserve the size of their inputs (standard deviation 1 / √inputs), embeddings have deviation 1,
-    logits `SURE`.
+    logits `LOGIT_STD`.
 
     Args:
         shape: shape of the target.

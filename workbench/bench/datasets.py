@@ -71,7 +71,7 @@ def _gsm8k(row: Row, number: int) -> BenchPrompt:
 
 
 def _mbpp(row: Row, number: int) -> BenchPrompt:
-    """{"text": "Write a function to …", "test_list": ["assert min_cost(…) == 8", …]}, asked as its paper asks it."""
+    """{"text": "Write a function to …", "test_list": ["assert min_cost(…) == 8", …]}, with its paper's prompt."""
     tests = "\n".join(row["test_list"])
     task = f"You are an expert Python programmer, and here is your task: {row['text']}"
     text = f"{task} Your code should pass these tests:\n\n{tests}"

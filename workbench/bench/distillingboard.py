@@ -84,8 +84,8 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# Distilling a draft model: loss and training text",
         "",
-        f"One small draft model for `{report['target']}`, trained on from the same start by each loss on each kind of "
-        f"text, then drafting with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
+        f"One small draft model for `{report['target']}`, trained from the same start with each loss on each kind of "
+        f"text, then measured with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
         f"{report['max_new_tokens']} tokens). DistillSpec (Zhou et al. 2024, arXiv:2310.08461) compares losses and "
         "texts; TVD++ is Direct Alignment's (Goel et al. 2024, arXiv:2403.00858). α: drafted tokens accepted / tested; "
         f"τ: tokens / passes of the target. Made by `workbench train distilling{flags}`; `workbench docs` writes this "
@@ -93,10 +93,10 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"Measured on {describe(report['machine'])}.",
         "",
-        "Intervals are of 95 %, over prompts, the same ones on both sides of a ratio or difference. One seed trained "
-        "each cell: what another would change is not in them. Of so many intervals some miss the truth. A sentence "
-        "*holds* where its whole interval says so, *does not hold* where the whole interval says the contrary, and is "
-        "*open* otherwise.",
+        "Intervals are 95 % intervals over prompts, the same prompts on both sides of a ratio or difference. Each cell "
+        "was trained with one seed; the variation between seeds is not included. With so many intervals, some do not "
+        "contain the true value. A statement *holds* if its whole interval satisfies it, *does not hold* if its whole "
+        "interval contradicts it, and is *open* otherwise.",
     ]
     for how, words in HOW.items():
         lines += [
@@ -117,16 +117,16 @@ def page(report: dict[str, Any]) -> str:
         }
         lines += ["", markdown_table(columns, cells, ("text", "loss"))]
     claim_columns: Columns = {
-        "sentence": lambda row: row["claim"],
+        "statement": lambda row: row["claim"],
         "drafting": lambda row: HOW[row["how"]],
-        "found": lambda row: format_interval(row["found"]),
+        "measured": lambda row: format_interval(row["found"]),
         "verdict": lambda row: f"**{row['verdict']}**",
     }
     lines += [
         "",
-        "## What it says",
+        "## Results",
         "",
-        markdown_table(claim_columns, claims(report), ("sentence", "drafting", "verdict")),
+        markdown_table(claim_columns, claims(report), ("statement", "drafting", "verdict")),
         "",
     ]
     return "\n".join(lines)

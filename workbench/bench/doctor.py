@@ -85,17 +85,17 @@ class Difference:
 
     def describe(self) -> str:
         """Return the difference and its explanation in a sentence."""
-        intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding writes "
+        intro = f"Token {self.at + 1} (round {self.round + 1}) is {self.run_text!r}; plain decoding gives "
         gap = f"{self.plain_text!r}, whose logit is {self.gap:.4g} larger"
         agreeing = [r.how for r in self.readings if r.token == self.run]
         if self.verdict == NUMERICS and agreeing:
-            explanation = f"Decoded plainly {' and '.join(agreeing)}, it is {self.run_text!r} too: numerics."
+            explanation = f"Plain decoding {' and '.join(agreeing)} also gives {self.run_text!r}: numerics."
         elif self.verdict == NUMERICS:
-            explanation = f"Rounding alone moves this difference by {self.rounding:.4g} here: numerics."
+            explanation = f"Rounding alone changes this difference by {self.rounding:.4g} here: numerics."
         else:
             explanation = (
-                f"Plain decoding from this prefix never writes {self.run_text!r}, and rounding moves the difference by "
-                f"{self.rounding:.4g} only: a bug."
+                f"Plain decoding from this prefix never gives {self.run_text!r}, and rounding changes the difference "
+                f"by {self.rounding:.4g} only: a bug."
             )
         return f"{intro}{gap}. {explanation}"
 
@@ -153,7 +153,7 @@ def examine(models: Models, trace: Trace, images: Any = None) -> Diagnosis:
     for name, neutral in (("temperature", 0.0), ("repetition_penalty", 1.0)):
         if header.params.get(name, neutral) != neutral:
             raise ParameterError(
-                f"The run has {name} {header.params[name]}: plain decoding would not have to write the same text.",
+                f"The run has {name} {header.params[name]}: plain decoding may give another text.",
                 "Examine a greedy run without penalties.",
             )
     dtype = str(models.target.weight_dtype).removeprefix("torch.")

@@ -22,7 +22,7 @@ THEORY = {
     "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
     "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
 }
-"""Theoretical predictions from the measured acceptance, drawn over a metric (`whatif.distributions`, `paired.pays`)."""
+"""Theoretical predictions from the measured acceptance, drawn over a metric (`predict_tau`, `break_even`)."""
 
 
 def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:

@@ -101,11 +101,11 @@ def bench_gpu(
         "suite": SUITE,
         "target": "; ".join(report.groups),
         "device": str(device),
-        "dtype of the made targets": str(dtype).removeprefix("torch."),
+        "dtype of the random targets": str(dtype).removeprefix("torch."),
         "repeats": plan.repeats,
         "new tokens at most": plan.max_new_tokens,
         "temperature": plan.sampling.temperature,
-        "draft length on the made targets": None if methods else depth,
+        "draft length on the random targets": None if methods else depth,
         "copy": f"{_gigabytes(rate)}/s read and written",
         "left out": "; ".join(left_out) or None,
     }
@@ -123,8 +123,8 @@ def describe_bandwidth_limit(models: Models, rows: Sequence[BenchRow], rate: flo
     n_bytes = bytes_read(models.target.model)
     at_rate = 1e3 * n_bytes / rate
     measured_ms = next((row.verify_ms_per_round for row in rows if row.method == BASELINE), None)
-    measured = "" if not measured_ms else f", and took {measured_ms:.3g} ms: {at_rate / measured_ms:.0%} of that rate"
-    return f"reads {_gigabytes(n_bytes)}, at the copy's rate in {at_rate:.3g} ms{measured}"
+    measured = "" if not measured_ms else f"; it took {measured_ms:.3g} ms, {at_rate / measured_ms:.0%} of that rate"
+    return f"reads {_gigabytes(n_bytes)}, which takes {at_rate:.3g} ms at the copy rate{measured}"
 
 
 def _bench_shape(
@@ -195,7 +195,7 @@ def _add(combined_report: BenchReport, models: Models, report: BenchReport, rate
     """Add the measurements on one target to the whole report, with the comparison of its plain pass to the limit."""
     name = models.target_name
     combined_report.settings[f"drafter of {name}:"] = models.drafter_name
-    combined_report.settings[f"a pass of {name}"] = describe_bandwidth_limit(models, report.rows, rate)
+    combined_report.settings[f"forward pass of {name}"] = describe_bandwidth_limit(models, report.rows, rate)
     combined_report.groups[name] = report.rows
     combined_report.rows += [
         dataclasses.replace(r, method=f"{r.method} @ {name}") for r in report.rows if r.method in HEADLINE
@@ -220,7 +220,7 @@ def _too_large(shape: Shape, device: torch.device, dtype: torch.dtype) -> str:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     if free is None or n_bytes + ROOM_BYTES <= free:
         return ""
-    return f"{_gigabytes(n_bytes)} of weights do not fit the {_gigabytes(free)} that are free"
+    return f"{_gigabytes(n_bytes)} of weights do not fit into {_gigabytes(free)} of free memory"
 
 
 def _gigabytes(n_bytes: float) -> str:

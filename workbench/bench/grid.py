@@ -71,7 +71,7 @@ class SweepBackend(Protocol):
     """A backend, or a client of one."""
 
     def stream_comparison(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
-        """See `workbench.client.Workbench.comparing`."""
+        """See `workbench.client.Workbench.stream_comparison`."""
         ...
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ class Cell:
     @property
     def id(self) -> str:
         """Id of the settings, the same in every sweep and under all conditions."""
-        plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has none
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "images"}  # a sweep has no images
         content = [self.lane.to_wire(), plan, [asdict(p) for p in self.prompts]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -168,7 +168,7 @@ class Sweep:
         )
         for axis in sweep.axes:
             if not axis.values or len(set(axis.values)) < len(axis.values):
-                raise ParameterError(f"The values of {axis.name} are none, or one is there twice.", "Give each once.")
+                raise ParameterError(f"{axis.name} has no values, or one value twice.", "Give each value once.")
         if (count := len(list(itertools.product(*(axis.values for axis in sweep.axes))))) > CELLS:
             raise CapacityError(f"This sweep has {count} cells; {CELLS} is the limit.", "Give fewer values.")
         sweep.cells()  # raises errors of any cell

@@ -44,7 +44,7 @@ def why_not(models: Models) -> str:
     if missing:
         return f"{' and '.join(missing)} not installed (pip install xllamacpp gguf)"
     if models.target.device.type != "cpu" or models.target.dtype not in DTYPES:
-        return "it is compared with a target in float32, bfloat16 or float16 on a CPU only"
+        return "it can only be compared with a target in float32, bfloat16 or float16 on a CPU"
     return ""
 
 

@@ -86,7 +86,7 @@ def acceptance_probability(distributions: TextDistributions, setup: VerifierSetu
     """Return the probability that a position accepts one of its drafts, mean over positions.
 
     Drafts are sampled from q, `SETS` times. Given the drafts, the verifier's probability is exact, so that nothing else
-    is sampled. Ways with the same sampling get the same drafts.
+    is sampled. Setups with the same sampling get the same drafts.
 
     Args:
         distributions: distributions at the positions.

@@ -84,7 +84,7 @@ def stop_reason(ratios: Sequence[float], seconds: float) -> str:
             return "the interval lies on one side of 1×"
         overall = estimate({0: ratios})
         if overall is not None and overall.high is not None and overall.high / overall.value <= 1 + MAX_HALF_WIDTH:
-            return f"it is known to {MAX_HALF_WIDTH:.0%}"
+            return f"the speed-up is known to ±{MAX_HALF_WIDTH:.0%}"
     if len(ratios) >= MAX_PAIRS:
         return f"{MAX_PAIRS} pairs"
     return f"{LONGEST_S:.0f} s of measuring" if seconds >= LONGEST_S else ""

@@ -135,14 +135,14 @@ def read_prompts(text: str) -> list[BenchPrompt]:
         return _of_lines(lines, "the text")
     numbered = [(i, line.strip()) for i, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
-        raise PromptError("There is no prompt.", "Write one a line, or choose a file.")
+        raise PromptError("There is no prompt.", "Write one prompt per line, or choose a file.")
     return [BenchPrompt(f"line {i}", line, chat=True) for i, line in numbered]
 
 
 def _of_lines(lines: Sequence[str], path: str) -> list[BenchPrompt]:
     prompts = [_parse(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
-        raise PromptError(f"{path} holds no prompts.", 'Write one object a line: {"prompt": "Once upon a time"}')
+        raise PromptError(f"{path} contains no prompts.", 'Write one object per line: {"prompt": "Once upon a time"}')
     return prompts
 
 
@@ -155,7 +155,7 @@ def _parse(line: str, number: int, path: str) -> BenchPrompt:
     if not isinstance(text, str) or not text:
         raise PromptError(
             f"Line {number} of {path} is not an object with a text under 'prompt'.",
-            'Write one object a line: {"prompt": "Once upon a time"}',
+            'Write one object per line: {"prompt": "Once upon a time"}',
         )
     name = str(row.get("name") or f"prompt-{number}")
     group, answer = str(row.get("group") or "all"), str(row.get("answer") or "")

@@ -118,7 +118,7 @@ def recommend(
         )
     engine, start, complete = Engine(models, record=False), now(), True
 
-    def entrant(one: ConfiguredMethod) -> Candidate:
+    def candidate(one: ConfiguredMethod) -> Candidate:
         lane = EngineContender(engine, one, SamplingParams(temperature=0.0), max_new_tokens)
         short = replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens))
 
@@ -131,7 +131,7 @@ def recommend(
         return Candidate(lane.name, lane.title, params, write)
 
     runs = CandidateRuns(
-        [entrant(method) for method in (registry.get(BASELINE).with_params(), *selected)], len(prompts), max_new_tokens
+        [candidate(m) for m in (registry.get(BASELINE).with_params(), *selected)], len(prompts), max_new_tokens
     )
     try:
         for label, _ in runs.run(lambda: now() - start >= seconds or stopped(), lambda: start + seconds - now()):

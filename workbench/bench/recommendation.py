@@ -49,7 +49,7 @@ class RankedMethod:
         acceptance = (
             "no draft was tested" if self.acceptance is None else f"{self.acceptance:.0%} of its drafts accepted"
         )
-        cost = f"a round costs {round_cost:.2f} plain ones"
+        cost = f"a round costs {round_cost:.2f} plain steps"
         if self.draft_ms is not None and self.verify_ms is not None:
             cost += f" ({self.draft_ms:.1f} ms drafting, {self.verify_ms:.1f} ms verifying)"
         return (
@@ -120,9 +120,9 @@ class Recommendation:
             ""
             if self.repeats is None
             else (
-                f" Of the text, {self.repeats:.0%} repeats what stood before"
+                f" {self.repeats:.0%} of the text repeats earlier text"
                 + (
-                    ": what copies has something to copy."
+                    ": methods that copy can benefit."
                     if self.repeats >= HIGH_REPETITION
                     else ": there is little to copy."
                 )
@@ -130,10 +130,11 @@ class Recommendation:
         )
         if best is None or best.speedup is None:
             slower = all(c.speedup is not None and c.speedup.verdict == SLOWER for c in self.ranking)
-            summary = "every method was slower" if self.ranking and slower else "no method is surely faster yet"
-            return f"Plain decoding: {summary}.{copy_note}" + ("" if slower else " More minutes or prompts may tell.")
-        tie_note = f" As fast, for all that was measured: {', '.join(self.rivals)}." if self.rivals else ""
-        chance = f" The first of {n} owes some of its lead to chance." if n > 1 else ""
+            summary = "every method was slower" if self.ranking and slower else "no method is significantly faster yet"
+            more_note = "" if slower else " More time or prompts may show a difference."
+            return f"Plain decoding: {summary}.{copy_note}{more_note}"
+        tie_note = f" Not significantly slower: {', '.join(self.rivals)}." if self.rivals else ""
+        chance = f" As the fastest of {n} methods, it is favoured by chance." if n > 1 else ""
         return f"{best.title}: {best.speedup.sentence}. {best.why}{copy_note}{tie_note}{chance}"
 
     @property
@@ -150,12 +151,12 @@ class Recommendation:
         if self.disturbed:
             runs = "run is" if self.disturbed == 1 else "runs are"
             sentences.append(
-                f"{self.disturbed} plain {runs} left out: far slower than the others, so that something else slowed it."
+                f"{self.disturbed} plain {runs} left out: far slower than the others, due to other load on the machine."
             )
         if self.refused:
             sentences.append(
-                f"Left out of the ranking: {', '.join(self.refused)}, measured far above the tokens a pass gives, "
-                "which no method can reach. Measure again on an idle machine, with more prompts."
+                f"Left out of the ranking: {', '.join(self.refused)}, because the measured speed-up far exceeds the "
+                "tokens per pass, which is impossible. Measure again on an idle machine, with more prompts."
             )
         return " ".join(sentences)
 

@@ -156,12 +156,12 @@ class Regression:
         lines += [markdown_table(COLUMNS, self.changes, left=("figure", "verdict"))]
         lines += ["", f"Old: {self.machines[0]}.", f"New: {self.machines[1]}."]
         if self.differences:
-            lines.append("Not the same: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")
+            lines.append("Differences: " + "; ".join(f"{n} {old} → {new}" for n, old, new in self.differences) + ".")
         if self.missing:
             lines.append(f"In one report only: {', '.join(self.missing)}.")
         lines.append(
             f"Wilcoxon's signed-rank test over prompts, Benjamini–Hochberg over all figures at {ALPHA:.0%}; "
-            f"changes under {TOLERANCE:.0%} count as none."
+            f"changes below {TOLERANCE:.0%} are not reported."
         )
         return "\n".join(lines) + "\n"
 

@@ -16,7 +16,7 @@ from workbench.models.machine import describe
 
 SCHEMA_VERSION = 3
 """Version of saved reports. Version 1 had medians with quartiles; version 2 had whole calls of other engines in the
-decoding columns. `saved` computes the speeds of older versions again from their runs."""
+decoding columns. `report_files` computes the speeds of older versions again from their runs."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class BenchReport:
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     def to_json(self) -> str:
-        """Return JSON text; `saved.read_report` reads it."""
+        """Return JSON text; `report_files.read_report` reads it."""
         return json.dumps(self.to_wire(), ensure_ascii=False)
 
     def to_csv(self) -> str:

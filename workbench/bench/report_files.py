@@ -71,7 +71,7 @@ def read_report(path: Path) -> BenchReport:
         wire["groups"] = {name: [_row(row) for row in rows] for name, rows in wire["groups"].items()}
         return BenchReport(**wire)
     except (ValueError, KeyError, TypeError, AttributeError, PanicError, pl.exceptions.PolarsError) as error:
-        raise WorkbenchError(f"{path} is no saved report: {type(error).__name__}.", _REMEDY) from None
+        raise WorkbenchError(f"{path} is not a saved report: {type(error).__name__}.", _REMEDY) from None
 
 
 def _row(row: dict[str, Any]) -> BenchRow:

@@ -197,13 +197,13 @@ COLUMNS: dict[str, Callable[[BenchRow], str]] = {
     "× Hugging Face, whole call [95 %]": lambda r: (
         f"{r.speedup_vs_hf} `{r.hf_counterpart}`" if r.speedup_vs_hf else "–"
     ),
-    "of it plain decoding × speculation": lambda r: (
+    "plain decoding × speculation": lambda r: (
         f"{r.hf_plain_part.value:.2f} × {r.hf_speculation_part.value:.2f}"
         if r.hf_plain_part and r.hf_speculation_part
         else "–"
     ),
     "overhead of decoding": lambda r: format_value(r.overhead_share, ".0%"),
-    "overhead, ms a round": lambda r: format_value(r.overhead_ms_per_round, ".2f"),
+    "overhead, ms per round": lambda r: format_value(r.overhead_ms_per_round, ".2f"),
     "memory, MiB": lambda r: (
         format_value(r.weights_mib, ".0f")
         + ("" if r.growth_mib is None or r.weights_mib is None else f" + {r.growth_mib:.0f}")

@@ -68,7 +68,7 @@ SAMPLING_TESTS = (
     SamplingTest("whole vocabulary, first 2 tokens", SamplingParams(temperature=1.0), 2),
     SamplingTest("temperature 0.7, top-k 2, first 4 tokens", SamplingParams(temperature=0.7, top_k=2), 4),
     SamplingTest(
-        "whole vocabulary, first 4 tokens, near drafts", SamplingParams(temperature=1.0), 4, has_close_drafter=True
+        "whole vocabulary, first 4 tokens, similar drafter", SamplingParams(temperature=1.0), 4, has_close_drafter=True
     ),
 )
 HEAD_TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -103,7 +103,7 @@ def check_distribution(
         only_setting: the only setting that is tested, for its own promise; None: the defaults and the choices.
     """
     start = time.perf_counter()
-    parsed, claim = Prompt.of(prompt), f"sampling law ({test.name})"
+    parsed, claim = Prompt.of(prompt), f"sampling distribution ({test.name})"
     exact = exact_distribution(models, test, parsed)
     fits: dict[str, Fit] = {}
     variations: dict[str, float] = {}
@@ -122,7 +122,7 @@ def check_distribution(
 
     def found(verdict: str, detail: str, figures: dict[str, object]) -> Finding:
         text = f"{detail}; refused: {', '.join(refused)}" if refused else detail
-        text += f"; promises no law, not judged: {', '.join(map(describe_setting, weaker))}" if weaker else ""
+        text += f"; no promised distribution, not tested: {', '.join(map(describe_setting, weaker))}" if weaker else ""
         seconds = time.perf_counter() - start
         return Finding(method.name, promise.value, claim, verdict, text, seconds, "law", figures)
 
@@ -146,9 +146,9 @@ def check_distribution(
     }
     detail = f"{runs} runs{_among(len(fits), worst, adjusted[worst])}, {fit}"
     if all(not result.freedom and not result.impossible for result in fits.values()):
-        return found(SKIPPED, f"the target leaves no choice to draw from: {detail}", {})
+        return found(SKIPPED, f"the target's distribution has a single outcome: {detail}", {})
     if promise is Promise.APPROXIMATE:
-        by_chance = f"{figures['by_chance']:.3f} would be chance"
+        by_chance = f"{figures['by_chance']:.3f} expected by chance"
         return found(MEASURED, f"{detail}; total variation {variations[worst]:.3f} ({by_chance})", figures)
     if broken:
         return found(FAIL, detail + (f"; broken with {', '.join(broken)}" if len(fits) > 1 else ""), figures)

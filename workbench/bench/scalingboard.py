@@ -22,9 +22,9 @@ def page(report: dict[str, Any]) -> str:
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "parameters": lambda row: f"{row['cell']['parameters']:,}",
         "tokens read": lambda row: f"{row['cell']['tokens']:,}",
-        "held out: agreement": lambda row: format_value(row["cell"]["agreement"], ".3f"),
+        "held-out agreement": lambda row: format_value(row["cell"]["agreement"], ".3f"),
         "τ": lambda row: format_value(row["tau"], ".3f"),
-        "τ less the law's": lambda row: format_value(row["left"], "+.3f"),
+        "τ − fitted τ": lambda row: format_value(row["left"], "+.3f"),
         "minutes": lambda row: format_value(row["cell"]["seconds"] / 60, ".1f"),
     }
     names = ("τ at one token and one parameter", *(f"τ for {name}" for name in NAMES[1:]))
@@ -33,13 +33,13 @@ def page(report: dict[str, Any]) -> str:
         for name, value, low, high in zip(names, fitted.values, fitted.low, fitted.high, strict=True)
     ]
     numbers: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "of the law": lambda row: row["name"],
+        "coefficient": lambda row: row["name"],
         "value": lambda row: format_value(row["value"], ".3f"),
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     }
     flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     lines = [
-        "# How a drafter scales",
+        "# Scaling of a drafter",
         "",
         f"`{report['method']}` heads of several sizes for `{report['target']}`, each trained on more and more tokens "
         f"of the target's own answers, then measured on the same {report['prompts']} held-out prompts (greedy, up to "
@@ -49,11 +49,11 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"Measured on {describe(report['machine'])}.",
         "",
-        f"The law explains {fitted.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts: "
-        "what another seed of training would change is not in them. Tokens are those of the prompts and answers that "
-        "were read, again and again where there were no others.",
+        f"The fit explains {fitted.r2:.1%} of the variance of τ over {len(runs)} runs. Its intervals are over prompts; "
+        "the variation between training seeds is not included. Tokens are those of the prompts and answers in "
+        "training, including repetitions.",
         "",
-        markdown_table(numbers, law_rows, ("of the law",)),
+        markdown_table(numbers, law_rows, ("coefficient",)),
         "",
         markdown_table(columns, run_rows, ()),
         "",

@@ -90,7 +90,7 @@ class SimulatedSequence:
         return self.sequence.drafter.propose([self.sequence])[0]
 
     def verify(self, tree: DraftTree, min_tokens: int = 1) -> RoundFeedback:
-        """Verify a draft against the text, and append the emitted tokens, at least `min_tokens`, to `row.committed`."""
+        """Verify a draft against the text, and append the emitted tokens, at least `min_tokens`, to the sequence."""
         sequence, tokens, parents = self.sequence, tree.tokens.tolist(), tree.parents.tolist()
         path, parent_node, position = list[int](), -1, self.position
         for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):

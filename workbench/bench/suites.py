@@ -96,7 +96,7 @@ def bench_methods(
             failures.append(f"{contender.name} {error}")
 
         samples, complete = measure(contenders, ids, plan.repeats, progress, left)
-    settings["lost on the way"] = "; ".join(failures) or None
+    settings["failed contenders"] = "; ".join(failures) or None
     settings["answers right"] = _right(models, samples, prompts) or None
     greedy = plan.sampling.greedy
     return BenchReport(

@@ -210,7 +210,7 @@ def _measure(
             sweep_folder.results(), cells, {cell.id: workers.conditions(cell) for cell in cells}
         )
     update.changed = list(results)
-    update.text = f"{update.kept} of {update.total} cells were there already" if update.kept else "starting"
+    update.text = f"{update.kept} of {update.total} cells were already measured" if update.kept else "starting"
     yield update
     waiting = [cell for cell in {cell.id: cell for cell in cells}.values() if results[cell.id].state == WAITING]
     start, n_finished = time.monotonic(), 0

@@ -197,8 +197,8 @@ def mismatch_note(results: Sequence[Result], cells: Sequence[Cell], conditions_b
     )
     n = len({r.id for r in mismatched})
     return (
-        f"{n} cell{'s are' if n > 1 else ' is'} here from before, measured otherwise ({'; '.join(reasons)}): "
-        f"kept, and not mixed with these."
+        f"{n} saved cell{'s were' if n > 1 else ' was'} measured under other conditions ({'; '.join(reasons)}) and "
+        f"{'are' if n > 1 else 'is'} not used here."
     )
 
 
@@ -221,7 +221,7 @@ def _unwritable(path: Path, error: OSError) -> WorkbenchError:
 
 
 def generations(base: Path) -> list[Path]:
-    """Return the folders in which one sweep was measured, in order: `base`, then `place.2` and so on."""
+    """Return the folders in which one sweep was measured, in order: `base`, then `base.2` and so on."""
     folders = [path for path in base.parent.glob(f"{base.name}*") if _number(base, path)]
     return sorted(folders, key=lambda path: _number(base, path))
 

@@ -121,7 +121,7 @@ def copied_share(prompt: Sequence[int], answer: Sequence[int], n: int = 4) -> fl
 
 @lru_cache(maxsize=2)
 def _copied_shares(scale: Scale, prompts: tuple[BenchPrompt, ...]) -> list[float]:
-    """Return for each prompt the share of the target's own greedy answer that is copied from it (`copies`)."""
+    """Return for each prompt the share of the target's own greedy answer that is copied from it (`copied_share`)."""
     models = _models(scale.target, scale.dtype)
     plain = registry.get("autoregressive").with_params()
     texts = [p.encode(models.tokenizer) for p in prompts]
@@ -160,7 +160,7 @@ class TextLab:
             target's own.
         weight_noise: noise in the target's matrices since its heads were trained, as a share of their standard
             deviation.
-        only_copied: use only prompts that the target answers by copying: see `copies`.
+        only_copied: use only prompts that the target answers by copying: see `copied_share`.
     """
 
     method: str
@@ -227,7 +227,7 @@ class TextLab:
         drafting = f" with {'' if self.other_vocabulary_drafter else 'its own '}{' and '.join(parts)}" if parts else ""
         if self.weight_noise:
             drafting += (
-                f", every matrix moved by noise of {self.weight_noise:.0%} of its spread since they were trained"
+                f", noise of {self.weight_noise:.0%} of its standard deviation added to each matrix after training"
             )
         if self.reads_code:
             size = len(open_store(code_datastore(models)))
@@ -267,7 +267,7 @@ class TextLab:
             f"{name}={value}" for name, value in other_settings[best].items()
         )
         decoding = f"temperature {temperature}" if temperature else "greedy"
-        reference = f"beside {label}" + (f", the fastest of {len(other_settings)}" if len(other_settings) > 1 else "")
+        reference = f"over {label}" + (f", the fastest of {len(other_settings)}" if len(other_settings) > 1 else "")
         return speedup_figure(
             speedup(method_rates, other_rates[best]), f"{self._for_timing().setting}, {decoding}, {reference}"
         )
@@ -311,7 +311,7 @@ class TextLab:
                 multi_draft.acceptance_probability(distributions, rule, siblings) for rule in (setup, other_setup)
             ]
             ratios.append(accept_probs[0] / accept_probs[1])
-        note = f"temperature {temperature}, {n} places, {siblings} drafts each; geometric mean over prompts"
+        note = f"temperature {temperature}, {n} positions, {siblings} drafts each; geometric mean over prompts"
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {note}")
 
     def tau(self, **params: Any) -> Measurement:
@@ -350,7 +350,7 @@ class TextLab:
         """
         runs = (self.rounds(m, p, temperature) for m, p in ((self.method, own_params), (other, other_params)))
         ratios = [(metrics.tau(a) or 1) / (metrics.tau(b) or 1) for a, b in zip(*runs, strict=True)]
-        decoding = f"temperature {temperature}, {self.scale.draws} draws a prompt" if temperature else "greedy"
+        decoding = f"temperature {temperature}, {self.scale.draws} draws per prompt" if temperature else "greedy"
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, {decoding}; geometric mean")
 
     def tokens_per_layer_over(
@@ -380,7 +380,7 @@ class TextLab:
         pairs = same_drafts.expected_tau(
             self.models, self.prompts(), self.scale.draws, self.scale.tokens, verifier, params, temperature
         )
-        note = f"temperature {temperature}, {self.scale.draws} draws a prompt, expected of the same drafts"
+        note = f"temperature {temperature}, {self.scale.draws} draws per prompt, expectation over the same drafts"
         return Measurement.of(geometric_mean([a / b for a, b in pairs]), f"{self.setting}, {note}; geometric mean")
 
     def at_matched_accuracy(

@@ -16,7 +16,7 @@ from workbench.models.machine import describe
 from workbench.trace.speedup import FASTER, Estimate, speedup
 
 BOARD = "trimming.json"
-SOURCES = {"target": "the target's answers", "given": "the text's own answers", "": "whole"}
+SOURCES = {"target": "the target's answers", "given": "the text's own answers", "": "not trimmed"}
 LOSS = 0.05
 """Largest loss of τ of a trimmed drafter, as in the paper's abstract."""
 
@@ -82,13 +82,13 @@ def page(reports: dict[str, Any] | list[dict[str, Any]]) -> str:
     lines = [
         "# Trimming a drafter's vocabulary",
         "",
-        "Drafters that can propose only the tokens which were counted most, on held-out prompts, greedily (VocabTrim, "
-        "Goel et al. 2025, arXiv:2506.22694). The text stays the target's: what a drafter cannot propose, the target "
-        "says itself. `workbench docs` writes this page.",
+        "Drafters that can propose only the most frequent tokens, on held-out prompts, greedy (VocabTrim, Goel et al. "
+        "2025, arXiv:2506.22694). The text is still the target's: tokens that a drafter cannot propose come from the "
+        "target itself. `workbench docs` writes this page.",
         "",
         "α: drafted tokens accepted / tested; τ: tokens / passes of the target. Outside: share of the target's tokens "
-        "that the drafter could not propose; greedily, no more than that can be lost at any place. ms: in the "
-        "drafter's forwards for each token drafted. Intervals are of 95 %, over prompts.",
+        "that the drafter could not propose; in greedy decoding an upper bound on the loss at any position. ms: time "
+        "of the drafter's forwards per drafted token. Intervals are 95 % intervals over prompts.",
     ]
     for report in reports if isinstance(reports, list) else [reports]:
         lines += _target_section(report)
@@ -111,11 +111,11 @@ def _target_section(report: dict[str, Any]) -> list[str]:
             "counted in": lambda cell: SOURCES[cell["counted"]],
             "outside": lambda cell: format_value(sum(cell["outside"]) / sum(cell["emitted"]), ".1%"),
             "α": lambda cell: format_interval(ratio_of_sums(*alpha(cell))),
-            "α less the whole's": lambda cell, whole=whole: _change(cell, whole),
+            "α − full vocabulary's": lambda cell, whole=whole: _change(cell, whole),
             "τ": lambda cell: format_interval(ratio_of_sums(*tau(cell))),
-            "τ / the whole's": lambda cell, whole=whole: _ratio(cell, whole),
+            "τ / full vocabulary's": lambda cell, whole=whole: _ratio(cell, whole),
             "ms": lambda cell: format_value(1e3 * sum(cell["draft_s"]) / max(sum(cell["drafted"]), 1), ".3f"),
-            "speed / the whole's": lambda cell, whole=whole: (
+            "speed / full vocabulary's": lambda cell, whole=whole: (
                 "–" if cell is whole else str(relative_speed(cell, whole) or "–")
             ),
             "speed / plain decoding's": lambda cell: str(relative_speed(cell, report["plain"]) or "–"),
@@ -123,11 +123,11 @@ def _target_section(report: dict[str, Any]) -> list[str]:
         rows = sorted((cell for cell in report["cells"] if cell["kind"] == kind), key=lambda cell: -cell["kept"])
         lines += ["", f"**`{kind}`**", "", markdown_table(columns, rows, ("counted in",))]
     claim_columns: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "sentence": lambda row: row["claim"],
-        "found": lambda row: row["found"],
+        "statement": lambda row: row["claim"],
+        "measured": lambda row: row["found"],
         "verdict": lambda row: f"**{row['verdict']}**",
     }
-    return [*lines, "", "**What it says**", "", markdown_table(claim_columns, claims(report), ("sentence", "verdict"))]
+    return [*lines, "", "**Results**", "", markdown_table(claim_columns, claims(report), ("statement", "verdict"))]
 
 
 def _value(estimate: Estimate | None) -> float:

@@ -47,7 +47,7 @@ def all_problems() -> list[BenchPrompt]:
 
 
 def problems(seed: int = 0) -> Iterator[BenchPrompt]:
-    """Yield all problems: `N` of each group; the templates of a group take turns.
+    """Yield all problems: `PROBLEMS_PER_GROUP` of each group; the templates of a group take turns.
 
     Args:
         seed: seed of names and numbers.

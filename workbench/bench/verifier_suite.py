@@ -39,16 +39,23 @@ VOCABULARIES = (512, 4096, 49152, 151936)
 NODES, SIBLINGS = 64, 4
 WIDTH = 576
 """Width of the embeddings: that of SmolLM2."""
-DISTRIBUTION, TRACE_VALUES = "the law itself, for all", "likeliest tokens and entropies, for all"
+DISTRIBUTION, TRACE_VALUES = "distribution, for all rules", "likeliest tokens and entropies, for all rules"
 MAX_SHARE = 0.05
 """Largest acceptable share of verification in a forward."""
 BOARD = "verifiers.json"
 KINDS = {
     Sampling.CHAIN: "a chain",
-    Sampling.SAMPLED: f"{SIBLINGS} independent siblings a place",
+    Sampling.SAMPLED: f"{SIBLINGS} independent siblings",
     Sampling.FIXED_NUMBER: f"{SIBLINGS} siblings without replacement",
-    Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed and one drawn a place",
+    Sampling.HEAD_AND_ONE: f"{SIBLINGS - 1} fixed siblings and one drawn",
 }
+EARLIER_LABELS = {
+    "the law itself, for all": DISTRIBUTION,
+    "likeliest tokens and entropies, for all": TRACE_VALUES,
+    "4 independent siblings a place": KINDS[Sampling.SAMPLED],
+    "3 fixed and one drawn a place": KINDS[Sampling.HEAD_AND_ONE],
+}
+"""Labels in saved reports of earlier versions, with their replacements."""
 TEMPERATURE_ONE = SamplingParams(temperature=1.0)
 LOGIT_STD = 2.5
 """Standard deviation of the random logits: the top token of 49,152 then has a probability of a few percent."""
@@ -167,7 +174,7 @@ def measure(
         for repeat in range(repeats + 1):
             for key, function in work.items():
                 seconds = _seconds(device, function)
-                if repeat:  # the first one is the warm-up
+                if repeat:  # the first pass is the warm-up
                     timings[key].append(seconds)
     medians = {key: statistics.median(times) for key, times in timings.items()}
     return (
@@ -240,18 +247,23 @@ def share(row: dict[str, Any], forward: dict[str, Any]) -> float | None:
     return None if s is None else s / forward["seconds"]
 
 
+def _label(label: str) -> str:
+    return EARLIER_LABELS.get(label, label)
+
+
 def table(report: dict[str, Any]) -> str:
     """Return the report as a table: one row per rule, milliseconds per vocabulary, and the shares of forwards."""
-    sizes = list(report["shared"][DISTRIBUTION])
+    shared = {_label(name): s for name, s in report["shared"].items()}
+    sizes = list(shared[DISTRIBUTION])
     rows = sorted(report["rows"], key=lambda row: row["seconds"][sizes[-1]])
-    rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in report["shared"].items()), *rows]
+    rows = [*({"verifier": name, "drafts": "–", "seconds": s} for name, s in shared.items()), *rows]
 
     def milliseconds(size: str) -> Callable[[dict[str, Any]], str]:
         return lambda row: format_value(1e3 * row["seconds"][size], ".2f")
 
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "verifier": lambda row: row["verifier"] if row["drafts"] == "–" else f"`{row['verifier']}`",
-        "drafts": lambda row: row["drafts"],
+        "drafts": lambda row: _label(row["drafts"]),
     } | {f"{int(size):,} tokens, ms": milliseconds(size) for size in sizes}
 
     def part(beside: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
@@ -276,7 +288,7 @@ def page(report: dict[str, Any]) -> str:
     for forward in report["forwards"]:
         parts = {i: part for i, row in enumerate(report["rows"]) if (part := share(row, forward)) is not None}
         slow = [report["rows"][i] for i, part in parts.items() if part > MAX_SHARE]
-        labels = ", ".join(f"`{row['verifier']}` ({row['drafts']}, {share(row, forward):.1%})" for row in slow)
+        labels = ", ".join(f"`{row['verifier']}` ({_label(row['drafts'])}, {share(row, forward):.1%})" for row in slow)
         lines.append(
             f"A forward of {report['nodes']} tokens of {forward['target']} ({forward['vocabulary']:,} tokens) takes "
             f"{1e3 * forward['seconds']:.1f} ms here. "

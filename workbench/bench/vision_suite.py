@@ -256,8 +256,8 @@ def figure(rows: Mapping[str, Mapping[str, Any]], group: str = CAPTION) -> Any:
             name=label,
         )
     plot.update_layout(
-        xaxis_title="vision tokens that the drafter sees (of 64)",
-        yaxis_title=f"τ, {group} (tokens a target pass)",
+        xaxis_title="vision tokens that the drafter reads (of 64)",
+        yaxis_title=f"τ, {group} (tokens per target pass)",
         template="plotly_white",
     )
     return plot

@@ -98,13 +98,13 @@ def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     columns: dict[str, Callable[[ErrorEstimate], Any]] = {
         "prediction": lambda e: PREDICTIONS[e.prediction],
         "predicted / measured": lambda e: f"{e.bias:.3f} [{e.low:.3f}–{e.high:.3f}]",
-        "a single one is off by": lambda e: f"{e.typical:.1%}".replace("%", " %"),
+        "typical error of one prediction": lambda e: f"{e.typical:.1%}".replace("%", " %"),
         "predictions": lambda e: e.pairs,
         "prompts": lambda e: e.prompts,
     }
     return (
         "# Predictions of `workbench whatif` compared with real runs\n\n"
-        "Every prediction of `workbench whatif` beside the run that it predicts, made by `workbench bench --suite "
+        "Every prediction of `workbench whatif` compared with the run that it predicts, by `workbench bench --suite "
         "whatif`: geometric mean over prompts of predicted / measured, with its 95 % interval, and the median error "
         "of a single prediction. τ is counted and the same on every machine; speeds "
         f"are of the machine named in the data.\n\n{table(columns, entries)}\n"

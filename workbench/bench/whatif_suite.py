@@ -41,7 +41,7 @@ class PromptRuns:
     tokens: int
 
     def run(self, method: str, ids: Sequence[int] | None = None, tokens: int = 0, **params: Any) -> Trace:
-        """Run a method on the prompt, or on other ids, and record the rankings that `widths` reads."""
+        """Run a method on the prompt, or on other ids, and record the rankings that `estimate_widths` reads."""
         configured = registry.get(method).with_params(**params)
         sampling = SamplingParams(temperature=0.0)
         limit = tokens or self.tokens

@@ -1,6 +1,7 @@
 """Workers that measure the cells of a sweep, and their events.
 
-`here` uses one backend; `workbench.service.workers` uses processes, `workbench.service.ray_workers` a Ray cluster.
+`backend_workers` uses one backend; `workbench.service.workers` uses processes, `workbench.service.ray_workers` a Ray
+cluster.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ KINDS = {
     "chat": "chat",
     "stories": "stories",
     "maths": "maths",
-    "repeat": "the same again three times",
+    "repeat": "text repeated three times",
 }
 """Name of the suite and of its group of prompts → description."""
 SPEC_BENCH_NAMES = {"summary": "summarization", "retrieval": "rag", "chat": "mt_bench", "maths": "math_reasoning"}

@@ -231,7 +231,7 @@ def bench(
     llama_status = str(report.settings.get("llama.cpp") or "")
     if llama_status.startswith("left out"):
         typer.echo(f"note: llama.cpp is {llama_status}", err=True)
-    if failed_engine := report.settings.get("lost on the way"):
+    if failed_engine := report.settings.get("failed contenders"):
         typer.echo(f"note: {failed_engine}; the others continued", err=True)
     if answers is not None:
         from workbench.bench.specbench import write_answers

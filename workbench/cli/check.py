@@ -42,12 +42,12 @@ def check(
     runs: Annotated[int, typer.Option(min=100, help="Samples in each test of a sampled distribution.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Approximate time limit; a slow target gets a sample of settings. 0: no limit.")
+        float, typer.Option(min=0, help="Approximate time limit; a slow target is tested in part. 0: no limit.")
     ] = MINUTES,
     report: Annotated[
         bool,
         typer.Option(
-            help="Check on the bundled models (SmolLM2 for its heads), write the board; resumes where it stopped."
+            help="Check on the bundled models (SmolLM2 for its heads) and write the board; resumes where it stopped."
         ),
     ] = False,
     fresh: Annotated[
@@ -78,9 +78,9 @@ def check(
 
     With --report, tiny models of many families are decoded too. Methods for images run on the bundled vision target,
     and heads that were trained for SmolLM2 run on it where it is on this machine. The results go into assets/boards,
-    method by method. With --choices every verifier, tree builder and policy gets a row of its own: on the bundled
+    method by method. With --choices every verifier, tree builder and policy is checked separately: on the bundled
     target in float64, then on SmolLM2 in its stored number format, with shorter texts and fewer samples. After
-    --minutes no further one is started.
+    --minutes no further check is started.
     """
     use_heads(head, target)
     if families:

@@ -1,4 +1,4 @@
-"""Checks of a command before slow imports, so that a command that cannot run is refused within a second."""
+"""Checks of a command before slow imports, so that an invalid command fails within a second."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def claims(
 def _measure_or_none(
     claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
 ) -> dict[str, Any] | None:
-    """Call `_measure`; on an error print it and return None, so that the figures of other claims are not lost."""
+    """Call `_measure`; print an error and return None instead of raising it, to keep the figures of other claims."""
     try:
         return _measure(claim, target, scale_options, report, as_json)
     except WorkbenchError as error:
@@ -169,7 +169,7 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims.of`."""
+    """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims_of`."""
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return

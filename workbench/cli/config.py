@@ -83,7 +83,7 @@ def default_map(group: Any, parsed: Mapping[str, Any], text: str) -> dict[str, A
         ConfigError: a table, key or value is unknown or invalid; the message names file and line.
     """
     commands = dict(_commands(group))
-    top_level = {name: command for name, command in commands.items() if " " not in name}  # `runs list` has filters
+    top_level = {name: command for name, command in commands.items() if " " not in name}  # without `runs list`: filters
     known_keys = {key for command in top_level.values() for key in _options(command)}
     defaults: dict[str, Any] = {}
     for table, entries in _tables(parsed, commands):

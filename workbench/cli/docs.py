@@ -28,7 +28,7 @@ KINDS = {
     "pictures": "for targets that read images",
     "simulation": "to study acceptance, not speed",
 }
-"""Needs of a method in addition to the target, in words."""
+"""Descriptions of the needs of a method in addition to the target."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""
@@ -44,7 +44,7 @@ def docs(
     boards: Annotated[Path, typer.Option(help="Folder of the boards.")] = Path("assets/boards"),
     debug: Debug = False,
 ) -> None:
-    """Regenerate README parts, boards, claim keys and prompts (for developers)."""
+    """Regenerate parts of the README, boards, claim keys and prompts (for developers)."""
     from workbench.bench import (
         answers_suite,
         board,

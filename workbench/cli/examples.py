@@ -1,4 +1,4 @@
-"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement. Real runs produce them.
+"""Recorded examples of the Compare and Sweep tabs, shown before the first measurement. They are results of real runs.
 
 They use the initial settings of the tabs, so that the button Measure repeats them on the user's machine.
 """

@@ -199,11 +199,11 @@ def read_state(path: Path | None) -> bytes | None:
     """Read the saved state of a drafter; None if the file does not exist yet.
 
     Raises:
-        WorkbenchError: the file cannot be read, or holds no drafter state.
+        WorkbenchError: the file cannot be read, or has no drafter state.
     """
     if path is None or not path.exists():
         return None
-    from workbench.decoders.draft_verify.state_file import from_bytes  # brings PyTorch
+    from workbench.decoders.draft_verify.state_file import from_bytes  # imports PyTorch
 
     try:
         data = read_regular(path)
@@ -284,13 +284,13 @@ def to_object(trace: Trace) -> dict[str, Any]:
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as JSON Lines (`workbench.trace.export`)."""
-    from workbench.trace.export import to_json_lines  # brings Polars
+    from workbench.trace.export import to_json_lines  # imports Polars
 
     write_file(path, to_json_lines(trace))
 
 
 def _save_run(trace: Trace, tags: Sequence[str], folder: Path | None) -> None:
-    from workbench.trace.store import RunStore  # brings Polars
+    from workbench.trace.store import RunStore  # imports Polars
 
     run_id = RunStore(folder).save(trace, tags)
     if not output.is_quiet():
@@ -310,7 +310,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def _stream(run: Any, printer: TokenPrinter, prompt: str) -> None:
-    """Print the prompt and then the tokens; call it after loading, which erases its progress line."""
+    """Print the prompt and then the tokens; call it after loading, when the progress line is erased."""
     if not output.is_quiet():
         printer.echo(prompt)
     for round_ in run:

@@ -21,8 +21,8 @@ from workbench.service.progress import Progress
 class LoadingProgress:
     """Progress line on standard error with the models that are loaded, their size and the time.
 
-    On a terminal the line is updated in place and erased at the end. With -v every new stage gets a line of its own,
-    and a last line gives the duration. Elsewhere, and with -q, nothing is printed.
+    On a terminal the line is updated in place and erased at the end. With -v every new stage is printed on a new line,
+    and a last line gives the duration. Without a terminal, and with -q, nothing is printed.
 
     Args:
         what: name of the thing that is loaded, "text-target + text-drafter, 55.9 MB".

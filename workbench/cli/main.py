@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     debug, as_json = "--debug" in args, "--json" in args
     output.reset()
-    if argv is None and args[:1] == ["train"]:  # this process does nothing else
+    if argv is None and args[:1] == ["train"]:  # training never shares this process with other work
         from workbench.training.memory import keep_memory
 
         keep_memory()
@@ -141,7 +141,9 @@ def _classify(error: Exception, debug: bool) -> tuple[WorkbenchError, int]:
     if _is_usage_error(error):
         command = getattr(getattr(error, "ctx", None), "command_path", "workbench")
         message = " ".join(error.format_message().split()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
-        return UsageError(f"{message}." if message else "Something is missing.", f"See `{command} --help`."), WRONG_USE
+        return UsageError(
+            f"{message}." if message else "An argument is missing.", f"See `{command} --help`."
+        ), WRONG_USE
     hint = "" if debug else "Run again with --debug for the traceback."
     return WorkbenchError(f"Unexpected {type(error).__name__}: {_one_line(error)}.", hint), FAILED
 

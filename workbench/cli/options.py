@@ -123,7 +123,7 @@ def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = No
 def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
     """Refuse the user's own heads that none of these methods uses: they would be ignored silently.
 
-    Heads that a verifier or policy reads (`judge`, `acceptance`) belong to no single method and are accepted.
+    Heads of a verifier or policy (kinds `judge` and `acceptance`) belong to no single method and are accepted.
     """
     from workbench.methods import method_info
     from workbench.models.checkpoints import user_heads

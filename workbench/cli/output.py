@@ -12,7 +12,7 @@ _level: ContextVar[int] = ContextVar("workbench_cli_level", default=USUAL)
 
 
 def set_level(quiet: bool, verbose: bool) -> None:
-    """Set the level from the options; without either, it stays: they may stand before or after the command."""
+    """Set the level from -q and -v, which may precede or follow the command; without either, do not change it."""
     if quiet or verbose:
         _level.set(QUIET if quiet else VERBOSE)
 

@@ -213,7 +213,7 @@ def _address(*runs: str) -> str:
 
 
 def _open(folder: Path | None) -> RunStore:
-    from workbench.trace.store import RunStore  # brings Polars
+    from workbench.trace.store import RunStore  # imports Polars
 
     return RunStore(folder)
 

@@ -17,7 +17,7 @@ def site(
     jobs: Annotated[int, typer.Option(min=1, help="Notebooks executed in parallel.")] = 2,
     debug: Debug = False,
 ) -> None:
-    """Build the static site: notebooks executed, methods from the registry, API reference (for developers)."""
+    """Build the static site: executed notebooks, methods from the registry, API reference (for developers)."""
     try:
         from workbench.site import build, execution, notebook_pairs
     except ModuleNotFoundError as error:

@@ -113,7 +113,7 @@ class TokenPrinter:
 
 
 def _signed(text: str, kind: str) -> str:
-    """Put the signs of a kind around the text of a token; blanks at its ends stay outside unless it is all blank."""
+    """Put the signs of a kind around a token's text; blanks at its ends stay outside unless the text is all blank."""
     core = text.strip() or text
     head, _, tail = text.partition(core)
     return f"{head}{SIGNS[kind]}{core}{SIGNS[kind]}{tail}"

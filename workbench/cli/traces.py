@@ -13,9 +13,9 @@ def read_trace(path: Path) -> Trace:
     """Read a recorded run from its file.
 
     Raises:
-        WorkbenchError: the file cannot be read, or holds no trace.
+        WorkbenchError: the file cannot be read, or has no trace.
     """
-    from workbench.trace import export  # brings Polars
+    from workbench.trace import export  # imports Polars
 
     try:
         return export.read(read_regular(path))

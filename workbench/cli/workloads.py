@@ -35,7 +35,7 @@ def measure(
         max_new_tokens: length limit of every run, in tokens; None: the board's.
         report: whether to save each workload on the board as soon as it is measured, and reuse those that the board
             has from this commit.
-        fresh: whether to reuse none.
+        fresh: whether to measure all workloads again.
         as_json: whether to print JSON.
     """
     pair = check_models(target, "none", device, dtype)

@@ -159,7 +159,7 @@ class Connection:
             raise unreachable(self.url, problem) from problem
         if "attribution" not in answer:
             raise WorkbenchError(
-                "The app answers in another format; its version differs.", "Use the same version on both machines."
+                "The app's version differs: its answers have another format.", "Use the same version on both machines."
             )
         return answer["attribution"]
 
@@ -167,5 +167,5 @@ class Connection:
         """Close the connection and its threads."""
         client = self.app
         client.close()
-        for pool in (client.executor, client.helper_executor, client.stream_executor):  # `close` leaves them running
+        for pool in (client.executor, client.helper_executor, client.stream_executor):  # `close` does not stop them
             pool.shutdown(wait=False, cancel_futures=True)

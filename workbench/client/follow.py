@@ -1,4 +1,4 @@
-"""Stream the new rounds of a run to a viewer, at a display's rate, until the run ends."""
+"""Stream the new rounds of a run to a viewer, at the display rate, until the run ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.client import wire
 from workbench.client.handle import RunHandle
 
 UPDATES_PER_SECOND = 15.0
-"""Update rate of a run with a pace, or not running, so that each of its rounds arrives alone."""
+"""Updates per second for a run with a display rate, or a paused one, so that each round arrives separately."""
 AT_FULL_SPEED = 10.0
 """Update rate of a run at full speed, per second. Motion looks continuous from about ten updates per second on. An
 update takes some milliseconds from the cores that decode, and ten or more in a browser on the same machine; therefore

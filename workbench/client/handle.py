@@ -96,7 +96,7 @@ class RunHandle(Protocol):
         """Inspect, save, load or reset the drafter's state. After the run's end this needs a run with `keeps=True`.
 
         Args:
-            action: "look", "save", "load" (adds to the present state) or "reset" (to the state of the text alone).
+            action: "look", "save", "load" (adds the file to the present state) or "reset" (to that after this text).
             data: content of the file to load.
 
         Returns:

@@ -203,7 +203,7 @@ class Client(Protocol):
             images: images for a vision target: bytes of files, data-URLs, paths or PIL images. Each replaces one
                 placeholder of the prompt; without placeholders, the images come before the text.
             pace: display rate in tokens per second: rounds are delayed so that viewers can follow; 0: no delay. No
-                figure includes the delay. A timed run is never delayed, nor is any while others wait for its slot.
+                figure includes the delay. A timed run is never delayed, nor is any run while others wait for a slot.
             user: opaque key for limits and fairness; "local" has no limit of runs. An app sets the user itself.
             lease_s: time without a follower after which the run is cancelled, in seconds; None: never. A run in an app
                 ends when the client that started it disconnects.
@@ -264,7 +264,7 @@ class Client(Protocol):
                 update follows.
 
         Raises:
-            MethodUnavailableError: this backend does not support the call; see `offers`.
+            MethodUnavailableError: this backend does not support the call; see `capabilities`.
         """
         ...
 
@@ -293,7 +293,7 @@ class Client(Protocol):
             stopped: function that is polled; once it returns true, the last step follows, with the results so far.
 
         Raises:
-            WorkbenchError: the request is wrong, or this backend does not support the call; see `offers`.
+            WorkbenchError: the request is wrong, or this backend does not support the call; see `capabilities`.
         """
         ...
 
@@ -301,7 +301,7 @@ class Client(Protocol):
         """Return the conditions of a measurement in addition to its settings: device, dtypes, machine, weights, ….
 
         Args:
-            lane: a lane, as in `comparing`.
+            lane: a lane, as in `stream_comparison`.
             target: name of a target; None: the backend's default.
 
         Returns:

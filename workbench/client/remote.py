@@ -126,7 +126,7 @@ class RemoteBackend(Connection):
         memory: bytes | None = None,
         **options: Any,
     ) -> RemoteRun:
-        """Start a generation in the app and follow it. It ends when this process ends, whatever its lease."""
+        """Start a generation in the app and follow it. It ends when this process ends, even if it has no lease."""
         if extras is not None:
             raise MethodUnavailableError(
                 "Penalties, further stop conditions and log-probabilities are not available through this client.",

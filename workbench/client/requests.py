@@ -196,7 +196,7 @@ class ChangeRequest(RunRequest):
     )
     drafter: Model = Field(None, description="name of a draft model; empty: no change")
     images: Images = Field(None, description="new images as data-URLs, as many as the prompt has; empty: no change")
-    sees: Name = Field("both", description='models that see the new images: "both" or "drafter"')
+    sees: Name = Field("both", description='models that get the new images: "both" or "drafter"')
     pace: Annotated[float | None, validator(unchecked)] = Field(
         None, description="display rate in tokens per second from now on; 0: no delay; empty: no change"
     )
@@ -237,7 +237,7 @@ class Generation(Request):
 
         Without a method, one that can run is chosen: see `workbench.methods.choice`.
         """
-        optional = ("images", "pace", "memory", "keeps")  # omitted if empty, except an empty, hence damaged, file
+        optional = ("images", "pace", "memory", "keeps")  # an empty file is kept: it is damaged
         named_values = {name: value for name, value in self if value or value == b"" or name not in optional}
         if "method" not in self.model_fields_set:
             reasons = {method["name"]: method["reason"] for method in client.methods(self.target, self.drafter)}
@@ -311,7 +311,7 @@ def lane(client: Client, value: Any) -> dict[str, Any]:
     Raises:
         WorkbenchError: the lane is invalid.
     """
-    from workbench.bench.lanes import Lane  # brings PyTorch
+    from workbench.bench.lanes import Lane  # imports PyTorch
 
     parsed = Lane.of(wire.check_text("A lane", value, wire.MESSAGE_CHARS) if isinstance(value, str) else value)
     wire.check_params(parsed.params)

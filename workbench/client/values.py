@@ -105,7 +105,7 @@ Images = Annotated[list[str] | None, validator(wire.check_images)]
 Base64File = Annotated[str | None, named_validator(wire.decode_base64)]
 From0 = Annotated[int, named_validator(wire.check_integer)]
 MAX_SAFE_INTEGER = 2**53 - 1
-"""Largest safe integer of JavaScript, hence of the pages. Other clients may send larger seeds."""
+"""Largest integer that JavaScript, and so a page, represents exactly. Other clients may send larger seeds."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Whole(Limits):
     """Validated integer from `ge` to `le`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        """Validate with `wire.whole`, for the workbench's own error messages."""
+        """Validate with `wire.check_integer`, for the workbench's own error messages."""
 
         def checked(value: Any, info: ValidationInfo) -> int:
             return wire.check_integer(str(info.field_name), value, self.ge, self.le)

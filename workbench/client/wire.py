@@ -1,6 +1,6 @@
 """Checks of request values, and conversion of errors to JSON and back.
 
-Every value from a client passes through this module, whichever interface it came through.
+Every value from a client is checked here, for all interfaces.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def check_messages(value: Any) -> list[dict[str, Any]]:
 
 
 def images_of(value: list[dict[str, Any]]) -> list[str]:
-    """Return the images of a conversation that `messages` has checked, in order.
+    """Return the images of a conversation that `check_messages` has checked, in order.
 
     Raises:
         PromptError: an image is not a data-URL.
@@ -246,14 +246,14 @@ def _message(value: Any) -> dict[str, Any]:
 def model_name(name: str, value: Any, known: Sequence[str], hub_only: bool = False) -> str | None:
     """Check the name of a model. Folders and files of the server have listed names; paths are refused.
 
-    Even a path from the server's command line is refused: a correct guess would reveal where models are on the machine.
+    A path from the server's command line is refused, too: otherwise a correct guess would reveal the model's location.
 
     Args:
         name: name of the field, for the error message.
         value: value from the client.
         known: names that the server lists.
-        hub_only: whether unlisted names are Hub ids only. Then no folder is looked up here either: an answer that
-            depended on a folder would reveal it.
+        hub_only: whether unlisted names are Hub ids only. Then folders are not checked: an answer that
+            depended on a folder would reveal that it exists.
 
     Returns:
         The name; None for an empty value.

@@ -72,7 +72,7 @@ class TokenizerMismatchError(ModelError):
 
 
 class MethodUnavailableError(WorkbenchError):
-    """Raised if a method needs something that the chosen models do not have."""
+    """Raised if the chosen models lack a requirement of a method, or a method does not support a request."""
 
 
 class NumericalError(WorkbenchError):

@@ -1,6 +1,6 @@
 """Lazy sequences: numbers that are computed when they are read.
 
-The walk over a tree ends at one position, so the tokens that other positions would emit are never read. Lazy sequences
+The walk over a tree ends at one position, so the tokens to emit at other positions are never read. Lazy sequences
 are used only on the host: a GPU computes all numbers at once, with one synchronisation per round.
 """
 

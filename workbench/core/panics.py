@@ -27,7 +27,7 @@ def is_panic(error: BaseException | None) -> bool:
 def convert_panics() -> Generator[None, None, None]:
     """Convert a Rust panic inside the block to a `PanicError`; let other exceptions pass.
 
-    Without it a panic passes every `except Exception` and ends its thread, and a caller that waits for the thread waits
+    Otherwise a panic passes every `except Exception` and ends its thread, and a caller that waits for the thread waits
     forever.
 
     Raises:

@@ -1,6 +1,7 @@
 """Parameters of methods: dataclass fields with a range, a default and a help sentence.
 
-One declaration defines the slider in the app, the flag of the command line, the row in the catalogue and the test case.
+The app's sliders, the command-line options, the catalogue's rows and the test cases are generated from the
+declarations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class ParamSpec:
     """Declaration of one parameter.
 
     Attributes:
-        name: name of the dataclass field, used everywhere.
+        name: name of the dataclass field, also used in the app, on the command line and in traces.
         kind: "int", "float", "bool" or "choice".
         default: value if none is given.
         ge: smallest allowed value, or None.

@@ -17,7 +17,7 @@ class LayerInput:
     """Layer at which probes enter the forward pass, if they are computed from the draft's hidden states there.
 
     Attributes:
-        layer: number of the target's first layers that run without these probes; at least 1.
+        layer: number of the target's first layers that are run without these probes; at least 1.
         make_states: function from the hidden states after those layers [N+1, D], row 0 at the last committed token and
             row i + 1 at node i, to the hidden states of the probes [P, D].
     """
@@ -37,9 +37,9 @@ class Probes:
         tokens: int64 [P] token ids, on the target's device.
         parents: int64 [P], predecessor of each probe, for display: −1 is the last committed token, i < N node i of the
             draft, N + j the earlier probe j. `attention_mask` decides the attention.
-        depths: int64 [P], distance from the last committed token; its direct successor has 1.
-        attention_mask: bool [P, N + P], attention mask over nodes and probes: each probe sees itself and no later
-            probe.
+        depths: int64 [P], distance from the last committed token; the token right after it has 1.
+        attention_mask: bool [P, N + P], attention mask over nodes and probes: each probe attends to itself and to no
+            later probe.
         max_depth: upper bound of `depths`, known without a synchronisation.
         source: name of the component that requested the probes, for display.
         states: [P, D], input embeddings to use instead of those of the tokens, which are then only for display; None:
@@ -67,7 +67,7 @@ class Probes:
             tree: draft with N nodes.
             tokens: int64 [P] token ids on the tree's device.
             node: index of the node; −1: the last committed token.
-            source: see the class.
+            source: name of the component that requests the probes.
         """
         n, p = len(tree), tokens.shape[0]
         previous = torch.arange(n, n + p, device=tokens.device) - 1
@@ -94,7 +94,7 @@ class ProbeOutput:
 def concat_probes(tree: DraftTree, parts: list[Probes]) -> Probes:
     """Concatenate several components' probes into one block; attention stays within each component's probes.
 
-    With more than one component, `states`, `entering` and `source` are dropped.
+    With more than one component, `states`, `layer_input` and `source` are dropped.
 
     Args:
         tree: draft with N nodes.

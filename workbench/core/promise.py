@@ -16,4 +16,4 @@ class Promise(str, Enum):
     """Sampled output deviates from the target's distribution, controlled by a stated parameter; greedy output is still
     the target's, unless the verifier declares otherwise (`Verifier.keeps_greedy`)."""
     SIMULATION = "simulation"
-    """Uses information that no real drafter has, for teaching and tests. Its output is exact; its speed is not real."""
+    """Uses information that is unavailable in practice, for teaching and tests. Exact output, unrealistic speed."""

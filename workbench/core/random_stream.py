@@ -1,6 +1,6 @@
-"""Address-based random numbers: each depends on the seed, the position and its purpose, but on no order of calls.
+"""Address-based random numbers: each depends on seed, position and purpose, not on the order of calls.
 
-A run is therefore the same alone and in a batch, on every device, and when a draft must be drawn again because another
+A run is therefore the same alone and in a batch, on every device, and after a draft is drawn again because another
 sequence of the batch failed.
 """
 
@@ -17,7 +17,7 @@ _BLOCK = 4
 
 
 class Purpose(IntEnum):
-    """Use of a uniform. Each number has one use. Changing a value changes the output of every seed."""
+    """Use of a uniform random number. Each number has one use. Changing a value changes the output of every seed."""
 
     DRAFT = 0
     """Sampling of drafted tokens in a chain, one number per level."""
@@ -43,7 +43,7 @@ class RandomStream:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.attempt = 0
-        """Number of times that committed text was revoked. Its replacement is drawn with fresh numbers."""
+        """Number of times that committed tokens were revoked. Their replacements are drawn with other numbers."""
         self._philox = np.random.Philox(key=np.array([seed % 2**64, _STREAM], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._state = self._philox.state
@@ -52,9 +52,9 @@ class RandomStream:
         """Return `n` numbers in [0, 1), float64 [n]. A smaller `n` gives a prefix of the same numbers.
 
         Args:
-            position: number of tokens before, prompt included. A round uses its first position for its whole tree.
-                Numbers of a discarded draft are therefore never used again: its feedback may influence the next draft,
-                which must not depend on the same numbers.
+            position: number of tokens before the position, prompt included. A round uses its first position for its
+                whole tree. Numbers of a discarded draft are therefore never used again: its feedback may influence the
+                next draft, which must then not use the same numbers.
             purpose: use of the numbers.
             n: number of uniforms.
             level: index that separates several requests for one position and purpose.
@@ -67,5 +67,5 @@ class RandomStream:
 
 
 def seeded_uniforms(seed: int, n: int) -> np.ndarray:
-    """Return `n` numbers in [0, 1), float64 [n], that depend on the seed and on no position."""
+    """Return `n` numbers in [0, 1), float64 [n], that depend only on the seed."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

@@ -2,7 +2,8 @@
 
 Every acceptance rule has the same form. For each node it computes the probability of acceptance, given that its parent
 was accepted and its earlier siblings were rejected. For each tree position (root or node) it computes the token that
-is emitted if the walk ends there. `walk` then needs a few comparisons on the host, and a round one synchronisation.
+is emitted if the walk ends there. `walk` then needs a few comparisons on the host, and a round needs one
+synchronisation.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ class AcceptanceDecision:
             `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
             It is lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk
             is sampled.
-        score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, as products along paths.
+        score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
+            the path.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.
         distribution_error: float [N], distribution error of testing a node: its part of the total variation distance
             between the distribution of the token emitted at its position and the target's. The sum over a round's
-            tested nodes is one of its signals. May be lazy, as `bonus`. None if the rule has no error or it is unknown.
+            tested nodes is one of its signals. May be lazy, as `bonus`. None: the rule has no error, or it is unknown.
         is_upper_bound: whether `distribution_error` is an upper bound of the mean over drafts.
     """
 
@@ -68,7 +70,7 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Copy with `paid` set to 0, for a rule that is approximate in general but exact here."""
+        """Return a copy with `distribution_error` set to 0, for a rule that is generally approximate but exact here."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
@@ -81,7 +83,7 @@ class VerificationResult:
         bonus: token that the target adds.
         corrected: whether `bonus` replaces a rejected token.
         tested: tested nodes in order, with the outcome.
-        uniform: uniform number that each tested node was compared with; empty for deterministic rules.
+        uniform: uniform random number of each tested node's test; empty for deterministic rules.
     """
 
     path: tuple[int, ...]
@@ -124,7 +126,7 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `Judge` for `verify_positions` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
+"""A `PositionVerifier` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
 
 
 def recursive_rejection(
@@ -146,7 +148,7 @@ def recursive_rejection(
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_bonus: uniforms [N+1] for the token emitted where the walk ends.
         lazy: whether tokens to emit may be sampled lazily.
-        tests: alternative implementation of the tests, which gets all positions in one piece.
+        tests: alternative implementation of the tests, called once for all positions.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 (chain); Jeon et al. 2024, arXiv:2402.14160,
     Algorithm 1 (without replacement); Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2 (independent).
@@ -171,7 +173,7 @@ def _tested(
     """Return acceptance probability, r and q′ of the siblings at some positions, and the residual weights at the end.
 
     r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
-    because each pass over a distribution is expensive.
+    because each further read of a distribution is expensive.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -243,7 +245,7 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
 ) -> AcceptanceDecision:
-    """Test deterministic siblings; see `following`."""
+    """Test deterministic siblings; see `match_sampled_token`."""
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:

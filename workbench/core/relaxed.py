@@ -33,7 +33,7 @@ _ANEW = ("deterministic", "chain", "sampled")
 
 
 class Lift(NamedTuple):
-    """Raise the residual distribution r for testing a drafted token x. The default changes nothing.
+    """Function that raises the residual distribution r for testing a drafted token x. The default changes nothing.
 
     Attributes:
         lenience: λ in (0, 1]; r is divided by it.
@@ -55,7 +55,7 @@ class Lift(NamedTuple):
 
         Args:
             left: residual distribution at some positions, after their earlier siblings.
-            node: node tested at each position; rows of positions without such a child are ignored.
+            node: node tested at each position; ignored if a position has no such child.
             x: token of the node.
         """
         if self.neighbours is not None:
@@ -69,8 +69,8 @@ class Lift(NamedTuple):
 
 
 Tests = Callable[[SiblingGroups, bool, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `Judge` for `verify_positions` whose columns are acceptance probability, r, q, q′ and raised probability; and, if
-the third argument is true, `apart`."""
+"""A `PositionVerifier` with a third argument. Its columns are acceptance probability, r, q, q′ and raised probability;
+and, if the third argument is true, the total variation distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def relaxed_rejection(
     with_total_variation: bool = False,
     tests: Tests | None = None,
 ) -> RelaxedResult:
-    """Test siblings one after the other, each against `lift` applied to the residual r after its earlier siblings.
+    """Test siblings one after the other, each against the raised residual distribution r after its earlier siblings.
 
     x is accepted with probability min(1, lift(r)(x) / q(x)); else r ← (lift(r) − q)₊, normalised. A deterministic
     proposal has q = 1.
@@ -118,9 +118,9 @@ def relaxed_rejection(
         p: the target's distribution at the root (row 0) and after each node (row i+1).
         u_bonus: uniforms [N+1] for the token emitted where the walk ends.
         lift: function that raises the residual distribution.
-        lazy: whether tokens to emit, and `apart`, may be computed lazily.
-        with_total_variation: whether to compute `apart`.
-        tests: alternative implementation of the tests, which gets all positions in one piece.
+        lazy: whether tokens to emit, and `total_variation`, may be computed lazily.
+        with_total_variation: whether to compute `total_variation`.
+        tests: alternative implementation of the tests, called once for all positions.
 
     Source: the form is Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1, repeated for siblings as in Jeon et al.
     2024, arXiv:2402.14160, Algorithm 1.
@@ -129,16 +129,16 @@ def relaxed_rejection(
         none = p.new_zeros(0)
         return RelaxedResult(none, pick(p, u_bonus), none, none, none, none, none if with_total_variation else None)
 
-    judge, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
+    run_tests, in_one_piece = tests or partial(_tested, tree, lift), tests is not None
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[Sequence[Tensor], Tensor]:
-        return judge(fans, ends, with_total_variation and ends)
+        return run_tests(fans, ends, with_total_variation and ends)
 
     def distances(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
         distance, is_first = p.new_zeros(len(node)), ranks(tree.parents)[node] == 0
         if is_first.any():
             places = iter_sibling_groups(tree, p, positions=tree.parents[node[is_first]] + 1, in_one_piece=in_one_piece)
-            distance[is_first] = torch.cat([judge(fans, False, True)[0][-1][:, 0] for fans in places])
+            distance[is_first] = torch.cat([run_tests(fans, False, True)[0][-1][:, 0] for fans in places])
         return distance
 
     columns, stop = verify_positions(tree, p, u_bonus, at, lazy, in_one_piece)
@@ -156,9 +156,9 @@ def relaxed_rejection(
 def _tested(
     tree: DraftTree, lift: Lift, fans: SiblingGroups, ends: bool, priced: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return the columns of `RelaxedResult` for the siblings at some positions (with `apart` last if `priced`).
+    """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
 
-    The second result are the residual weights at the end, if `ends`. Each pass over a distribution is expensive.
+    If `priced`, the last column is the total variation distance. If `ends`, the weights are those after all siblings.
     """
     weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _ANEW else None
@@ -222,7 +222,7 @@ class _Excess:
             self._sum.addcmul_(lifted, reach * has)
         else:
             self._sum = torch.zeros_like(p) if lifted is p else lifted.sub_(p)
-            if not on_host(p.device):  # on a GPU there are rows without children, which emit by p
+            if not on_host(p.device):  # on a GPU there are rows without children; they emit a token from p
                 self._sum = torch.where(has, self._sum, -p)
         self._sum.addcmul_(rest, -reach * has)
 
@@ -280,7 +280,7 @@ def threshold_rule_error(
 
     In a chain the emitted token follows q on accepted tokens and p otherwise; a deterministic proposal is emitted
     whenever it is accepted. For a tree the result is None: the emitted sibling depends on the nodes below the siblings,
-    so no position has a distribution of its own.
+    so the error cannot be assigned to single positions.
 
     Args:
         tree: the draft.

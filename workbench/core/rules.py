@@ -1,7 +1,7 @@
 """Describe acceptance rules: name, formula, and how a rejection changes the distribution for the next sibling.
 
-Each verification result carries its rules and the trace stores them, so views need no rule of their own. Plain data,
-without tensors.
+Each verification result contains its rules and the trace stores them, so views define no rules. Plain data, without
+tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Rule:
     Attributes:
         name: kebab-case identifier; permanent, because traces store it.
         title: display name.
-        formula: acceptance probability, or a comparison that evaluates to 1 (true) or 0 (false), over the symbols in
+        formula: acceptance probability, or a comparison that evaluates to 1 (true) or 0 (false), with the symbols in
             `places`. Allowed: numbers, ( ), + − · /, min, max, exp and one of = > <; `views/js/live/formula.js`
             parses the same grammar.
         places: formula symbol → source of its value: a column of the trace's nodes ("p", "q", "token"), an input of
@@ -35,8 +35,8 @@ class Rule:
         leaves: distribution after a rejection, for the next sibling or the corrected token: `EXCESS`, `OTHERS` or
             `ALL`.
         share: name of the method parameter that scales q after a rejection, (r − share · q)₊; "": factor 1.
-        leviathan: whether the test is min(1, p/q) against the unchanged target distribution, whose mean is α. q is a
-            point mass for a deterministic proposal, and p is one in greedy decoding.
+        leviathan: whether the test is min(1, p/q) with the unchanged target distribution p; the mean of min(1, p/q) is
+            α. q is a point mass for a deterministic proposal, and p is a point mass in greedy decoding.
         source: paper and section.
     """
 

@@ -18,12 +18,12 @@ def match_sampled_token(
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
-    Takes two passes over p for any number of siblings. A child's acceptance probability is its p divided by the mass
+    Reads p twice for any number of siblings. A child's acceptance probability is its p divided by the mass
     of p outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and
     its later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
 
     Args:
-        fans: the positions and their children; of siblings with the same token the first one gets all its probability.
+        fans: the positions and their children; of siblings with the same token, the first gets all of its probability.
         p: distribution to sample from.
         inplace: whether p may be overwritten.
 
@@ -38,7 +38,7 @@ def match_sampled_token(
     weights = p.scatter_(1, token, 0.0) if inplace else p.scatter(1, token, 0.0)
     weights.scatter_(1, first, torch.where(absent[:, :1], p_x[:, :1], 0.0))
     others = weights.sum(1, keepdim=True)
-    # If the children hold all of p, one of them is always accepted; `pick` still needs weights with a positive sum.
+    # If the children have all of p's mass, one is always accepted; `pick` still needs weights with a positive sum.
     weights.scatter_(1, first, torch.where(others > 0, weights.gather(1, first), 1.0))
     return *child_acceptance(fans, p_x, others), weights
 
@@ -46,7 +46,7 @@ def match_sampled_token(
 def child_acceptance(
     fans: SiblingGroups, p_x: Float[Tensor, "R F"], others: Float[Tensor, "R 1"]
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"]]:
-    """Return the first two results of `following`: acceptance probability and remaining mass of each child.
+    """Return the first two results of `match_sampled_token`: acceptance probability and remaining mass of each child.
 
     Args:
         fans: the positions and their children.

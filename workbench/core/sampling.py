@@ -67,7 +67,7 @@ class SamplingParams:
 
     @property
     def effective_temperature(self) -> float:
-        """Divisor of the logits: the temperature, but at least `COLDEST`; 1 in greedy decoding."""
+        """Divisor of the logits: the temperature, but at least `MIN_TEMPERATURE`; 1 in greedy decoding."""
         return 1.0 if self.greedy else max(self.temperature, MIN_TEMPERATURE)
 
     @property
@@ -108,8 +108,8 @@ def apply_logits_processors(
 def replace_all_masked_rows(logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
     """Replace rows of −inf in a drafter's logits by zeros (a uniform distribution).
 
-    They occur if a drafter with a reduced vocabulary has none of the few tokens that a logits processor allows. Any
-    draft is valid then, because the target verifies it.
+    Such rows occur if a drafter with a reduced vocabulary has none of the few tokens that a logits processor allows.
+    Any draft is valid then, because the target verifies it.
     """
     return logits.masked_fill(logits.isneginf().all(-1, keepdim=True), 0.0)
 
@@ -173,7 +173,7 @@ def largest(x: Float[Tensor, "n V"], k: int) -> tuple[Float[Tensor, "n k"], Int[
     """Return the k largest entries of each row in descending order, and their indices.
 
     On a CPU a wide row is searched in blocks: the entries lie in the k blocks with the largest maxima, which one
-    vectorised pass finds. 113 µs instead of 523 µs for 17 rows of 49,152 (two cores).
+    vectorised operation finds. 113 µs instead of 523 µs for 17 rows of 49,152 (two cores).
     """
     blocks = _blocks(x)
     if blocks is None or not on_host(x.device) or blocks.shape[1] < 2 * k:
@@ -219,8 +219,8 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     """Sample one token per row by inversion: the first whose cumulative probability exceeds u. No synchronisation.
 
     Sums are in float64. A wide row is inverted twice, first over blocks and then within one: the sequential sums are
-    then short, and a row costs one vectorised pass (17 rows of 49,152 on two cores: 0.1 ms instead of 4 ms). A block's
-    own sum is in the precision of p, which is no coarser than that of its entries.
+    then short, and each row is read once by vectorised code (17 rows of 49,152 on two cores: 0.1 ms instead of 4 ms). A
+    block's own sum is in the precision of p, which is no coarser than that of its entries.
 
     Args:
         p: non-negative weights; rows need not sum to 1.

@@ -1,4 +1,4 @@
-"""Positions of a draft tree (root or node) that have children, one tensor row each. They are verified independently.
+"""Positions of a draft tree (root or node) and their children, one tensor row each, verified independently.
 
 Wide distributions are therefore processed in pieces that fit the processor's caches, and no buffer as large as all
 distributions is allocated: on a CPU a fresh allocation costs more than the computation in it (1 µs per 4 KiB).
@@ -96,7 +96,7 @@ class SiblingGroups:
     def q(self) -> Float[Tensor, "R V"]:
         """The distribution from which each position's children were sampled.
 
-        In a mixed tree that of one of the children; p where they were proposed deterministically.
+        In a mixed tree, the distribution of one of the children; p where the children were proposed deterministically.
         """
         return self.drafter.rows.to(self.target.distributions.dtype)
 
@@ -149,8 +149,8 @@ def iter_sibling_groups(
 ) -> Iterator[SiblingGroups]:
     """Yield the positions of a tree with at least one node, in pieces.
 
-    On the host, leaves are skipped. On a GPU, where that would need a synchronisation, they are rows without children,
-    and all positions come in one piece.
+    On the host, leaves are skipped. On a GPU, where that would need a synchronisation, leaves are rows without
+    children, and all positions come in one piece.
 
     Args:
         tree: siblings in the order of testing; those beyond its `fanout` are ignored.
@@ -177,7 +177,7 @@ def iter_sibling_groups(
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
-    """Return the row of `q` for each position, −1 where there is none; in a mixed tree that of one of its children."""
+    """Return the row of `q` for each position; −1: none. In a mixed tree, the row of one of the position's children."""
     if tree.q is None or tree.child_q_rows is not None or tree.node_q_rows is None:
         return tree.child_q_rows
     return tree.node_q_rows.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.node_q_rows, "amax")
@@ -207,14 +207,14 @@ def verify_positions(
     lazy: bool = False,
     in_one_piece: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
-    """Verify a tree with at least one node: return `verify`'s values of each node, and the token to emit per position.
+    """Return `verify`'s values of each node of a tree with at least one node, and the token to emit at each position.
 
     Args:
         tree: the draft.
         p: the target's distribution at the root (row 0) and after each node (row i+1). A position without children
             samples its token from it.
         u_bonus: uniforms [N+1] for the token emitted where the walk ends.
-        verify: verification of some positions; see `Judge`.
+        verify: verification of some positions; see `PositionVerifier`.
         lazy: whether tokens to emit may be sampled lazily.
         in_one_piece: whether `verify` allocates nothing of width V, so that it gets all positions in one piece.
     """
@@ -268,7 +268,7 @@ def compute_node_errors(
     Args:
         n: number of nodes.
         errors_of: function from nodes in rising order, int64 [k], to their errors.
-        p: distributions that it reads; their device and width decide whether lazy evaluation pays off.
+        p: distributions that `errors_of` reads; their device and width decide whether lazy evaluation pays off.
         lazy: whether lazy evaluation is allowed.
     """
     return LazySequence[float](n, errors_of) if should_be_lazy(p, lazy) else errors_of(torch.arange(n, device=p.device))
@@ -288,7 +288,8 @@ def _stops_of_leaves(
 ) -> Int[Tensor, " N_plus_1"]:
     """Sample a token from p at each leaf; other entries are arbitrary.
 
-    If leaves are more than a quarter of the positions, all are sampled: copying many rows costs more than reading all.
+    If leaves are more than a quarter of the positions, all positions are sampled: copying many rows costs more than
+    reading all.
     """
     is_leaf = torch.ones(len(p), dtype=torch.bool).index_fill_(0, tree.parents + 1, False)
     leaf = is_leaf.nonzero().squeeze(1)

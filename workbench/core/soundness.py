@@ -12,7 +12,7 @@ _MISMATCH = {
     Sampling.SAMPLED: "sampled independently, so a token may occur twice, but the rule removes earlier siblings from q "
     "and divides by too large a probability",
     Sampling.WITHOUT_REPLACEMENT: "drawn without replacement, but the rule expects independent samples and divides by "
-    "another probability than theirs",
+    "another probability",
     Sampling.FIXED_NUMBER: "drawn without replacement, but the rule expects independent samples and divides by too "
     "small a probability",
     Sampling.HEAD_AND_ONE: "the most likely tokens followed by one sampled token, but the rule expects all of them to "
@@ -20,7 +20,7 @@ _MISMATCH = {
     Sampling.MIXED: "partly deterministic and partly sampled from several distributions, but the rule expects one "
     "distribution for all",
 }
-"""Per kind of siblings: a description, and the error of a rule that does not support it."""
+"""Description of each kind of siblings, and the error of a rule that does not support them."""
 _NUMBER_NOT_FIXED = (
     "drawn without replacement, and their number may depend on the sampled tokens, but the rule expects a number that "
     "is fixed beforehand"

@@ -38,7 +38,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def to_list(tensor: Any) -> Any:
-    """Return a tensor or an array as nested lists; typed as Any, because neither library types its elements."""
+    """Return a tensor or an array as nested lists; typed as Any, because neither library annotates elements."""
     return tensor.tolist()
 
 

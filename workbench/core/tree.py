@@ -38,8 +38,8 @@ class Sampling(str, Enum):
     HEAD_AND_ONE = "head-and-one"
     """The most likely tokens of `q`, deterministic, followed by one token sampled from the rest of `q`."""
     MIXED = "mixed"
-    """Some deterministic, some sampled, from one or several distributions; `probs_of` and `without` describe each
-    node."""
+    """Some deterministic, some sampled, from one or several distributions; `node_q_rows` and `without_replacement`
+    describe each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class DraftTree:
         depth: upper bound of the number of levels, known without a synchronisation.
         fanout: upper bound of the number of children of a node, known without a synchronisation.
         source: name of the drafter that proposed the nodes (one for all, or one per node).
-        score: float [N] or None, the drafter's confidence per node, for display and tree shape; not used to accept.
+        score: float [N] or None, the drafter's confidence per node, for display and tree shape; not used in acceptance.
         explanation: explanation of the tree's shape; None if the tree builder gives none.
         states: float [N, D], the draft model's last hidden state after each node, for a verifier that reads it
             (`Verifier.reads_draft_states`); None if the drafter does not provide it.
@@ -116,7 +116,7 @@ class DraftTree:
         tokens, parents = list(tokens), list(parents)
         depths = depths_of(parents)
         if len(tokens) != len(parents):
-            raise WorkbenchError(f"A tree of {len(tokens)} tokens needs as many parents, not {len(parents)}.")
+            raise WorkbenchError(f"A tree of {len(tokens)} tokens needs {len(tokens)} parents, not {len(parents)}.")
         return cls(
             tokens=to_device(tokens, device, torch.long),
             parents=to_device(parents, device, torch.long),
@@ -178,7 +178,7 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 
 
 def tree_attention_mask(parents: Int[Tensor, "*B N"], depth: int) -> Bool[Tensor, "*B N N"]:
-    """Return the attention mask of a tree: each node sees itself and its ancestors.
+    """Return the attention mask of a tree: each node attends to itself and its ancestors.
 
     Transitive closure by repeated squaring: log₂(depth) tensor operations and no loop over nodes on the host.
 

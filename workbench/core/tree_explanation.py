@@ -1,6 +1,6 @@
 """Explain a tree's shape: the rule by which the tree builder added each node, and the node's value under that rule.
 
-The explanation travels with the tree and is stored in the trace, so views need no text about single tree builders.
+The explanation is a field of the tree and is stored in the trace, so views need no text about single tree builders.
 Verification does not use it.
 """
 
@@ -61,7 +61,7 @@ class TreeExplanation:
 
     @property
     def columns(self) -> list[Tensor]:
-        """The attributes that are tensors, in order."""
+        """The tensors among `rule_index`, `before` and `after`, in this order."""
         return [column for column in (self.rule_index, self.before, self.after) if isinstance(column, Tensor)]
 
     def to_lists(

@@ -1,8 +1,8 @@
 """Decoders, which generate text in rounds, and methods, which combine decoders and their parts.
 
-A method is a decoder with its parts chosen (`method.py`). `draft_verify` drafts and verifies; a method of another kind
-brings a decoder of its own (`decoder_params.py`). Public names are imported at first use, so that `declarations.py` can
-be read without PyTorch.
+A method is a decoder with chosen parts (`method.py`). The decoder in `draft_verify` drafts and verifies; a method of
+another kind has its own decoder (`decoder_params.py`). Public names are imported at first use, so that
+`declarations.py` can be read without PyTorch.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements that a draft model meets."""
+"""Requirements that are met by a draft model."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -75,14 +75,14 @@ class Measurement:
 
     @property
     def keeps_answers(self) -> bool | None:
-        """Whether at least `KEPT` of the correct answers are retained; None: the interval contains that share."""
+        """Whether at least `MIN_RETAINED` of the correct answers are retained; None: the interval contains it."""
         if self.answers is None or self.answers["low"] < MIN_RETAINED <= self.answers["high"]:
             return None
         return self.answers["low"] >= MIN_RETAINED
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measurement:
-        """Return a figure of `workbench.bench.statistics` as `Measured`; one observation is its own interval.
+        """Return a figure of `workbench.bench.statistics` as a `Measurement`; for one observation, low = high = value.
 
         Raises:
             WorkbenchError: nothing was measured; or too little for an interval, as when a bootstrap sample divides by
@@ -108,19 +108,19 @@ class Claim:
         source: paper, section or table, address; "recalled" if the figure was not checked in the paper.
         measure: function that measures the quantity in a laboratory of this method: `workbench.bench.text_lab.TextLab`,
             or `vision_lab.VisionLab` if `home` reads images; None if it cannot be measured here, and `lacks` says why.
-        key: distinguishes the claims of one method; "main" is the paper's own headline.
-        neutral: value of the quantity if the method had no effect. A claim's direction is from here to its figure;
-            without a figure it is upward.
+        key: distinguishes the claims of one method; "main": the paper's main claim.
+        neutral: value of the quantity if the method had no effect. The claim's direction is from this value to the
+            paper's figure; without a figure it is upward.
         timed: whether the measurement needs the machine to itself.
         lacks: capabilities that the workbench lacks for a full test of this claim; a figure may be measured
             nevertheless.
         tolerance: relative distance from the figure that counts as equal; closed forms use a smaller one.
-        home: bundled target that it is measured on unless another is named. Claims about images are only measured
+        home: bundled target for the measurement unless another is named. Claims about images are only measured
             there, with a separate scale.
         matched: whether the claim is about an approximate rule, so that its figure counts only if correct answers are
-            retained (`Measured.answers`).
+            retained (`Measurement.answers`).
         by_construction: why its figure follows from a definition or from the structure of the measurement, so that no
-            measurement could support the paper; such a claim is not counted. Empty: some could.
+            measurement could support the paper; such a claim is not counted. Empty: a measurement can support it.
         explanation: date and reason of a contradicted or inconclusive figure on the bundled models, written by a
             person. The reason has at most `MAX_REASON_CHARS` characters and begins with one of `KINDS`. It does not
             apply to figures measured after this date.
@@ -159,7 +159,7 @@ class Claim:
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
-        """Return `why` for a column's figure."""
+        """Return the date and reason (see `explanation`) of a column's figure."""
         return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
@@ -168,7 +168,7 @@ class Claim:
         return f"workbench claims --method {self.method}{key}{'' if column == BUNDLED else f' --target {column}'}"
 
     def target(self, column: str = BUNDLED) -> str:
-        """Return the target that a column's figure is measured on."""
+        """Return the target on which a column's figure is measured."""
         return self.home if column == BUNDLED else column
 
     def missing_requirement(self, column: str = BUNDLED) -> str:
@@ -198,8 +198,8 @@ class Setting:
         name: name of the row.
         params: parameters that differ from the method's defaults.
         drafter: draft model to use, if the method needs one.
-        line: name of the curve of τ against vision tokens, if the row is one strength of a compressor.
-        main: whether the row represents the method in comparisons, and not only on its curve.
+        line: name of the curve of τ against vision tokens, if the row is one compression ratio of a compressor.
+        main: whether the row represents the method in comparisons, in addition to its curve.
         method: registry name of the method that declares it, filled in by the method.
     """
 
@@ -237,8 +237,8 @@ class Testing:
         short: parameters for drafts of two levels, with which exact distributions are tested.
         real: parameters for tests on a real model (SmolLM2).
         perfect: parameters with which every draft is accepted if the drafter is never wrong: a copy of the target, or a
-            head that knows the text. None: there is no such test.
-        no_perfect_reason: why there is none, and the test that replaces it.
+            head that always predicts the target's text. None: there is no such test.
+        no_perfect_reason: why there is no such test, and the test that replaces it.
     """
 
     short: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -249,18 +249,18 @@ class Testing:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The trained head that a method drafts with: its class, its training, and its model card.
+    """The trained head of a method's drafter: its class, its training, and its model card.
 
     Attributes:
         net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
-        idea: text for its model card: its inputs and its source; may contain the net's sizes in braces.
+        idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
         settings: options of that recipe whose defaults differ for this head.
         options: options of that recipe that apply to this kind and few others; the one command that trains such heads
             for any target accepts them, too.
         folder_suffix: last part of its folder's name, after the target's name; empty: its kind.
-        agreement: text for its model card: definition of agreement at a position of held-out text, for the share that
-            its learning curve shows.
+        agreement: text for its model card: definition of agreement at a position of held-out text. The learning curve
+            shows the share of positions with agreement.
         train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
             writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated
             with the dataclass of its options; `recipe` is then a new name, by which `workbench train` runs it and

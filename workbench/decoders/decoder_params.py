@@ -34,7 +34,7 @@ class DecoderParams(Part):
         if self.is_speculative:
             return ""
         features = {
-            "pictures": sequence.image_inputs is not None,
+            "images": sequence.image_inputs is not None,
             "log-probabilities of its tokens": sequence.request.options.logprobs is not None,
             "constraints, biases or other logits processors": bool(sampling.processors),
             "repetition penalty": sampling.repetition_penalty != 1.0,

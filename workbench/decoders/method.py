@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Publication of an idea."""
+    """Publication of a method."""
 
     title: str
     authors: str
@@ -54,8 +54,8 @@ class Method:
             `grower` becomes a parameter.
         other_verifiers: alternatives to `verifier`. With any, `verifier` becomes a parameter, and the guarantee follows
             from the chosen one: see `promises`.
-        decoder_params: parameters of its own decoder, if it does not draft and verify in turn: see `decoder_params.py`.
-            That decoder then defines how the other parts are used.
+        decoder_params: parameters of its own decoder, if it does not use `DraftVerify`: see `decoder_params.py`. This
+            decoder then defines how the other parts are used.
         idea: two to five sentences on how it works, for the methods page; by default the drafter's docstring.
         formula: main rule of the method, in one line of plain text.
         differences: differences from the paper, one or two sentences each: what differs, why, and the possible effect.
@@ -129,7 +129,7 @@ class Method:
 
     @property
     def promises(self) -> dict[str, Promise]:
-        """Guarantee with each verifier, by the verifier's name; empty if there is only one.
+        """Guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
 
         With the default verifier it is `promise`. A verifier that is not exact for these drafts makes it approximate;
         an exact one makes an approximate method exact.
@@ -169,7 +169,7 @@ class Method:
 
     @cached_property
     def _params(self) -> Mapping[str, ParamSpec]:
-        """Return `params`, computed once: a request reads them several times."""
+        """Return all parameters by name, computed once: a request reads them several times."""
         specs_by_name: dict[str, ParamSpec] = {}
         kinds = {kind for kind, _, _ in self._parts}
         for kind, parts, doc in self._parts:
@@ -228,7 +228,7 @@ class Method:
 
 
 PART_FIELDS = {"grower": "tree_builder", "rounds": "decoder_params"}
-"""Fields of `ConfiguredMethod` whose kind of part has another name in links, traces and on the command line."""
+"""Fields of `ConfiguredMethod` that have another name in links, traces and on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ class ConfiguredMethod:
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that no real decoder has; the speed is then not achievable in practice."""
+        """Whether a part uses information that is unavailable in practice, so that its speed cannot be reached."""
         return self.policy.simulates or self.method.promise is Promise.SIMULATION
 
     @property

@@ -1,7 +1,7 @@
-"""The engine: target, KV cache, scheduler, batching. Runs in other serving images: no gradio, plotly or polars.
+"""The engine: target, KV cache, scheduler, batching. Imports no gradio, plotly or polars, so servers can embed it.
 
-Public names are imported at first use, so that processes without PyTorch can use the modules that need only the names
-of models (`bundle`, `devices`).
+Public names are imported at first use, so that processes without PyTorch can import modules of this package that do
+not need it.
 """
 
 from __future__ import annotations

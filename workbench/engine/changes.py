@@ -1,4 +1,4 @@
-"""Changes to a running sequence between two rounds: of its settings, or to another decoder."""
+"""Apply changes to a running sequence between two rounds: other settings, or another decoder."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _hand_over(sequence: Sequence, now: Decoder, then: Decoder, settings: Settin
 
 
 _get_settings = attrgetter("configured_method", "models", "sampling", "state")
-"""Return a sequence's settings and its decoder's state."""
+"""Function that returns a sequence's settings and its decoder's state."""
 
 
 def _set_settings(sequence: Sequence, values: tuple[Any, ...]) -> None:

@@ -15,7 +15,7 @@ def connect_ray(address: str | None, without: str) -> Any:
 
     Args:
         address: address of the cluster, as in "ray://head:10001"; "auto": the one running here; "local": start one.
-        without: advice if Ray is not installed, for the message: "use --workers".
+        without: alternative that the error message suggests if Ray is not installed: "use --workers".
 
     Raises:
         WorkbenchError: Ray is not installed, or there is no cluster at the address.

@@ -1,8 +1,8 @@
 """A datastore of text for drafting: tokens and their suffix array, memory-mapped from disk.
 
-A folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token order
-and a suffix can be compared as a slice of bytes. Each text ends with an id that is no token, so no match crosses it. A
-corrupted file can only spoil drafts: reads past the array are clipped to its last element.
+It is a folder with `tokens.npy`, `suffixes.npy` and `card.json`. Tokens are big-endian, so that byte order equals token
+order and a suffix can be compared as a slice of bytes. Each text ends with an id that is no token, so no match extends
+into the next text. A corrupted file can only spoil drafts: reads past the end of the array return its last element.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.trace.files import check_regular, read_regular
 FORMAT, VERSION = "workbench-datastore", 1
 CARD, TOKENS, SUFFIXES = "card.json", "tokens.npy", "suffixes.npy"
 ORDERED = 32
-"""Number of tokens by which suffixes are sorted: longest match plus the tokens drafted after it."""
+"""Number of tokens by which suffixes are sorted: the longest match plus the tokens drafted after it."""
 BUILD = "Build one: workbench datastore build FILES… --out FOLDER --target {target}."
 
 
@@ -60,7 +60,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Occurrences of the last tokens of a context: a range of ranks in the suffix array.
+    """Occurrences of the last tokens of a context, as a range of ranks in the suffix array.
 
     Attributes:
         matched: number of matching tokens; 0: no occurrence.
@@ -96,7 +96,7 @@ class Datastore:
     def find(self, context: Sequence[int], longest: int, shortest: int = 1) -> Hit:
         """Return the occurrences of the longest suffix of a context with `shortest` to `longest` tokens.
 
-        Bisects the length, with two bisections of the suffix array for each.
+        Bisects over the length, with two bisections of the suffix array for each length.
         """
         best, low, high = Hit(), shortest, min(longest, len(context))
         while low <= high:
@@ -113,20 +113,20 @@ class Datastore:
             return None
         prefix, raw, width = pattern.astype(self.tokens.dtype).tobytes(), self._raw, self._width
 
-        def standing(place: Any) -> bytes:
-            start = int(place) * width
+        def bytes_at(position: Any) -> bytes:
+            start = int(position) * width
             return raw[start : start + len(prefix)].tobytes()
 
-        first = bisect.bisect_left(self.suffixes, prefix, key=standing)  # pyright: ignore[reportArgumentType]
-        end = bisect.bisect_right(self.suffixes, prefix, first, key=standing)  # pyright: ignore[reportArgumentType]
+        first = bisect.bisect_left(self.suffixes, prefix, key=bytes_at)  # pyright: ignore[reportArgumentType]
+        end = bisect.bisect_right(self.suffixes, prefix, first, key=bytes_at)  # pyright: ignore[reportArgumentType]
         return Hit(len(tokens), first, end) if end > first else None
 
     def following(self, hit: Hit, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens after at most `most` occurrences, spread evenly over all of them.
 
         Returns:
-            Positions of the occurrences, int64 [m], and tokens int64 [m, length], in order; from the end of a text on
-            the id `vocabulary`.
+            Positions of the occurrences, int64 [m], and the tokens after each, int64 [m, length]; from the end of a
+            text on, the id `vocabulary`.
         """
         ranks = np.arange(hit.first, hit.end)
         if len(ranks) > most:
@@ -143,7 +143,7 @@ class Datastore:
         return self.card.texts[max(bisect.bisect_right(starts, place) - 1, 0)][0] if starts else ""
 
     def check_tokenizer(self, tokenizer: Any, name: str, target: str) -> None:
-        """Refuse a datastore whose ids belong to another tokenizer.
+        """Raise an error if the datastore was built with another tokenizer.
 
         Args:
             tokenizer: tokenizer of the target.
@@ -151,7 +151,8 @@ class Datastore:
             target: name of the target.
 
         Raises:
-            TokenizerMismatchError: the tokenizers differ; the message has the command to build one for this target.
+            TokenizerMismatchError: the tokenizers differ; the message has the command that builds a datastore for this
+                target.
         """
         if self.card.tokenizer != tokenizer_hash(tokenizer):
             raise TokenizerMismatchError(
@@ -162,7 +163,7 @@ class Datastore:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """Return a hash of the tokens and their ids, 64 hexadecimal digits."""
+    """Return a hash of a tokenizer's tokens and their ids, 64 hexadecimal digits."""
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
     return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 

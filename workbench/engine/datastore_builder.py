@@ -1,4 +1,4 @@
-"""Building of a datastore: read texts in pieces, tokenise, sort. A killed build resumes where it stopped."""
+"""Build a datastore: read texts in pieces, tokenise, sort. A killed build resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ OWN_TEXTS = Path(__file__).resolve().parents[2] / "assets" / "datastores" / "own
 NEXT_TEXT = "\f\n"
 """Separator between these texts."""
 ENV = "WORKBENCH_DATASTORE"
-"""Environment variable with the folders of a user's datastores, separated as in PATH; the first that fits is used."""
+"""Environment variable with the folders of a user's datastores, separated as in PATH. The first one with the target's
+tokenizer is used."""
 PIECE = 1 << 20
 """Bytes of text tokenised at a time."""
 
@@ -77,7 +78,7 @@ def sort_suffixes(tokens: np.ndarray, on_progress: Progress = lambda *_: None) -
     if n and int(tokens.max()) == 2**bits - 1:
         bits *= 2
     width, key = 64 // bits, np.zeros(n, np.uint64)
-    for i in range(min(width, n)):  # tokens plus one: a text that ends sorts before one that goes on with token 0
+    for i in range(min(width, n)):  # ids plus one: the end of a text sorts before token 0
         key[: n - i] |= tokens[i:].astype(np.uint64) + np.uint64(1) << np.uint64(64 - bits * (i + 1))
     rounds = (ORDERED // width).bit_length()
     for step in range(rounds):
@@ -124,7 +125,7 @@ def _opened(folder: Path, _changed_ns: int) -> Datastore:
 
 
 def store_of(models: Models, own: bool) -> Datastore:
-    """Return the datastore for a target. Datastores are read-only: no data of a request enters them.
+    """Return the datastore for a target. Datastores are read-only: requests never change them.
 
     Args:
         models: models of the target.

@@ -49,9 +49,9 @@ class EngineContext:
 class Decoder(Protocol):
     """Interface of decoders, which generate text in rounds. An engine has one decoder per kind.
 
-    `row.state` is a decoder's state for a sequence. Between two rounds `row.committed` is final, and the target's KV
-    cache (`row.place`) contains all of it but the last token. It must contain nothing else, as otherwise the sequence
-    could not change to another decoder.
+    `Sequence.state` is the decoder's state for a sequence. Between two rounds `Sequence.committed` is final, and the
+    target's KV cache (`Sequence.slot`) contains all of these tokens but the last. It must contain nothing else, as
+    otherwise the sequence could not change to another decoder.
     """
 
     isolates_errors: ClassVar[bool] = False
@@ -69,13 +69,13 @@ class Decoder(Protocol):
     def open(self, sequence: Sequence) -> None:
         """Create the state for a sequence's rounds, after its prefill or when it comes from another decoder.
 
-        At the start of a run (`row.primed` is False), also load the state that the request brings
+        At the start of a run (`sequence.is_open` is False), also load the saved state of the request
         (`Request.drafter_state`).
         """
         ...
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round for each sequence. Return whether any of them had one."""
+        """Run one round for each sequence. Return whether at least one sequence had a round."""
         ...
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
@@ -89,23 +89,23 @@ class Decoder(Protocol):
     def revoke(self, sequence: Sequence) -> None:
         """Take back all tokens that may still change, before another decoder continues the text.
 
-        Their positions go into `row.report.revoked`, which the next round records. The change may still fail, and the
-        sequence then continues with this decoder.
+        Append their positions to `sequence.report.revoked`, which the next round records. The change may still fail,
+        and the sequence then continues with this decoder.
         """
         ...
 
     def finish(self, sequence: Sequence) -> None:
-        """Save the state that outlives an ending sequence, if its request keeps it. Must not fail.
+        """Save the drafter's state of an ending sequence, if its request asks for it. Must not fail.
 
-        The state is `Sequence.final_drafter_state`.
+        The state becomes `Sequence.final_drafter_state`.
         """
         ...
 
     def close(self, sequence: Sequence) -> None:
         """Release the resources of a sequence that ends or changes to another decoder. Must not fail.
 
-        Tokens that the trace shows but `row.committed` lacks are taken back: their positions go into
-        `row.report.revoked`. If the sequence ends, no round follows that would record them, and the trace keeps
+        Tokens that the trace shows but `sequence.committed` lacks are taken back: append their positions to
+        `sequence.report.revoked`. If the sequence ends, no round follows that would record them, and the trace keeps
         showing them.
         """
         ...

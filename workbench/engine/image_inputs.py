@@ -29,8 +29,8 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
     """Return the prompt with exactly one placeholder for each of `n` images.
 
     If a prompt has no placeholders, they are inserted at the start, after opening special tokens (`<|user|>` of a chat
-    format). Any other number is refused, never corrected. So text that a user wrote or quoted cannot become a
-    placeholder by accident, and cannot move an image to another position.
+    format). A wrong number of placeholders is refused, never corrected. So text that a user wrote or quoted cannot
+    become a placeholder by accident, and cannot move an image to another position.
 
     Raises:
         PromptError: the numbers of placeholders and images differ.
@@ -58,7 +58,7 @@ def insert_placeholders(processor: Any, prompt: str | Sequence[int], n: int) -> 
 
 
 def check_text(models: Models, ids: Sequence[int]) -> None:
-    """Refuse a prompt without images that contains image placeholders, or whose model needs an image.
+    """Refuse a prompt without images if it contains image placeholders, or if its model needs an image.
 
     Raises:
         PromptError: the prompt is refused.
@@ -132,7 +132,7 @@ def create_image_change(models: Models, request: Request, images: Sequence[Image
 
     Args:
         models: models of the run.
-        request: request of the run; its `prompt` is the one that `read` returned.
+        request: request of the run; its `prompt` is the one that `process_prompt` returned.
         images: RGB images, as many as the prompt has.
         receiver: "both" or "drafter".
 

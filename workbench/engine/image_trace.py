@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.models.runner import Runner
 
 SHOWN = 512
-"""Longest side in pixels of an image in a trace, if the target does not see it as one grid of patches."""
+"""Longest side in pixels of an image in a trace, if the target does not read it as one grid of patches."""
 
 
 def record_images(models: Models, inputs: Inputs, images: Sequence[Image]) -> list[PromptImage]:
@@ -64,6 +64,6 @@ def png_url(image: Image) -> str:
 
 
 def position_bytes(runner: Runner) -> int:
-    """Return the bytes of keys and values per token in a model's KV cache."""
+    """Return the size of a token's keys and values in a model's KV cache, in bytes."""
     cache = runner.cache
     return cache.n_bytes // (cache.n_rows * cache.capacity)

@@ -1,4 +1,4 @@
-"""Protocols of methods, as requests and sequences use them.
+"""Protocols of methods for requests and sequences.
 
 Parts import sequences, methods import parts, and sequences run methods. These protocols avoid the import cycle;
 `decoders/method.py` has the classes that implement them.
@@ -85,7 +85,7 @@ class ConfiguredMethodProtocol(Protocol):
 
     @property
     def simulates(self) -> bool:
-        """Whether a part uses information that no real decoder has."""
+        """Whether a part uses information that is unavailable in practice."""
         ...
 
     @property

@@ -10,14 +10,14 @@ FASTEST = 1000
 
 
 class Pace:
-    """Start time of a run's next round. Not thread-safe except for `rate`, which other threads may set.
+    """Earliest start of a run's next round. Not thread-safe except for `rate`, which other threads may set.
 
     The wait comes after a complete round, so a change of method, a pause or a new image takes effect in time. Times in
     a trace exclude waits. The round after a wait still takes longer than at full speed: the CPU's caches and threads
     are cold then. Draft-model on text-target at 8 tokens per second, 24 pairs interleaved with runs at full
-    speed on a machine shared with other work: medians of paired ratios 1.30 for a round (95 % 1.00 to 2.38), 2.00 for
-    drafting (1.11 to 4.32); two runs at full speed 1.02 and 1.07. So a trace marks the delayed rounds:
-    `workbench.trace.metrics.HELD`.
+    speed on a machine shared with other work: medians of paired ratios of durations 1.30 for a round (95 % 1.00 to
+    2.38), 2.00 for drafting (1.11 to 4.32); two runs at full speed 1.02 and 1.07. So a trace marks the delayed rounds:
+    `workbench.trace.metrics.DELAY`.
 
     Args:
         rate: largest rate of rounds, in tokens per second; 0: full speed.
@@ -42,7 +42,7 @@ class Pace:
         self.rate = rate
 
     def end_round(self, tokens: int) -> None:
-        """Record the end of a round that emitted so many tokens."""
+        """Record the end of a round that emitted `tokens` tokens."""
         self._round_end, self._tokens = self._now(), tokens
 
     @property

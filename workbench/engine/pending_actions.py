@@ -23,7 +23,7 @@ class PendingActions:
         self._is_over = False
 
     def submit(self, action: Action) -> Future[Any]:
-        """Schedule an action for the time between two rounds, after the drafter is primed.
+        """Schedule an action between two rounds, after the drafter's state is created.
 
         Raises:
             WorkbenchError: the sequence has ended.

@@ -48,14 +48,14 @@ class Request:
         stop_when: function of all tokens so far, prompt included, called after every token; true ends the text there.
         image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
             targets; `prompt` is then for drafters that process the images themselves.
-        pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.read`.
+        pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.process_prompt`.
         on_round: callback after every round, in the engine's thread; must return at once.
         paused: start paused, after prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
         options: further options of server APIs.
         models: models with another drafter or other heads for the engine's target; by default the engine's models.
-        image_changes: image changes during the run, each with the number of tokens generated before it; written by the
-            engine and read for attribution.
+        image_changes: image changes during the run, each with the number of tokens generated before it. The engine
+            writes them; attribution reads them.
         drafter_state: saved state of a drafter (`state_actions.save`), loaded by the drafter of the first round.
         keep_drafter_state: whether to save the drafter's state when the sequence ends: see
             `Sequence.final_drafter_state`.
@@ -98,7 +98,7 @@ class RoundReport:
         notes: warnings.
         changes: settings that changed before the round.
         revoked: positions of tokens that were taken back.
-        other_work: work in parallel to the round's phases: (phase, start, end, lane).
+        other_work: work that ran in parallel with the round's phases: (phase, start, end, lane).
         image_changes: images that changed before the round.
     """
 
@@ -111,7 +111,7 @@ class RoundReport:
 
 
 class Sequence:
-    """Sequence: a running request. Only the engine's thread uses it, except for the controls below."""
+    """A running request. Only the engine's thread uses it, except for the controls below."""
 
     def __init__(self, request: Request, prompt: list[int], models: Models) -> None:
         self.request = request
@@ -263,7 +263,7 @@ class Sequence:
             return self.settings_after(self._changes)
 
     def settings_after(self, changes: abc.Sequence[SettingsChange]) -> Settings:
-        """Return the settings after some changes; impossible ones are left out, with the reason in `refused`."""
+        """Return the settings after some changes; impossible ones are left out, with the reason in `refusals`."""
         settings = Settings(self.configured_method, self.sampling, self.models, [])
         for ask in changes:
             settings = settings.with_(ask)

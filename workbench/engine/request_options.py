@@ -19,7 +19,7 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 CHUNK = 128
-"""Prompt tokens whose logits are in memory at once."""
+"""Number of prompt tokens whose logits are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ class TokenLogprob:
     Attributes:
         token: token id.
         data: text of the token, as bytes, since it may be a part of a character.
-        rank: 1 for the most probable token at its position.
+        rank: rank at its position; 1: the most probable token.
         logprob: log-probability under the target's distribution before penalties, bias, temperature and filters, in
             nats.
-        top: most probable tokens at its position in the same form, in descending order; without their own `top`.
+        top: most probable tokens at its position, in descending order; their own `top` is empty.
         is_special: whether this is a special token, which adds nothing to the generated text.
     """
 
@@ -117,7 +117,7 @@ class TokenLogprob:
 def token_logprobs(
     logits: Float[Tensor, "n V"], tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Return the tokens at the positions of `logits`, with their log-probabilities."""
+    """Return each token with its log-probability under the logits at its position."""
     log_probs = logits.double().log_softmax(1)
     token_ids = to_device(list(tokens), log_probs.device, torch.long)
     best = log_probs.topk(min(n_top, log_probs.shape[1]), dim=1)
@@ -139,7 +139,7 @@ def token_logprobs(
 def prefill_with_logprobs(
     target: Runner, slot: Slot, tokens: Sequence[int], n_top: int, token_text: TokenText
 ) -> list[TokenLogprob]:
-    """Prefill all but the last of `tokens` after the committed part, and score all but the first."""
+    """Prefill all of `tokens` but the last, and return the log-probabilities of all but the first."""
     results = []
     for start in range(0, len(tokens) - 1, CHUNK):
         chunk, following = (

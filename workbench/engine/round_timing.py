@@ -1,4 +1,4 @@
-"""Timing of a round per sequence. A batch shares forwards; each sequence counts the forwards that it was part of."""
+"""Timing of a round per sequence. A batch shares forwards; each sequence counts those that included it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.kernels.device_clock import Mark, Span
 
 @dataclass(slots=True)
 class Work:
-    """Forwards that one sequence was part of.
+    """Forwards that included one sequence.
 
     Attributes:
         seconds: total duration of these forwards.
@@ -39,7 +39,7 @@ class Timing:
 
     Attributes:
         start: start of the batch's round.
-        verify: end of drafting for all sequences.
+        verify: end of drafting for all sequences; the target's forward follows.
         accept: end of the target's forward; the acceptance rules follow.
         commit: end of the acceptance rules for all sequences.
         drafting: drafting of this sequence's group.
@@ -61,7 +61,7 @@ class Timing:
 
     @property
     def waited_s(self) -> float:
-        """Duration of forwards that the sequence was not part of."""
+        """Duration of the forwards that did not include the sequence."""
         return max(0.0, self.forwards_s - self.draft_work.seconds - self.verify_work.seconds)
 
 
@@ -70,7 +70,7 @@ def share_forwards(spans: Iterable[Span], sequence_ids: Sequence[int]) -> dict[i
 
     Args:
         spans: forwards.
-        sequence_ids: `id` of each sequence that they may have run for.
+        sequence_ids: `id` of each sequence that the forwards may have included.
     """
     work_of = {row: Work() for row in sequence_ids}
     for span in spans:

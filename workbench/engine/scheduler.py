@@ -191,7 +191,7 @@ class Engine:
         return any(stepped) or worked
 
     def _step(self, decoder: Decoder, sequences: list[Sequence]) -> bool:
-        """Run one round of a decoder's sequences; an uncaught error ends these sequences only."""
+        """Run one round of a decoder's sequences; an uncaught error ends only these sequences."""
         if decoder.isolates_errors:
             return decoder.step(sequences)
         try:
@@ -249,7 +249,7 @@ class Engine:
         sequence.prefill_start = time.perf_counter()
 
     def _prefill(self, sequence: Sequence) -> None:
-        """Prefill the next chunk of the prompt; after the last one, open the decoder, which primes the drafter."""
+        """Prefill the next chunk of the prompt; after the last one, open the decoder, which prepares the drafter."""
         assert sequence.slot is not None
         assert sequence.trace is not None
         decoder = self._decoder(sequence.configured_method)
@@ -257,7 +257,7 @@ class Engine:
             return
         decoder.open(sequence)
         sequence.slot.prefill_states = PrefillHiddenStates()
-        sequence.is_open = True  # it holds resources from here on, which `_end` releases
+        sequence.is_open = True  # from here on `_end` must release its resources
         sequence.trace.header.prefill_s = time.perf_counter() - sequence.prefill_start
         sequence.origin = self.clock.mark()
         sequence.origin_s = time.perf_counter()

@@ -44,7 +44,7 @@ class ImageChange:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """One requested change, with the arguments of `Row.change`."""
+    """One requested change, with the arguments of `Sequence.change`."""
 
     method: MethodProtocol | None
     params: dict[str, Any]
@@ -55,7 +55,7 @@ class SettingsChange:
 
 @dataclass(slots=True)
 class Settings:
-    """Settings of a sequence, their differences from before, and the refused changes."""
+    """Settings of a sequence, with the changes that led to them and the refused changes."""
 
     configured_method: ConfiguredMethodProtocol
     sampling: SamplingParams
@@ -63,7 +63,7 @@ class Settings:
     changes: list[Change]
     image_changes: list[ImageChange] = field(
         default_factory=list
-    )  # at most one for both, then one for the drafter only
+    )  # at most one for both models, then one for the drafter only
     refusals: list[WorkbenchError] = field(default_factory=list)
 
     def with_(self, change: SettingsChange) -> Settings:
@@ -129,7 +129,7 @@ def _carried_over_params(method: MethodProtocol, before: ConfiguredMethodProtoco
 
     A name alone is not enough: Lookahead's window counts columns, SWIFT's counts tokens. So the descriptions must be
     equal. Policy, tree builder and verifier are never taken over, so that the new method's guarantee does not become
-    weaker without a request.
+    weaker unless a user asks for it.
     """
     values, old_specs = {}, before.method.params
     for name, spec in method.params.items():

@@ -27,7 +27,7 @@ def find_end(sequence: Sequence, tokens: abc.Sequence[int], models: Models, base
 def apply_stop_conditions(
     sequence: Sequence, tokens: abc.Sequence[int], models: Models, base: int | None = None
 ) -> tuple[int, str, list[tuple[str, int, int]]]:
-    """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `ending`."""
+    """Return how many new tokens are emitted, why the text ends (or ""), and the span of each. See `find_end`."""
     assert sequence.detokeniser is not None
     spans, request = [], sequence.request
     base = len(sequence.committed) if base is None else base
@@ -40,7 +40,7 @@ def apply_stop_conditions(
         if request.stop and spans[-1][0] and n_before + i >= request.options.min_tokens:
             text, begin = sequence.detokeniser.text, spans[-1][1]
             starts = [text.find(stop, max(0, begin - len(stop) + 1)) for stop in request.stop]
-            # Use the earliest in the text, not the first in the list. If several begin there, the cut is the same.
+            # Use the stop string that begins earliest in the text, not the first in the list.
             sequence.cut_text_at = min((at for at in starts if at >= 0), default=None)
             if sequence.cut_text_at is not None:
                 return i + 1, "stop-string", spans

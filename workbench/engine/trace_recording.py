@@ -1,4 +1,4 @@
-"""Trace records of rounds: settings, timing and facts that rounds of every decoder have."""
+"""Trace records of rounds: settings, timing and other fields that rounds of every decoder have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def record_placed(
     timing: Timing,
     t_round: float,
 ) -> Round:
-    """Return the trace record of a round without a draft tree: see `Round.placed`. Its timing has no drafting."""
+    """Return the trace record of a round without a draft tree, whose tokens may be tentative (`Round.placed`)."""
     fields = common_round_fields(sequence, timing, t_round)
     fields["revoked"] += revoked
     fields["phases"] = [phase for phase in fields["phases"] if phase.name != "draft"]
@@ -93,7 +93,7 @@ def common_round_fields(sequence: Sequence, timing: Timing, t_round: float) -> d
 
 
 def _draft_phases(timing: Timing, origin: float) -> list[Phase]:
-    """Return the phase of the sequence's own drafting, and the waits while other sequences were drafted for."""
+    """Return the phase of the sequence's own drafting, and the waits while the decoder drafted for other sequences."""
     drafting = timing.drafting
     if timing.n_sequences == 1:
         return [Phase("draft", timing.start.seconds - origin, timing.verify.seconds - origin)]

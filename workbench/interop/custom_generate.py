@@ -42,7 +42,7 @@ from workbench.trace import metrics
 from workbench.trace.events import Round, Trace
 
 MOST_PADDING = 0.1
-"""Maximum share of an embedding table that may be padding: models with one tokenizer pad their tables differently."""
+"""Maximum share of an embedding table that may be padding: models with the same tokenizer may pad it differently."""
 
 
 @dataclass
@@ -73,8 +73,8 @@ def speculative(
     Greedy decoding returns the same tokens as `generate` itself, with any drafter. Sampling follows the same
     distribution as `generate` (for lossless methods), but uses other random numbers: they depend on `seed`, or else on
     torch's global generator, so that `torch.manual_seed` or `transformers.set_seed` repeats a run. Logits processors
-    and stopping criteria are called at every position, with the sequence's own history; they must depend on nothing
-    else.
+    and stopping criteria are called at every position, with the sequence's own history; they must not depend on
+    anything else.
 
     Args:
         method: name of a method, see `workbench methods`.
@@ -223,7 +223,7 @@ class Speculative:
 
 
 def _admit(runner: Runner, name: str) -> None:
-    """Refuse a model that the engine cannot use; for one in training mode, give that as the likely reason.
+    """Refuse a model that the engine cannot use; if the model is in training mode, give that as the likely reason.
 
     Raises:
         ModelError: the model cannot be used.

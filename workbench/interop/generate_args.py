@@ -62,7 +62,7 @@ class Processor:
     """Logits processor of transformers, applied to one sequence.
 
     A processor that may have state for each sequence gets the whole batch: this sequence up to the evaluated position,
-    the others as far as they are generated, padded after that.
+    the others as far as they are generated, then padding.
     """
 
     processor: Any
@@ -139,7 +139,7 @@ def pad_of(config: GenerationConfig) -> int | None:
 
 
 def _of_row(processor: Any, row: int) -> Any:
-    """Return the processor; if it calls a function with the sequence's index, fix the index to `row`."""
+    """Return the processor; if it calls a function with a sequence's index in the batch, fix that index to `row`."""
     if not isinstance(processor, PrefixConstrainedLogitsProcessor):
         return processor
     allowed = processor._prefix_allowed_tokens_fn

@@ -212,7 +212,7 @@ def _layer(ours: Ours) -> dict[str, Any]:
     """Return the heads' own layer as the configuration of a Llama with one layer.
 
     Raises:
-        ModelError: head size times number of heads is not the width, which our reader of these layouts assumes.
+        ModelError: head size times number of heads differs from the width; our reader of these layouts needs equality.
     """
     net, weights = ours.config["net"], ours.weights
     if (size := net.get("head_size", 0)) and size * net["heads"] != net["width"]:

@@ -26,7 +26,7 @@ def refuse(
     model: PreTrainedModel,
     model_kwargs: dict[str, Any],
 ) -> None:
-    """Refuse options that would be ignored silently.
+    """Refuse options that speculative decoding would silently ignore.
 
     Raises:
         ParameterError: an unsupported option is set; the message names it.

@@ -1,1 +1,1 @@
-"""Forward passes: the KV cache, masks and positions of draft trees, faster implementations."""
+"""Forward passes: KV cache, masks and positions of draft trees, and faster implementations."""

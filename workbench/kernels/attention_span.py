@@ -1,4 +1,4 @@
-"""Measure how far back each layer of a model attends, from the attention masks that the model's own forward builds.
+"""Measure the earlier positions that each layer attends to, from the attention masks of the model's own forward.
 
 The configuration is not reliable: Mistral has its sliding window regardless of `use_sliding_window` (read by Qwen2),
 and Llama has none regardless of `sliding_window`. So the model is called with its layers replaced by recorders, for one
@@ -30,7 +30,7 @@ class AttentionSpan:
 
     Attributes:
         window: sliding window in tokens, the token itself included; None: unlimited.
-        chunk: size in tokens of the chunks beyond which a layer does not attend; None: no chunks.
+        chunk: size in tokens of the chunks within which a layer attends; None: no chunks.
     """
 
     window: int | None = None
@@ -77,7 +77,7 @@ def attention_spans(model: PreTrainedModel, reach: int) -> AttentionSpans:
     """
     try:
         return _Measurement(model, reach).spans()
-    except Exception as error:  # families raise different errors; `probe` checks the spans from the configuration later
+    except Exception as error:  # families raise different errors; `model_self_test` checks the spans later
         log.debug("Attention spans of %s are taken from its configuration: %s", type(model).__name__, error)
         return AttentionSpans.from_config(text_config(model.config))
 
@@ -99,7 +99,7 @@ class _LayerTypes(dict[str, Tensor]):
 
 
 class _Measurement:
-    """A model whose layers are replaced by recorders of the attention masks passed to them."""
+    """Model whose layers are replaced by recorders of the attention masks passed to them."""
 
     def __init__(self, model: PreTrainedModel, reach: int) -> None:
         layers = decoder_layers(model)[1]
@@ -133,7 +133,7 @@ class _Measurement:
         if not start:
             return AttentionSpan()
         last = self._reach - 1
-        length = start - self._starts(start - 1)[layer]  # of the chunk; or of the window, less one if it began at 0
+        length = start - self._starts(start - 1)[layer]  # of the chunk; or of the window, minus 1 if it began at 0
         if self._starts(start)[layer] == start:
             return AttentionSpan(None, length)
         if (before := self._starts(last - 1)[layer]) != start - 1:

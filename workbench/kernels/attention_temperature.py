@@ -27,7 +27,7 @@ def scale_by_position(model: nn.Module) -> None:
 
 
 class _Temperature:
-    """The hooks of one layer. Several runners of a model may each install their own: only one set acts per forward."""
+    """The hooks of one layer. Several runners of a model may each install hooks; only one set acts per forward."""
 
     def __init__(self, layer: nn.Module, attention: Any) -> None:
         self._attention = attention

@@ -1,4 +1,4 @@
-"""Loading of the compiled (numba) kernels, and the threads that share their work."""
+"""Load the compiled (numba) kernels, and run them on several threads."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ KernelModule = Literal[
     "siblings",
     "amx_tiles",
 ]
-"""Names of modules in `workbench.kernels.compiled`. Typed, because a misspelt name would look like a module that is
-not compiled."""
+"""Names of modules in `workbench.kernels.compiled`. Typed, because a misspelt name would look like an
+unavailable module."""
 _workers: ThreadPoolExecutor | None = None
 
 
@@ -52,13 +52,13 @@ def _imported(part: KernelModule) -> ModuleType | None:
     try:  # imported late: numba takes half a second to import, and most models do not need it
         return import_module(f"workbench.kernels.compiled.{part}")
     except (ImportError, OSError, RuntimeError) as error:  # an old numpy, or no folder for the machine code
-        log.warning("Passes are not compiled: %s", error)
+        log.warning("Compiled kernels are not available: %s", error)
         return None
 
 
 @cache
 def has_tiles() -> bool:
-    """Whether this machine has AMX tiles; torch then uses them for products."""
+    """Whether this machine has AMX tiles; torch then uses them for matrix products."""
     return bool(torch.cpu._is_amx_tile_supported())
 
 
@@ -70,10 +70,10 @@ def may_use_tiles() -> bool:
 
 
 def run_in_parallel(work: Callable[[], Any]) -> None:
-    """Run a piece of work that any number of threads may share, on as many threads as torch would use.
+    """Run work that any number of threads can share, on as many threads as torch would use.
 
-    A thread that starts late finds no work left; `work` itself holds references to the arrays that it reads. So the
-    caller never waits for a thread to start, and a busy pool only costs speed.
+    A thread that starts late finds no work left, and `work` itself keeps its arrays alive. So the caller never waits
+    for a thread to start, and a busy pool only costs speed.
     """
     global _workers
     if (others := torch.get_num_threads() - 1) > 0:
@@ -84,7 +84,7 @@ def run_in_parallel(work: Callable[[], Any]) -> None:
                 _workers.submit(work)
         except RuntimeError:  # no thread can be started, or the interpreter shuts down: this thread works alone
             pass
-        finally:  # threads already started continue, so all work must be complete before this returns
+        finally:  # other threads may still be running, so all work must be complete before this returns
             work()
     else:
         work()

@@ -1,4 +1,4 @@
-"""Recording of GPU work as CUDA graphs: see `recorded`."""
+"""Record GPU work as CUDA graphs: see `forward_replay`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CudaGraphRecorder:
     """Recorder that uses CUDA graphs. The graphs share memory: copy a graph's outputs before the next one is replayed.
 
     Args:
-        device: device of the work. It is not touched before the first recording: on ZeroGPU it is attached later.
+        device: device of the work. It is not used before the first recording, because ZeroGPU attaches it later.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -26,7 +26,7 @@ class CudaGraphRecorder:
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, work: Callable[[], Output]) -> tuple[Output, Callable[[], None]]:
-        """Record some work as a CUDA graph; see `recorded.Recorder`.
+        """Record some work as a CUDA graph; see `forward_replay.Recorder`.
 
         Raises:
             RuntimeError: the work waits for the GPU, which a CUDA graph cannot record.
@@ -38,9 +38,7 @@ class CudaGraphRecorder:
         with CAPTURE_LOCK, torch.cuda.device(self._device):
             try:
                 with torch.cuda.stream(self._stream):
-                    with NoSyncMode(
-                        self._device.type
-                    ):  # a recording that fails half-way leaves torch in a broken state
+                    with NoSyncMode(self._device.type):  # a failed recording leaves torch in a broken state
                         work()  # warm-up: libraries initialise at their first call on a stream, which is not recorded
                     graph.capture_begin(self._pool, capture_error_mode="thread_local")
                     try:

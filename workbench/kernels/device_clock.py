@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 CAPTURE_LOCK = threading.RLock()
-"""Held while GPU work is recorded, and by code that waits for a whole device or frees its unused memory: either would
-abort a recording."""
+"""Lock for recording GPU work, and for code that waits for a whole device or frees its unused memory, which would abort
+a recording."""
 
 
 class Clock:
-    """Marks on one timeline. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
+    """Timeline of marks. On the CPU a mark is the wall clock; on a GPU it is an event in the stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -54,7 +54,7 @@ class Mark:
         if self._event is None:
             return self._host_s
         origin = self._clock._origin
-        self._event.synchronize()  # an event that has not passed has no time yet
+        self._event.synchronize()  # an event has no time before the stream has passed it
         return 0.0 if origin is None else origin.elapsed_time(self._event) / 1e3
 
 

@@ -65,7 +65,7 @@ def check_device(device: str) -> None:
 
 
 def check_gpu(device: str, what: str) -> None:
-    """Refuse a device that is not a GPU, for features that are useless elsewhere. PyTorch's own check comes later.
+    """Refuse a device that is not a GPU, for features that need one. PyTorch's own check comes later.
 
     Args:
         device: value of `--device`, or the device that it resolved to.
@@ -78,15 +78,15 @@ def check_gpu(device: str, what: str) -> None:
     if kind == "cuda" or (kind == "auto" and "cuda" in available_device_types()):
         return
     raise ModelError(
-        f"{what} needs a GPU, and {'this machine has none' if kind == 'auto' else f'{kind} is none'}.",
+        f"{what} needs a GPU, but {'this machine has none' if kind == 'auto' else f'{kind} is not one'}.",
         "Use cuda."
         if "cuda" in available_device_types()
-        else "Run it where there is an NVIDIA GPU and a PyTorch built for CUDA.",
+        else "Run it on a machine with an NVIDIA GPU and a PyTorch built for CUDA.",
     )
 
 
 def check_dtype(dtype: str, device: str = "auto") -> None:
-    """Refuse a dtype that does not exist or that the device cannot compute in.
+    """Refuse a dtype that does not exist or that the device does not support.
 
     Raises:
         ModelError: the dtype is not available; the message lists the alternatives.
@@ -97,10 +97,10 @@ def check_dtype(dtype: str, device: str = "auto") -> None:
         raise ModelError("mps does not support float64.", "Use float32, or the device cpu.")
     if dtype == "int8" and device.partition(":")[0] not in ("auto", "cpu"):
         raise ModelError(
-            f"int8 is for passes compiled for a CPU, not for {device}.", "Use bfloat16, or the device cpu."
+            f"int8 needs kernels compiled for a CPU, not for {device}.", "Use bfloat16, or the device cpu."
         )
     if dtype == "int8" and (why := why_not_compiled()):
-        raise ModelError(f"int8 is not available here: it needs compiled passes, but {why}.", "Use float32.")
+        raise ModelError(f"int8 is not available here: it needs compiled kernels, but {why}.", "Use float32.")
 
 
 @cache
@@ -109,7 +109,7 @@ def _has_numba() -> bool:
 
 
 def why_not_compiled() -> str:
-    """Return why passes over few tokens are not compiled here, as the end of a sentence; empty if they are."""
+    """Return why compiled kernels are not available here, as the end of a sentence; empty if they are."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, not for {platform.system()} on {platform.machine()}"
     if not _has_numba():

@@ -1,7 +1,7 @@
 """Top tokens, entropy and single probabilities of distributions over large vocabularies.
 
-Greedy decoding never needs a whole distribution. If passes are compiled, one compiled pass reads the model's logits
-directly, and the full distribution is computed only when something requests it.
+Greedy decoding never needs a whole distribution. If compiled kernels are available, one of them reads the model's
+logits directly, and the full distribution is computed only when something requests it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from workbench.kernels.compilation import load_kernels, run_in_parallel
 from workbench.kernels.rejection import make_ready as make_tests_ready
 
 TOP = 8
-"""Most probable tokens stored per verified node: enough for token recycling, and for most of the distribution that a
-node's card in the UI shows."""
+"""Most probable tokens stored per verified node: enough for token recycling and for a
+node's card in the UI."""
 MAX_SINGLE_THREADED = 2
-"""Distributions up to which no other threads are used."""
+"""Number of distributions up to which a single thread is used."""
 FEW = 16
-"""Largest number of top tokens that a compiled pass finds; more are found by sorting."""
+"""Largest number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxSummary:
-    """Summary of the softmax of logits, row by row, from one compiled pass.
+    """Summary of the softmax of each row of logits, from a compiled kernel.
 
     Attributes:
         logits: float32 or bfloat16 [n, V].
@@ -50,7 +50,7 @@ class SoftmaxSummary:
     scale: Float64[Tensor, "n 2"]
 
     def token_probs(self, tokens: Int[Tensor, " m"], at: Int[Tensor, " m"] | None = None) -> Float[Tensor, " m"]:
-        """Return the probabilities of tokens, one each in the rows `at`; None: in the first m rows."""
+        """Return the probability of one token in each of the rows `at`; None: the first m rows."""
         if at is None:
             token_logits, scale = self.logits[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1), self.scale
         else:
@@ -59,7 +59,7 @@ class SoftmaxSummary:
 
 
 def summarise_softmax(logits: Float[Tensor, "n V"], k: int) -> SoftmaxSummary | None:
-    """Find the k most probable tokens and the softmax's scale in one compiled pass; None if it is not available.
+    """Find the k most probable tokens and the softmax's scale with a compiled kernel; None if it is not available.
 
     Args:
         logits: the model's logits, without temperature or filters, [n, V].
@@ -123,7 +123,7 @@ def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> 
 
     Args:
         logits: logits after `apply_logits_processors`, [n, V].
-        sampling: sampling parameters in force.
+        sampling: current sampling parameters.
     """
     if sampling.greedy and (summary := summarise_softmax(logits, TOP)) is not None:
         wide = LazyValue(logits.float)
@@ -135,12 +135,12 @@ def summarise_logits(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> 
     p = logits.softmax(1) if sampling.greedy else to_probs(logits, sampling)
     p_top, top, entropy = top_and_entropy(logits, p, sampling)
 
-    def chances(tokens: Tensor, at: Tensor | None = None) -> Tensor:
+    def token_probs(tokens: Tensor, at: Tensor | None = None) -> Tensor:
         if at is None:
             return p[: len(tokens)].gather(1, tokens.unsqueeze(1)).squeeze(1)
         return p[at, tokens]
 
-    return DistributionSummary(p_top, top, entropy, logits, p, chances)
+    return DistributionSummary(p_top, top, entropy, logits, p, token_probs)
 
 
 def top_and_entropy(
@@ -148,13 +148,13 @@ def top_and_entropy(
 ) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"], Float[Tensor, " n"]]:
     """Return probabilities and ids of each distribution's `TOP` tokens, in descending order, and its entropy in nats.
 
-    Large vocabularies take one compiled pass if passes are compiled: 20 small operations cost 0.3 ms when the target's
+    For large vocabularies, a compiled kernel is used if available: 20 small operations cost 0.3 ms when the target's
     weights have just evicted everything else from the CPU caches.
 
     Args:
         logits: logits after `apply_logits_processors`.
         p: distributions of these logits.
-        sampling: sampling parameters that `p` was computed with.
+        sampling: sampling parameters with which `p` was computed.
     """
     compact = logits.dtype == p.dtype == torch.float32 and logits.is_contiguous() and p.is_contiguous()
     if (
@@ -184,7 +184,7 @@ def top_and_entropy(
 
 
 def make_ready(vocabulary: int, device: torch.device) -> None:
-    """Load the kernels for large vocabularies, and compile them if necessary, so that no round waits for it."""
+    """Load and, if necessary, compile the kernels for large vocabularies, so that no round waits for them."""
     if vocabulary >= WIDE and on_host(device):
         logits = torch.zeros(MAX_SINGLE_THREADED + 1, vocabulary)
         top_and_entropy(logits, logits.softmax(1), SamplingParams())

@@ -1,10 +1,10 @@
-"""Recorded GPU forwards: a forward is recorded as a CUDA graph once and replayed, so that its kernels launch as one.
+"""Recorded GPU forwards: a forward is recorded once as a CUDA graph and replayed with a single launch.
 
 A forward has some forty kernels per layer, and for a few tokens the host takes longer to launch a kernel than the GPU
 to run it: of the 12.6 ms that a round of plain decoding took on an H200 (16 layers of width 2,048, bfloat16), kernels
-ran for 2.2 ms. A CUDA graph contains them all. It reads and writes the memory that it was recorded with, so the inputs
-that change between forwards (tokens, masks, positions, cache positions) are copied there first, and its outputs are
-copied from there.
+ran for 2.2 ms. A CUDA graph contains all of them. It always reads and writes the memory of its recording, so the
+inputs that change between forwards (tokens, masks, positions, cache positions) are copied to that memory first, and its
+outputs are copied from there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Largest number of tokens, over all sequences, in a recorded forward: longer ones take longer than their launches."""
+"""Largest number of tokens, over all sequences, in a recorded forward: longer forwards gain little from a replay."""
 MOST_RECORDS = 48
-"""Records per model. The least recently replayed one is dropped first."""
+"""Largest number of records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
 """Largest memory of the inputs and outputs of a model's records, in bytes."""
 AGAIN = 16
@@ -53,7 +53,7 @@ class Recorder(Protocol):
         ...
 
     def reset(self) -> None:
-        """Drop shared memory: no earlier record will be replayed."""
+        """Release shared memory; earlier records are not replayed after this call."""
         ...
 
 
@@ -63,10 +63,10 @@ class Record:
 
     Attributes:
         inputs: input tensors: ids, masks, positions, states.
-        index: cache positions that it writes.
+        index: cache positions that the forward writes.
         output: output tensors.
-        replay: function that replays it.
-        start: cache position at which it was recorded; None: its sequences were at different positions.
+        replay: function that replays the forward.
+        start: cache position of the recording; None: its sequences were at different positions.
         checks_left: number of further comparisons with the forward, at other positions.
     """
 
@@ -79,7 +79,7 @@ class Record:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of its inputs and outputs."""
+        """Memory of the record's inputs and outputs."""
         tensors = [*self.inputs, self.index, self.output.logits, self.output.hidden, *self.output.layer_states.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -89,7 +89,7 @@ class ReplayCache:
 
     A record is compared with its forward when it is recorded and at the first other position (with several sequences,
     the first two times that it is replayed). If the results differ, or the forward cannot be recorded (it waits for the
-    GPU in between, as some mixtures of experts do), all records are dropped, and nothing is recorded from then on.
+    GPU, as some mixtures of experts do), all records are dropped, and nothing is recorded from then on.
     Hooks or adapters added to the model later do not affect existing records; a sequence opened after a change of
     weights or of their addresses starts without records (`check`).
 
@@ -106,7 +106,7 @@ class ReplayCache:
         self._seen: dict[Hashable, int] = {}
         self._records: dict[Hashable, Record] = {}
         self._stand: object = None
-        self._rest = 0  # forwards until recording is tried again after it ran out of memory
+        self._rest = 0  # forwards until recording is tried again after an out-of-memory error
 
     def __len__(self) -> int:
         return len(self._records)
@@ -218,7 +218,7 @@ class ReplayCache:
                 self._keep(key, record)
         finally:
             cache.window = window
-        return work(*inputs) if is_played and key not in self._records else truth  # the replay may have written wrongly
+        return work(*inputs) if is_played and key not in self._records else truth  # the replay may have been wrong
 
     def _keep(self, key: Hashable, record: Record) -> None:
         self._records[key] = record
@@ -231,7 +231,7 @@ class ReplayCache:
         """Stop recording if the outputs differ. Return whether they could be compared (no NaN)."""
         error = logits_error(played.logits, truth.logits)
         if not error <= SAME.get(truth.logits.dtype, 0.0) and not bool(truth.logits.isnan().any()):
-            self._give_up(f"what is played differs by {error:.1e}")
+            self._give_up(f"the replay's logits differ by {error:.1e}")
         return error == error
 
     def _give_up(self, why: str) -> None:

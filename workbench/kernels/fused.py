@@ -1,4 +1,4 @@
-"""The lean decoder's arithmetic as one compiled function: a pass over few tokens takes as long as reading the weights.
+"""Compiled lean decoder: a forward over few tokens takes as long as reading the weights.
 
 Sums are in float32, and so is the residual stream from layer to layer; weights and KV cache keep their dtype. The
 self-test of the lean decoder checks that the results equal the model's (`workbench.kernels.self_test`).
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 STEP = 32
-"""Inputs that a bfloat16 product reads at once: its width has to be a multiple of this."""
+"""Number of inputs that a bfloat16 product reads at once; its width has to be a multiple of this."""
 HEAD_SIZES = (32, 64, 96, 128)
 """Supported sizes of an attention head: 16 times `instructions.VECTORS`."""
 MOST = 128
-"""Tokens per sequence up to which a pass is compiled, enough for the largest tree; prompts use torch's products."""
+"""Largest number of tokens per sequence of a compiled forward, enough for the largest tree; prompts use torch."""
 MOST_BESIDE_TILES = 16
-"""Largest number of tokens, over all sequences, for which a pass is compiled if torch uses AMX tiles and the compiled
-code does not (as with int8 weights): beyond this torch is faster. On such machines only passes over few tokens give a
+"""Largest number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
+does not (as with int8 weights): beyond this torch is faster. On such machines, only forwards over few tokens give a
 token the same bits whatever else is in the batch."""
 
 
 def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
-    """Whether compiled passes support the bfloat16 products of a decoder with these sizes."""
+    """Whether the compiled forward supports a bfloat16 decoder with these sizes."""
     width, inner, head = (config.get(key) for key in ("hidden_size", "intermediate_size", "head_dim"))
     draft_vocabulary = config.get("draft_vocabulary")
     n_outputs = len(draft_vocabulary) if isinstance(draft_vocabulary, list) else config.get("vocab_size")
@@ -45,7 +45,7 @@ def has_compiled_sizes(config: Mapping[str, Any]) -> bool:
 
 
 class FusedDecoder:
-    """A decoder's layers and LM head for passes over few tokens. Create it with `FusedDecoder.from_model`.
+    """A decoder's layers and LM head for forwards over few tokens. Create it with `FusedDecoder.from_model`.
 
     Products read the model's weights in place and keep them alive; norms and biases are copies. `LeanDecoder.fresh`
     creates it anew when the model's weights have changed.
@@ -64,7 +64,7 @@ class FusedDecoder:
         layer_weights = [[_read(linear) for linear in layer.linears] for layer in layers]
         self._kept = [
             tensor for pairs in layer_weights for pair in pairs for tensor in pair
-        ]  # else their memory may be freed
+        ]  # keeps the weights' memory alive
         self._weights = np.array([[weight.data_ptr() for weight, _ in pairs] for pairs in layer_weights], np.int64)
         self._scales = np.array([[scale.data_ptr() for _, scale in pairs] for pairs in layer_weights], np.int64)
         biases = [layer.bias for layer in layers if layer.bias is not None]
@@ -120,7 +120,7 @@ class FusedDecoder:
         return cls(model, capacity, forward) if layers[0].size in HEAD_SIZES else None
 
     def supports(self, shape: Sequence[int]) -> bool:
-        """Whether the compiled layers should run a pass over [sequences, tokens]."""
+        """Whether the compiled layers should run a forward over [sequences, tokens]."""
         n_rows, n = shape
         return n <= MOST and (self._by_tiles or n_rows * n <= MOST_BESIDE_TILES or not compilation.has_tiles())
 
@@ -134,7 +134,7 @@ class FusedDecoder:
         capture_layers: Collection[int] = (),
         skipped_halves: Collection[int] = (),
     ) -> tuple[Float[Tensor, "T D"], dict[int, Tensor]]:
-        """Return the residual stream after `layers`, in float32, and the captured hidden states after each tap.
+        """Return the residual stream after `layers`, in float32, and the captured hidden states by layer.
 
         Args:
             x: input of the first of these layers, of any dtype, [T, D].
@@ -180,14 +180,14 @@ class FusedDecoder:
         skipped_halves: Collection[int] = (),
         qkv_bias: np.ndarray | None = None,
     ) -> tuple[Any, ...]:
-        """Return the arguments of `forward.run_layers`, for any number of threads that share one run.
+        """Return the arguments of `forward.run_layers`, which any number of threads may call at once.
 
         Args:
             stream: residual stream, float32 [T, D], changed in place.
             kv_buffer: buffer of the KV cache, which has to outlive the run: the arguments contain its address.
-            shared: for each token its cache row and position, the cache positions it attends to, and their number.
+            shared: for each token, its cache row and position, the cache positions it attends to, and their number.
             positions: positions in the sequence, int64 [T].
-            layers: indices of layers; only the last may be a tap.
+            layers: indices of layers; hidden states can be captured only after the last.
             skipped_halves: layer halves that are left out.
             qkv_bias: values added to queries, keys and values of each token instead of the model's biases, float32
                 [layers, T, (H + 2 G) d].
@@ -242,7 +242,7 @@ class FusedDecoder:
 
 
 def _parted(layers: Sequence[int], taps: Collection[int]) -> list[list[int]]:
-    """Split the layers into runs that each end with a tap or the last layer."""
+    """Split the layers into runs that each end with a layer in `taps` or the last layer."""
     parts: list[list[int]] = [[]]
     for layer in layers:
         parts[-1].append(layer)
@@ -289,14 +289,14 @@ class _Layer(NamedTuple):
 
 
 def _read(linear: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return a linear layer's weight and its scales; for an int8 layer (see `quantised`), else the scales are empty."""
+    """Return a linear layer's weight and its scales, which are empty unless the layer is int8 (see `quantised`)."""
     if (int8_weight := int8_weight_of(linear)) is not None:
         return int8_weight.values, int8_weight.scale
     return linear.get_parameter("weight").detach(), torch.empty(0)
 
 
 def _kept(head: nn.Module, weight: Tensor) -> Tensor:
-    """Return the rows of an LM head's weight that are read; for a trimmed head, a copy of its rows."""
+    """Return the rows of an LM head's weight that are used; for a trimmed head, a copy of its rows."""
     token_ids = getattr(head, "token_ids", None)
     return weight if token_ids is None else weight[token_ids]
 

@@ -40,7 +40,7 @@ class ImagePrefill:
         embeds: [n, d] input of the first layer, at every position of the prompt.
         features: [n, d] last hidden states, which the LM head reads, at every position.
         is_vision: bool [n], positions of vision tokens.
-        grids: (rows, columns) of patches of each image; (1, m) if its m tokens form no grid.
+        grids: (rows, columns) of patches of each image; (1, m) if the image's m tokens form no grid.
         spans: (start, end) of each image's vision tokens in the prompt.
         seconds: duration of the prefill.
     """
@@ -65,7 +65,7 @@ def image_token_id(config: PretrainedConfig) -> int | None:
 
 
 def marker_ids(config: PretrainedConfig) -> frozenset[int]:
-    """Return the ids of all tokens that stand for images or delimit them; a text-only drafter must skip these."""
+    """Return the ids of all tokens that stand for images or delimit them; a text-only drafter must skip them."""
     ids = (getattr(config, name, None) for name in _MARKERS)
     return frozenset(i for i in ids if isinstance(i, int))
 

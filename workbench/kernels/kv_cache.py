@@ -3,7 +3,7 @@
 Every layer has a preallocated buffer of [rows, heads, capacity, head size]; each row holds one sequence. A forward
 writes its tokens after the committed length of each row and reads all positions up to the longest row; the attention
 mask decides which of them a token attends to. Committing a path moves its entries to consecutive positions; rejecting
-moves nothing. No layer drops old positions, as a sliding window would, and none grows.
+moves nothing. Layers with a sliding window keep old positions, too, and no buffer grows during a sequence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Window:
     """Positions that the current forward writes and reads. Set by the runner before each forward.
 
     Attributes:
-        rows: slice of buffer rows that take part, [lo, hi).
+        rows: slice of the buffer rows of the forward, [lo, hi).
         start: first position written, if it is the same for all rows; else None.
         index: int64 [B, n], position written for each token, when rows differ; else None.
         used: number of positions read back.
@@ -79,11 +79,11 @@ class TreeLayer(CacheLayerMixin):
         return keys[:, :, : window.used], values[:, :, : window.used]
 
     def get_seq_length(self) -> int:
-        """Return the positions before the current forward (models use it only to guess position ids)."""
+        """Return the number of positions before the current forward (models use it only to infer position ids)."""
         return self.cache.window.start or 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return (length, offset) of the keys, for masks that a model builds itself, as in a prefill with pixels."""
+        """Return (length, offset) of the keys, for masks built by the model itself, as in a prefill with pixels."""
         return self.cache.window.used, 0
 
     def get_max_length(self) -> int:
@@ -110,7 +110,7 @@ class TreeCache(Cache):
         self._reached = [0] * rows
 
     def allocate(self, layer: TreeLayer, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Allocate buffers for one layer; the first with equal key and value shapes allocates for all layers."""
+        """Allocate buffers for one layer; the first layer with equal key and value shapes allocates for all layers."""
         shape = (keys.shape[1], keys.shape[3])
         if keys.shape == values.shape and self._common in (None, shape):
             if self._common is None:
@@ -139,13 +139,13 @@ class TreeCache(Cache):
     def mark_written(self, rows: slice, stop: int) -> None:
         """Record that these rows are written up to position `stop`; all later positions are still zero.
 
-        The system provides the buffer's zero pages at first touch, and most of a long context is never touched.
+        The system provides the buffer's zero pages at first access, and most of a long context is never accessed.
         Zeroing or copying whole rows took seconds (SmolLM2, AMD EPYC: 190 MB per row).
         """
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows; existing entries stay."""
+        """Grow the buffers to `rows` rows; existing entries stay."""
         if rows <= self.n_rows:
             return
         longest = max(self._reached)
@@ -196,7 +196,7 @@ class TreeCache(Cache):
 
     @contextlib.contextmanager
     def restore_on_exit(self, row: int, start: int, stop: int) -> Iterator[None]:
-        """Restore these positions of a row on exit. Buffers allocated in the meantime are zeroed there."""
+        """Restore these positions of a row on exit; set them to zero in buffers allocated in the meantime."""
         saved = [stack[:, :, row, :, start:stop].clone() for stack in self._stacks]
         try:
             yield

@@ -1,7 +1,7 @@
 """Access to the parts of a Hugging Face model: its decoder layers, its LM head, a subset of layers.
 
 A layer has two *halves*, each added to the residual stream: half 2 i is the attention of layer i, half 2 i + 1 its
-MLP. A pass may leave out any of them.
+MLP. A forward may leave out any of them.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def refuse_unverifiable(model: PreTrainedModel) -> None:
 
 
 def encoder_decoder_error(name: str, config: PretrainedConfig) -> ModelError:
-    """Return the error for an encoder–decoder model (T5, BART): its decoder attends to an encoded other text."""
+    """Return the error for an encoder–decoder model (T5, BART), whose decoder attends to another, encoded text."""
     return ModelError(
-        f"{name} ({config.model_type}) is an encoder–decoder: it answers a text that its encoder has read, where "
-        "speculative decoding here goes on with a text.",
+        f"{name} ({config.model_type}) is an encoder–decoder: its decoder answers an encoded text, but a target has to "
+        "continue its prompt.",
         "Use a decoder-only language model as the target (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …).",
     )
 
@@ -72,7 +72,7 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
     - LongRoPE (Phi-3) rotates queries and keys by other factors as soon as one sequence of a batch is longer than the
       model's original context: cached keys were rotated by the old factors, and shorter sequences in the batch change.
     - Dynamic NTK scaling changes the factors with every token after the trained length.
-    - Doge attends to only some keys once the KV cache holds more than `keep_window_size`, drafted ones included.
+    - Doge attends to only some keys if the KV cache has more than `keep_window_size`, drafted ones included.
 
     Args:
         config: configuration of the decoder.
@@ -94,13 +94,13 @@ def longest_context(config: PretrainedConfig, scratch: int = 0) -> tuple[int, st
         if end and (rope == "dynamic" or end < trained_length):
             limits.append((
                 end,
-                f"behind {end:,} tokens this model turns its keys by other factors ({rope}), and those in the cache, "
-                "also of shorter runs, would no longer be valid",
+                f"after {end:,} tokens this model rotates its keys by other factors ({rope}), and cached keys, also of "
+                "shorter sequences in the batch, would be invalid",
             ))  # fmt: skip
     if getattr(config, "model_type", "") == "doge" and (window := config.keep_window_size) - scratch < trained_length:
         limits.append((
             window - scratch,
-            f"with more than {window:,} keys in its cache, drafted ones included, this model reads only some of them",
+            f"with more than {window:,} cached keys, drafted ones included, this model attends to only some of them",
         ))  # fmt: skip
     return min(limits, key=lambda end: (end[0], not end[1]))
 
@@ -136,8 +136,8 @@ def subset(model: PreTrainedModel, keep: Sequence[int], skipped_halves: Collecti
     Args:
         model: the whole model.
         keep: indices of layers.
-        skipped_halves: halves that are left out. A layer whose halves have other names runs whole, unless both are left
-            out.
+        skipped_halves: halves that are left out. A layer whose halves have unknown names is run as a whole unless both
+            are left out.
     """
     _, layers = decoder_layers(model)
     remaining = [i for i in keep if not {2 * i, 2 * i + 1} <= set(skipped_halves)]
@@ -214,10 +214,7 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
-    """Return the number of outputs of an MLP after the first, counted in a trial call.
-
-    Mixtures of experts may also return their routing.
-    """
+    """Return the number of an MLP's further outputs (routing of mixtures of experts), counted in a trial call."""
     like = next(feed_forward.parameters())
     with torch.inference_mode():
         output = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))
@@ -239,7 +236,7 @@ class _Nothing(nn.Module):
 def override_input(
     embedding: nn.Module, layers: nn.ModuleList, first: int, states: Float[Tensor, "B n D"] | None
 ) -> contextlib.AbstractContextManager[None]:
-    """Replace the input of the first layer that runs by `states`, if any; for layer 0, replace the embeddings."""
+    """Replace the input of layer `first`, the first that is run, by `states`, if any; layer 0: the embeddings."""
     if states is None:
         return contextlib.nullcontext()
     return override_layer_input(layers[first], states) if first else override_embeddings(embedding, states)

@@ -1,12 +1,12 @@
-"""Lean decoders: Llama-like models run with as few operations as possible, for forwards over few tokens.
+"""Lean decoders: Llama-like models with as few operations as possible, for forwards over few tokens.
 
-Decoding feeds one to a few dozen tokens at a time. In a small model most of that time is not arithmetic but the launch
-of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one product,
-RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products themselves. The
-weights remain the model's own; only rearranged copies are added. Measured on two cores (AMD EPYC, torch 2.13, context
-130; ms for 1 / 5 / 9 tokens, the model's own forward on packed layers → lean): 13 M parameters (12 × 288) float32
-9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32
-0.52 / 0.65 / 0.69 → 0.27 / 0.37 / 0.42.
+Decoding processes one to a few dozen tokens at a time. In a small model most of the time is not arithmetic but the
+launch of some seventy operations per layer. A lean layer has about twenty: queries, keys and values come from one
+product, RoPE is applied in place, keys and values are stored by one copy, residuals are added by the products
+themselves. The weights remain the model's own; only rearranged copies are added. Measured on two cores (AMD EPYC, torch
+2.13, context 130; ms for 1 / 5 / 9 tokens, the model's own forward on packed layers → lean): 13 M parameters (12 × 288)
+float32 9.0 / 8.6 / 9.4 → 5.7 / 6.0 / 6.3, bfloat16 7.8 / 7.7 / 8.3 → 4.8 / 4.9 / 5.5; 0.7 M (1 × 128) float32 0.52 /
+0.65 / 0.69 → 0.27 / 0.37 / 0.42.
 
 The arithmetic is that of the Hugging Face decoders named in `KINDS`. A self-test checks this for every model that is
 loaded (`workbench.kernels.self_test`): a model whose results differ by more than rounding uses its own forward.
@@ -30,16 +30,16 @@ from workbench.kernels.quantised import quantise, weight_dtype
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Supported decoders, alone or inside a vision-language model that adds nothing after its image tokens."""
+"""Supported decoders, alone or in a vision-language model whose images are input embeddings only."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
-"""Number of tokens from which queries need no regrouping (see `attend`)."""
+"""Smallest number of tokens for which queries need no regrouping (see `attend`)."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 
 
 class CacheViews:
-    """Part of a KV cache that one forward writes and reads, as views created once for all layers."""
+    """Views of the part of a KV cache that one forward writes and reads, created once for all layers."""
 
     def __init__(self, buffer: Tensor, window: Window, n: int) -> None:
         rows = buffer[:, :, window.rows]
@@ -53,7 +53,7 @@ class CacheViews:
             self._row = torch.arange(rows.shape[2], device=rows.device).unsqueeze(1)
 
     def put(self, layer: int, new: Float[Tensor, "two B H n D"]) -> tuple[Tensor, Tensor]:
-        """Write a layer's new keys and values; return all that the mask covers, [B, H, used, D] each."""
+        """Write a layer's new keys and values; return those that the mask covers, [B, H, used, D] each."""
         if self._index is None:
             self._write[layer].copy_(new)
         else:
@@ -133,11 +133,11 @@ def has_lean_version(model: PreTrainedModel) -> bool:
 
 
 class LeanDecoder:
-    """Lean version of a whole model. Create it with `self_test.make_lean_decoder`, which compares it with its model."""
+    """Lean version of a whole model. Create it with `self_test.make_lean_decoder`, which compares it with the model."""
 
     def __init__(self, model: PreTrainedModel, capacity: int) -> None:
         if weight_dtype(model) == torch.int8:
-            quantise(model)  # rounds layers that were replaced or copied since
+            quantise(model)  # rounds layers that were replaced or copied since the last call
         trunk, head = model.get_decoder(), model.get_output_embeddings()
         assert isinstance(trunk, nn.Module)
         assert head is not None
@@ -190,16 +190,16 @@ class LeanDecoder:
             positions: positions in the sequence.
             cache: KV cache, written and read at its window.
             layers: indices of the layers to run; all by default.
-            last_only: logits of the last position only (m = 1).
+            last_only: compute logits of the last position only (m = 1).
             capture_layers: layers after which hidden states are captured.
             head: compute logits. Without them the first result is empty, and the second is the residual stream after
-                the last of `layers` instead of the LM head's input; compiled passes return it in float32.
+                the last of `layers` instead of the LM head's input; the compiled forward returns it in float32.
             states: residual stream before the first of `layers`; None: the tokens' embeddings.
             skipped_halves: halves that are left out (see `workbench.kernels.layers`).
             everywhere: with `last_only`, return the LM head's input at every position (k = n, else m).
 
         Returns:
-            Logits; the LM head's input; and captured hidden states [B, n, D] by tapped layer.
+            Logits; the LM head's input; and captured hidden states [B, n, D] by layer.
         """
         order = range(len(self.layers)) if layers is None else layers
         n_rows, size = ids.shape[0], self.table.shape[0]
@@ -274,7 +274,7 @@ def attend(
     heads that share keys are laid out as several queries of one head, and a single query is duplicated. Measured
     on one core (AMD EPYC, AVX-512 with bfloat16, torch 2.13; µs, plain → regrouped): 9 heads over 3, one token, 200
     keys 186 → 42, 800 keys 795 → 123; eight rows 4593 → 307, 21809 → 5166; 15 heads over 15, 200 keys 431 → 135. On
-    that machine the products are equal to the bit, on any other up to rounding.
+    that machine the products are bit-identical, on others equal up to rounding.
     """
     n_rows, n_heads, n, size = queries.shape
     groups = keys.shape[1]

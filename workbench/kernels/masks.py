@@ -11,12 +11,12 @@ from torch import Tensor
 from workbench.kernels.attention_span import AttentionSpans
 
 STEP = 512
-"""Step in positions by which the part of the KV cache that is read grows on a GPU; up to this length, a quarter of
-it."""
+"""On a GPU, the part of the KV cache that is read grows in steps of this many positions; up to this length, in steps
+of a quarter of it."""
 
 
 class MaskMaker:
-    """Builder of additive masks: 0 where a token attends, the dtype's minimum where it does not."""
+    """Builder of additive masks: 0 for positions that a token attends to, else the dtype's minimum."""
 
     def __init__(self, spans: AttentionSpans, dtype: torch.dtype, device: torch.device, reach: int = 4096) -> None:
         self.spans, self.dtype, self.device, self.reach = spans, dtype, device, reach
@@ -26,7 +26,7 @@ class MaskMaker:
         self._strips: dict[int, Tensor] = {}
 
     def zeros(self, used: int) -> Float[Tensor, "1 1 1 used"]:
-        """Return the mask of one token that attends to everything; a view, never written to."""
+        """Return the mask of one token that attends to all positions; a view, never written to."""
         if self._zeros.shape[-1] < used:
             self._zeros = torch.zeros(1, 1, 1, 2 * used, dtype=self.dtype, device=self.device)
         return self._zeros[..., :used]
@@ -80,7 +80,7 @@ class MaskMaker:
             n_i, width = visible.shape
             sequence_mask[:n_i, start : start + width].masked_fill_(visible, 0)
             if start == 0 and n_i < n:
-                sequence_mask[n_i:, 0] = 0  # a token that attends to nothing would be NaN
+                sequence_mask[n_i:, 0] = 0  # the output of a token that attends to nothing would be NaN
         return mask
 
     def by_layer_type(

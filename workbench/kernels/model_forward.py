@@ -16,7 +16,7 @@ Mask = Tensor | dict[str, Tensor]
 
 
 class ModelForward:
-    """Call a model with an explicit mask, explicit positions and our KV cache; hooks capture hidden states.
+    """Call a model with an explicit mask, explicit positions and a `TreeCache`; hooks capture hidden states.
 
     Args:
         head: the model's LM head.
@@ -44,7 +44,7 @@ class ModelForward:
         """Run one forward.
 
         Args:
-            model: the whole model, a part of it or a weight-sharing copy, with the same LM head and layers.
+            model: the whole model, a part of it or a weight-sharing copy, with the same modules as LM head and layers.
             cache: KV cache whose window determines which positions are written and read.
             ids: int64 [B, n].
             mask: attention mask.

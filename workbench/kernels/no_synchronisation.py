@@ -17,7 +17,7 @@ READS = {
 
 
 class NoSyncMode(TorchDispatchMode):
-    """Mode in which an operator that the host would wait for raises RuntimeError with its name; for this thread only.
+    """Mode in which operators that make the host wait raise RuntimeError with their name; for this thread only.
 
     Args:
         kind: type of the device that the host must not wait for.

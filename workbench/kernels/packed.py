@@ -20,11 +20,11 @@ from torch import Tensor, nn
 _M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
-"""Parameters above which a model is not packed: the copies would take too much memory for the time that they save."""
+"""Largest number of parameters of a packed model: for larger ones, the copies would take too much memory."""
 SMALLEST = 150_000
-"""Weights below which packing does not pay in float32."""
+"""Smallest number of weights of a packed float32 matrix; packing smaller ones does not pay."""
 WIDENED = 8
-"""Rows from which a bfloat16 product is computed in float32 on CPUs without bfloat16 instructions."""
+"""Smallest number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
 
 
 def has_bfloat16() -> bool:
@@ -36,7 +36,7 @@ class Matrix:
     """One weight, or several that read the same input, in layouts that are fast for one row and for a few.
 
     Args:
-        weight: [o, i], bfloat16, float32 or (never packed) float64, on the CPU.
+        weight: [o, i], bfloat16, float32, or float64 (never packed), on the CPU.
         bias: [o] or None.
     """
 
@@ -76,9 +76,10 @@ class Matrix:
 def emulate_bf16_matmul(x: Float[Tensor, "T i"], weight: Float[Tensor, "o i"]) -> Float[Tensor, "T o"]:
     """Return x Wᵀ in bfloat16 on a CPU without bfloat16 products.
 
-    torch has a fast loop for two rows or more there, so a single row is duplicated; for many rows that loop is far
-    slower than widening the weight each time. Measured (AMD EPYC with AVX2, 2 cores, torch 2.13; 1536×576, µs, plain /
-    widened): 1 row 5031 / 567, 2 rows 189 / 623, 8 rows 885 / 881, 32 rows 3570 / 1306, 200 rows 21309 / 3415.
+    torch has a fast loop for two rows or more on such CPUs, so a single row is duplicated; for many rows that loop is
+    far slower than converting the weight to float32 each time. Measured (AMD EPYC with AVX2, 2 cores, torch 2.13;
+    1536×576, µs, plain / widened): 1 row 5031 / 567, 2 rows 189 / 623, 8 rows 885 / 881, 32 rows 3570 / 1306, 200 rows
+    21309 / 3415.
     """
     n = x.shape[0]
     if n >= WIDENED:
@@ -115,7 +116,7 @@ def may_pack(model: nn.Module) -> bool:
 
 @contextmanager
 def unpack_temporarily(model: nn.Module) -> Iterator[None]:
-    """Make the model's packed layers plain ones for a while, so that they create no copies of their weights."""
+    """Temporarily turn the model's packed layers into plain ones, so that they create no copies of their weights."""
     packed = [module for module in model.modules() if type(module) is PackedLinear]
     for module in packed:
         module.__class__ = nn.Linear  # pyright: ignore[reportAttributeAccessIssue]

@@ -51,7 +51,7 @@ class ForwardInputBuilder:
             CapacityError: the cache is too short.
         """
         single = rows[0] if len(rows) == 1 else None
-        if single is not None and not self.masks.positional and not self.multi_rope:  # the usual case, kept short
+        if single is not None and not self.masks.positional and not self.multi_rope:  # the usual case, handled quickly
             slot = single.slot
             begin = slot.length + slot.scratch
             end = None if single.attention_mask is None else slot.length + single.attention_mask.shape[1]
@@ -102,7 +102,7 @@ class ForwardInputBuilder:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the number of positions to read back: `needed`, or `end` if no token attends further, rounded up."""
+        """Return the rounded number of positions to read: `needed`, or `end` if no token attends to later ones."""
         if needed > cache.capacity:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."

@@ -1,13 +1,13 @@
 """Weight-only int8: linear layers with signed 8-bit weights and one scale per 64 inputs of an output.
 
-A pass over one token takes as long as reading the weights, and int8 takes half the bytes of bfloat16. The rounded
-weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that prefill, heads that
-share the LM head and the model's own forward use them, and passes over few tokens read the int8 copy
+A forward over one token takes as long as reading the weights, and int8 weights have half the bytes of bfloat16. The
+rounded weights *are* the model: `quantise` stores them, as bfloat16, in the model's own parameters, so that prefill,
+heads that share the LM head and the model's own forward use them; forwards over few tokens read the int8 copy
 (`workbench.kernels.fused`). The two copies differ by the rounding of bfloat16, at most 2⁻⁹ of a weight. Embeddings that
 are not tied to the LM head, norms and biases stay unrounded.
 
-So decoding is lossless for *this* model, as it is in bfloat16: within compiled passes, speculative and plain decoding
-give the same text bit for bit. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores, Intel
+So decoding is lossless for *this* model, as it is in bfloat16: with compiled kernels, speculative and plain decoding
+give exactly the same text. It is not the text of the unrounded model. Measured with SmolLM2-135M (two cores, Intel
 Xeon, AVX-512 with bfloat16, no AMX; context 200, one process, medians of 12; ms for 1 / 2 / 4 / 8 / 16 tokens):
 bfloat16 12.3 / 15.0 / 15.7 / 19.1 / 32.0, int8 8.4 / 10.2 / 10.9 / 15.0 / 30.2. Next-token distributions at 1,250
 positions of its own answers to 20 questions of MT-bench, greedy, at most 64 tokens each (mean total variation, share of
@@ -48,7 +48,7 @@ class Int8Weight(NamedTuple):
 
 
 def quantise_weight(weight: Float[Tensor, "o i"]) -> tuple[Int8[Tensor, "o i"], Float[Tensor, "o groups"]]:
-    """Round a weight to int8; return it with its scales, float32: the largest magnitude of each 64 becomes 127.
+    """Round a weight to int8; return it with its scales, float32: the largest magnitude of every 64 becomes 127.
 
     Args:
         weight: weight [o, i]; i is a multiple of 64.
@@ -65,7 +65,7 @@ def dequantise_weight(numbers: Int8[Tensor, "o i"], scale: Float[Tensor, "o grou
 
 
 def to_even_odd_order(numbers: Int8[Tensor, "o i"]) -> Int8[Tensor, "o i"]:
-    """Return the inputs in the order that compiled products read (`workbench.kernels.compiled.layer_steps.deal`)."""
+    """Return the inputs in the order that compiled products read (`compiled.layer_steps.to_even_odd_order`)."""
     return numbers.unflatten(1, (-1, 16, 2)).transpose(2, 3).flatten(1)
 
 
@@ -102,29 +102,29 @@ def int8_weight_of(linear: nn.Module) -> Int8Weight | None:
 
 
 def weight_dtype(model: PreTrainedModel) -> torch.dtype:
-    """Return the dtype in which a model's weights are read: int8 if quantised, else the dtype it computes in."""
+    """Return the dtype in which a model's weights are read: int8 if quantised, else the dtype of its parameters."""
     head = model.get_output_embeddings()
     return torch.int8 if head is not None and int8_weight_of(head) is not None else model.dtype
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype for computation and KV cache of a model with such weights: bfloat16 for int8."""
+    """Return the dtype for computation and KV cache of a model with weights of `dtype`: bfloat16 for int8."""
     return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def refuse_int8(model: PreTrainedModel) -> NoReturn:
-    """Raise the error for a model that int8 does not support because compiled passes do not.
+    """Raise the error for a model that int8 does not support because the compiled kernels do not.
 
     Raises:
         ModelError: always.
     """
     name = Path(model.name_or_path or type(model).__name__).name
     why = why_not_compiled() or (
-        "they are for models of the Llama kind whose layers are alike, with heads of 32, 64, 96 or 128 numbers and "
+        "they are for models of the Llama kind whose layers are alike, with head sizes 32, 64, 96 or 128 and "
         f"widths that are multiples of 64, up to {LARGEST_MODEL // 10**6} M parameters"
     )
     raise ModelError(
-        f"{name} cannot be run in int8: int8 needs compiled passes, but {why}.",
+        f"{name} cannot be run in int8: int8 needs compiled kernels, but {why}.",
         "Use bfloat16 or float32.",
     )
 

@@ -1,6 +1,6 @@
 """Draft models with a reduced output vocabulary: an LM head over a subset of the tokens (VocabTrim).
 
-A small drafter of a model with a large vocabulary spends most of a pass on output columns that it almost never picks.
+A small drafter with a large vocabulary spends most of a forward on logits of tokens that it almost never proposes.
 Its `config.json` lists the remaining tokens as `draft_vocabulary`; all others get the logit −∞, hence q = 0, which any
 exact acceptance rule allows: the target can still sample the tokens that the drafter cannot propose. The model stays
 an ordinary Hugging Face model with all embeddings; software that ignores the entry uses the whole LM head.
@@ -55,22 +55,22 @@ def select_head_rows(head: nn.Module, kept: Int[Tensor, " K"]) -> Float[Tensor, 
 
 
 def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Tensor], Tensor]:
-    """Return the product with some rows of an LM head, [T, D] → [T, K], laid out for few inputs at a time."""
+    """Return a function that multiplies by some rows of an LM head, [T, D] → [T, K], fast for few inputs at a time."""
     rows = select_head_rows(head, kept)
     return Matrix(rows) if is_small_on_cpu(head) else partial(nn.functional.linear, weight=rows)
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens from those of the `token_ids` ones; all others are −∞."""
+    """Return logits of all tokens from the logits of `token_ids`; all others are −∞."""
     return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 
 class SharedHead:
-    """A target's LM head as trained heads use it for drafting: with all of its tokens, or with a subset.
+    """A target's LM head, used by trained heads for drafting: with all of its tokens, or with a subset.
 
     Args:
         head: the target's LM head.
-        config: configuration of the trained heads; `draft_vocabulary` lists the tokens; without it all are used.
+        config: configuration of the trained heads; `draft_vocabulary` lists the tokens; without it, all are used.
 
     Raises:
         ModelError: `draft_vocabulary` is not an increasing list of the target's token ids.
@@ -137,7 +137,8 @@ def trim(model: PreTrainedModel, name: str) -> None:
         name: name of the model, for the message.
 
     Raises:
-        ModelError: the draft vocabulary is no increasing list of token ids, or the head is no plain linear layer.
+        ModelError: the draft vocabulary is not an increasing list of token ids, or the head is not a plain linear
+            layer.
     """
     ids = getattr(text_config(model.config), KEY, None)
     if ids is None:

@@ -1,8 +1,8 @@
 """Recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
 
-`workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here the same numbers come from one pass
-over the vocabulary per test. Machines without compiled kernels, other dtypes and mixed trees use those modules' torch
-implementations.
+`workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here each test reads the
+vocabulary once, with the same results. Machines without compiled kernels, other dtypes and mixed trees use those
+modules' torch implementations.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def relaxed_rejection(
 
 @dataclass(frozen=True, slots=True)
 class TestResults:
-    """Results of the acceptance tests at R nodes with up to F children each.
+    """Results of the acceptance tests at R positions with up to F children each.
 
     Attributes:
         accept: float [R, F], each child's acceptance probability if it is tested; 0 if it is not.
-        residual: float [R, F], residual probability of its token after the siblings before it were rejected.
-        q_left: float [R, F], its draft probability, with earlier siblings removed if they were removed when drafting.
+        residual: float [R, F], residual probability of the child's token after its earlier siblings were rejected.
+        q_left: float [R, F], the token's draft probability, after removing earlier siblings if drafting removed them.
         lifted: float [R, F], the target probability that the test used (after the lift).
         residual_probs: float [R, V], distribution of the next token if no child was accepted; p if not requested.
         at_tokens: float [R, F], `residual_probs` at the children's tokens, if requested.
@@ -104,14 +104,14 @@ class TestResults:
 
 
 def supports_distributions(p: Tensor, q: Tensor) -> bool:
-    """Whether compiled passes support distributions [·, V]: float32, large, contiguous, on a CPU with compilation."""
+    """Whether compiled kernels support distributions [·, V]: float32, large, contiguous, on a CPU with compilation."""
     if p.dtype != torch.float32 or q.dtype != torch.float32 or p.shape[1] < WIDE or not on_host(p.device):
         return False
     return p.is_contiguous() and q.is_contiguous() and load_kernels("siblings") is not None
 
 
 def make_ready(vocabulary: int) -> None:
-    """Compile the kernels, which takes seconds once, so that no round waits for it."""
+    """Compile the kernels, which takes seconds once, so that no round waits for compilation."""
     probs = torch.full((1, vocabulary), 1 / vocabulary)
     if supports_distributions(probs, probs):
         fans = dummy_sibling_groups(probs)
@@ -119,13 +119,13 @@ def make_ready(vocabulary: int) -> None:
 
 
 def dummy_sibling_groups(probs: Float[Tensor, "1 V"]) -> SiblingGroups:
-    """Return a node with one child, as an input for compilation."""
+    """Return a position with one child, as an input for compilation."""
     rows = SelectedRows(probs, torch.zeros(1, dtype=torch.long))
     return SiblingGroups(rows.at, rows.at[None], torch.ones(1, 1, dtype=torch.bool), rows.at[None], rows, rows)
 
 
 def _is_for(tree: DraftTree, p: Tensor) -> bool:
-    """Whether compiled passes support this draft."""
+    """Whether the compiled kernels support this draft."""
     if (
         tree.q is None
         or tree.child_q_rows is None
@@ -145,16 +145,16 @@ def run_sibling_tests(
     with_total_variation: bool = False,
     tokens: bool = False,
 ) -> TestResults:
-    """Test siblings one after the other in a compiled pass.
+    """Test siblings one after the other with a compiled kernel.
 
     Args:
-        fans: nodes with children, with distributions that `passes` accepts.
+        fans: positions with children, with distributions that `supports_distributions` accepts.
         is_tested: children that are tested; untested earlier ones are only removed from q if `without_replacement`.
         without_replacement: whether siblings were drawn without replacement from q.
         lift: relaxation of the test.
-        with_residual: whether `left` is requested.
-        with_total_variation: whether `apart` is requested.
-        tokens: whether `at_tokens` and `beside` are requested.
+        with_residual: whether `residual_probs` is requested.
+        with_total_variation: whether `total_variation` is requested.
+        tokens: whether `at_tokens` and `other_mass` are requested.
     """
     siblings = load_kernels("siblings")
     assert siblings is not None

@@ -40,7 +40,7 @@ class CaptureSelection:
 
 @dataclass(slots=True)
 class PrefillHiddenStates:
-    """Hidden states captured during prefill, from the first position on, one piece per forward. Default: none.
+    """Hidden states captured during prefill, from the first position on, one tensor per forward. Default: none.
 
     Attributes:
         selection: which states are captured.
@@ -121,12 +121,12 @@ class Segment:
         tokens: int64 [n].
         attention_mask: bool [n, scratch + n], attention over the nodes after the committed part; None for a chain that
             continues the last node and attends to all nodes. If no new token attends to itself or another new one, it
-            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case none of the
-            tokens reads the entries that they write.
+            may be [n, scratch]; each must then attend to some node if nothing is committed. In this case no token
+            attends to the entries written by these tokens.
         depth: int64 [n], distance from the committed part, 0 for its first successor; None for a chain.
-        states: [n, D], read instead of the tokens: their residual stream before the first layer that runs, or input
-            embeddings if that is the model's first layer. None: the tokens themselves. If the first layer that runs is
-            not layer 0, either all segments of a forward have states or none.
+        states: [n, D], used instead of the tokens: residual stream before the first layer that is run, or input
+            embeddings if that is layer 0. None: use the tokens. If the first layer that is run is not layer 0, either
+            all segments of a forward have states or none.
     """
 
     slot: Slot
@@ -154,12 +154,12 @@ class Output:
 def states_of(
     rows: Sequence[Segment | None], n: int, embed: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "B n D"] | None:
-    """Return the states that a forward starts from, padded to its longest segment; None: start from embeddings.
+    """Return the starting states of a forward, padded to its longest segment; None: start from embeddings.
 
     Args:
         rows: segments; None: padding.
         n: tokens of the longest segment.
-        embed: embedding of tokens, for segments without states in a batch where others have them.
+        embed: embedding function, for segments without states in a batch in which others have states.
     """
     segment_states = [None if segment is None else segment.states for segment in rows]
     like = next((states for states in segment_states if states is not None), None)

@@ -2,11 +2,11 @@
 
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
 layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
-contains little else. There, SmolLM2-135M's own logits have an error of 0.23 of the largest one, and the lean decoder's
-of 0.13. So each layer is tested alone: both versions read the input from the model's own layers, the same layer in
-float32 is the reference, and for each token the lean layer's error may be little more than the model's own: measured
-1.6 times as much at most (SmolLM2, the bundled text models, random models of all kinds), and 77 times and more if a
-layer lacked its sliding window.
+contains little else. For SmolLM2-135M in bfloat16, the model's own logits have an error of 0.23 of the largest one, and
+the lean decoder's of 0.13. So each layer is tested alone: both versions get their input from the model's own layers,
+the same layer in float32 is the reference, and for each token the lean layer's error may be little more than the
+model's own. Measured: at most 1.6 times as much (SmolLM2, the bundled text models, random models of all kinds), and 77
+times and more if a layer lacked its sliding window.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
         return None
     lean = LeanDecoder(model, capacity)
     if message := describe_difference(lean, model):
-        log.warning("%s keeps its own forward: in the lean one %s.", type(model).__name__, message)
+        log.warning("%s uses its own forward: in the lean decoder, %s.", type(model).__name__, message)
         return None
     lean.fused = FusedDecoder.from_model(model, capacity)
     if lean.fused is not None and (message := _compiled_difference(lean, model)):
-        log.warning("%s is not compiled: there %s.", type(model).__name__, message)
+        log.warning("%s is not compiled: in the compiled version, %s.", type(model).__name__, message)
         lean.fused = None
     return lean
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Run the comparison while passes are compiled and cached on disk; a failure (a full disk) is returned as text."""
+    """Run the comparison, which compiles and caches the kernels; return a failure (a full disk) as text."""
     try:
         return describe_difference(lean, model)
     except Exception as error:  # numba raises many types
@@ -69,7 +69,7 @@ def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     """Return how the lean decoder differs from its model by more than rounding, in words; empty if it does not.
 
     Args:
-        lean: lean decoder that is not in use.
+        lean: idle lean decoder.
         model: model that it was created from.
     """
     n = min(PROBE, getattr(text_config(model.config), "sliding_window", None) or PROBE)
@@ -80,7 +80,7 @@ def describe_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
     with (
         torch.no_grad(),
         unpack_temporarily(model),
-    ):  # packed copies for a forward that is not used again would double the memory
+    ):  # packed copies for a forward that runs only once would double the memory
         if model.dtype not in TOLERANCE:
             return _by_layers(lean, model, ids, mask, positions, cache)
         error = logits_error(lean(ids, mask, positions, cache)[0], model(input_ids=ids, use_cache=False).logits)
@@ -101,28 +101,28 @@ def _by_layers(
         for hook in hooks:
             hook.remove()
     if [call[0] for call in calls] != layers:
-        return "layers are not run in their order, each once"
+        return "layers are not run once each, in order"
     stream, eps = torch.embedding(lean.table, ids), torch.finfo(model.dtype).eps
     for index, (layer, args, named, output) in enumerate(calls):
         layer_input = args[0] if args else named["hidden_states"]
         if not torch.equal(layer_input, stream):
-            return f"layer {index} reads something else than what comes before it"
+            return f"the input of layer {index} is not the output of the previous one"
         stream = _first(output)
         reference = _first(copy.deepcopy(layer).float()(*_wide(args), **_wide(named)))[0]
         lean_output = lean.run_layers([index], layer_input[0], mask, places, cache)[0]
         size = (
             reference.square().mean(0).sqrt() + torch.finfo(torch.float32).tiny
-        )  # else one huge dimension hides the rest
+        )  # otherwise one huge dimension would dominate the norm
         lean_error, own_error, magnitude = (
             (tensor / size).norm(dim=-1) for tensor in (lean_output - reference, stream[0] - reference, reference)
         )
         # if the model's own error is 0, as for a layer of zeros, allow the rounding of the result
         if not bool((lean_error <= TIMES * own_error + magnitude * eps / 16).all()):
-            return f"layer {index} errs by {float(lean_error.max()):.1e}, its own by {float(own_error.max()):.1e}"
-    # compiled layers return their residual stream in float32, and the next part reads it so
+            return f"layer {index} errs by {float(lean_error.max()):.1e}, the model's by {float(own_error.max()):.1e}"
+    # compiled layers pass on their residual stream in float32
     last = stream[0] if lean.fused is None else stream[0].float()
     head_error = logits_error(lean.project_to_logits(last)[0], logits[0])
-    return "" if head_error <= HEAD * eps else f"the head differs by {head_error:.1e}"
+    return "" if head_error <= HEAD * eps else f"the LM head's logits differ by {head_error:.1e}"
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
@@ -130,7 +130,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torc
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Return the largest difference, as a share of the largest magnitude; tokens that are −∞ in both are left out."""
+    """Return the largest difference, as a share of the largest magnitude; entries that are −∞ in both are left out."""
     is_finite = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[is_finite].double(), own[is_finite].double()
     return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())

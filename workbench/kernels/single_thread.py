@@ -1,8 +1,8 @@
 """Writes to CPU tensors on the calling thread, without torch's thread pool.
 
 torch splits work on more than 32,768 numbers among its threads. For such small work the operating system then moves
-threads between cores for milliseconds, and the threads of the next compiled pass end up on one core: that pass took
-2 ms longer (Intel Xeon, 2 cores, AMX; 9 tokens of SmolLM2, 11.7 → 14.4 ms).
+threads between cores for milliseconds, and the threads of the next compiled forward end up on one core: that forward
+took 2 ms longer (Intel Xeon, 2 cores, AMX; 9 tokens of SmolLM2, 11.7 → 14.4 ms).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def fill_single_threaded(tensor: Tensor, value: float) -> Tensor:
 
 
 def allocate_lazy_zeros(size: Sequence[int], like: Tensor) -> Tensor:
-    """Return zeros with the dtype and device of `like`; on a CPU, memory is only allocated as it is first touched.
+    """Return zeros with the dtype and device of `like`; on a CPU, memory is allocated only at first access.
 
-    `torch.zeros` writes every element. Most of a buffer for a long context is never used, and touching it takes seconds
-    and its memory (measured: 1.3 s for two rows of SmolLM2's 8,192 tokens, AMD EPYC in a sandbox).
+    `torch.zeros` writes every element. Most of a buffer for a long context is never used, and writing it takes time
+    and memory (measured: 1.3 s for two rows of SmolLM2's 8,192 tokens, AMD EPYC in a sandbox).
     """
     if not on_host(like.device):
         return like.new_zeros(size)
@@ -46,12 +46,12 @@ def allocate_lazy_zeros(size: Sequence[int], like: Tensor) -> Tensor:
 
 
 def move_single_threaded(tensor: Tensor, places: Sequence[int], to: int) -> None:
-    """Move entries of the second-to-last dimension to consecutive places from `to` on, in place, on the calling thread.
+    """Move entries of the second-to-last dimension to consecutive indices from `to` on, in place, on this thread.
 
     Args:
         tensor: [*b, C, D], a view of a larger tensor.
-        places: indices of the entries to move, as they are before anything is written.
-        to: first index that is written.
+        places: indices of the entries to move, before the move.
+        to: index of the first entry after the move.
     """
     if not on_host(tensor.device):
         tensor[..., to : to + len(places), :] = tensor.index_select(-2, to_device(places, tensor.device))

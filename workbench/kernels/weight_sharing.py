@@ -1,4 +1,4 @@
-"""A copy of a model that shares most of its weights and runs instead of it, over its KV cache."""
+"""Copy of a model that shares most of its weights and is run in its place, with its KV cache."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class WeightSharingCopy:
     """Weight-sharing copy that `Runner.forward` runs instead of its own model.
 
     Attributes:
-        model: model with the layers of the runner's own, or replacements for them.
-        lean: the same as a lean decoder; None: the model's own forward runs.
+        model: model with the layers of the runner's model, or replacements for them.
+        lean: lean decoder of `model`; None: use the forward of `model`.
     """
 
     model: PreTrainedModel

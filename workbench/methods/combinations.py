@@ -66,7 +66,7 @@ def matrix(
     Args:
         methods: methods of the registry; those that do not draft are left out.
         standings: status on the exactness board, by method.
-        choices: that board's status of single choices, by `setting` and promise.
+        choices: that board's status of single choices, by `setting_name` and promise.
 
     Returns:
         `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
@@ -109,7 +109,7 @@ def offers(
         method: a method that drafts.
         verifier: title of the verifier.
         standing: status of the method on the exactness board, which holds for its default policy and tree builder.
-        evidence: status of single choices there, by `setting` and promise.
+        evidence: status of single choices there, by `setting_name` and promise.
     """
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:

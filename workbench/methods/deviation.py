@@ -46,7 +46,7 @@ def explain_unsound(
         method: the method that drafts.
         verifier: one of the method's verifiers.
         tree_builder: another tree builder than the default one.
-        table: deviations of unsound pairs; by default `known.deviations`.
+        table: deviations of unsound pairs; by default `method_info.deviations()`.
     """
     reason = method.unsound_reason(verifier, tree_builder=tree_builder)
     deviations = (method_info.deviations() if table is None else table).get(verifier.name, {})
@@ -72,7 +72,7 @@ def explain_configured(configured: ConfiguredMethod) -> str:
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """Return the rounded deviation (`apart`) of each unsound pair of these methods, by verifier and siblings."""
+    """Return the rounded `output_deviation` of each unsound pair of these methods, by verifier and siblings."""
     deviations: dict[str, dict[str, float]] = {}
     for method in methods:
         for verifier, grower in itertools.product(method.verifiers, method.tree_builders):

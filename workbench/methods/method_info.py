@@ -227,7 +227,7 @@ def is_stale() -> bool:
 
 @cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
-    """Return the deviations of unsound pairs: see `deviation.table`. Computing them takes seconds."""
+    """Return the deviations of unsound pairs: see `workbench.methods.deviation.table`. Computing them takes seconds."""
     return save()["deviations"] if is_stale() else _cached().deviations
 
 

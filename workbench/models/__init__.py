@@ -1,1 +1,1 @@
-"""Models and heads: finding, downloading, converting, loading and checking them, and running their forward passes."""
+"""Find, download, convert, load and check models and heads, and run their forwards."""

@@ -1,4 +1,4 @@
-"""Admission of models: run the checks of `probe` once and cache the result on this machine."""
+"""Admission of models: run the self-test once (`model_self_test`) and cache the result on this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FACTS = "verified.json"
 """Name of the file with cached check results, in the cache folder."""
 
 SOURCES, CHECKED = Path(__file__).parents[1], ("core", "kernels", "models")
-"""Folder of the packages, and those whose code the checks run: a change in them makes the cached results invalid."""
+"""Folder of the packages, and the packages that the self-test uses: a change in their code invalidates the cache."""
 
 MOST_FACTS = 500
 """Number of cached results; the oldest are dropped."""
 
 
 def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
-    """Check a model before its first use; its runner refuses draft trees from then on if they are not exact.
+    """Check a model before its first use; if draft trees are not exact, its runner refuses them from then on.
 
     Args:
         runner: runner of a target or of a draft model, not in use.
@@ -54,7 +54,7 @@ _of_objects: weakref.WeakKeyDictionary[PreTrainedModel, tuple[object, SelfTestRe
 
 
 def _recall(runner: Runner, folder: str | Path | None) -> SelfTestResult:
-    """Return the cached result for the same weights, dtype, device and code; else run the checks."""
+    """Return the cached result for the same weights, dtype, device and code; without one, run the self-test."""
     if folder is None or not Path(folder).is_dir():
         version = [(runner.dtype, runner.device, runner.model.training), *map(_version, runner.model.parameters())]
         cached = _of_objects.get(runner.model)
@@ -84,7 +84,7 @@ def _key(runner: Runner, folder: Path) -> str:
 
 @cache
 def _code() -> str:
-    """Return a hash of the source files that a self-test runs and the versions of torch and transformers."""
+    """Return a hash of the source files that a self-test uses and the versions of torch and transformers."""
     digest = hashlib.sha256()
     for name in ("torch", "transformers"):
         digest.update(importlib.metadata.version(name).encode())

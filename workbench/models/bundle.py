@@ -17,7 +17,7 @@ VISION_TARGET = "vision-target"
 SOURCE = "source.json"
 """File in each converted copy of a model that describes the original."""
 Progress = Callable[[int, int], None]
-"""Progress callback: bytes of a file that are done, and bytes in total."""
+"""Progress callback: completed bytes of a file, and bytes in total."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,7 +49,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model or a head; {} if the file is missing or damaged.
 
     An unchanged file is parsed once per process: lists of models need the configurations of all heads, and some of
-    these hold thousands of token ids. Callers must not change values inside the result.
+    them list thousands of token ids. Callers must not change values inside the result.
     """
     path = os.path.join(folder, "config.json")  # noqa: PTH118
     try:
@@ -82,11 +82,11 @@ def check_nesting(folder: Path) -> None:
                 f"{path} is nested too deeply for a model configuration.", "Fetch the folder again."
             ) from None
         except (OSError, ValueError):
-            continue  # the code that reads the file reports these errors
+            continue  # the code that loads the file reports these errors
 
 
 def check_files(folder: Path) -> None:
-    """Refuse a model folder that contains pipes, devices or the like: opening one would block.
+    """Refuse a model folder that contains pipes, devices or the like: opening them would block.
 
     Raises:
         ModelError: an entry is not a regular file; the message names it.

@@ -29,7 +29,7 @@ def write_sums(folder: Path, pattern: str = "*.safetensors") -> None:
 def check_weights(folder: Path) -> None:
     """Refuse bundled weights that are truncated or changed. Each file is read once per process.
 
-    A user's own folder needs no checksums, but must contain no pipes or devices.
+    A user's own folder needs no checksums, but must not contain pipes or devices.
 
     Raises:
         ModelError: a file fails the check; the message names it and the remedy.
@@ -48,8 +48,8 @@ def check_weights(folder: Path) -> None:
 
 
 _REMEDY = (
-    "Fetch the repository's assets again (git checkout -- assets/models; with Git LFS, git lfs pull first). Where you "
-    f"changed the weights yourself, delete {SUMS_FILE} beside them."
+    "Fetch the repository's assets again (git checkout -- assets/models; with Git LFS, git lfs pull first). If you "
+    f"changed the weights yourself, delete {SUMS_FILE} next to them."
 )
 
 

@@ -1,8 +1,8 @@
 """Converted copies of models in other formats: converted once and stored in a cache folder, complete or not at all.
 
 A copy is written in a temporary folder next to its final one and renamed when it is complete, with the checksums
-written last. So a kill at any point leaves nothing that counts as complete; the next start deletes the remains and
-begins again. A lock lets one process convert while others wait.
+written last. So after a kill, no incomplete copy counts as complete; the next start deletes the remains and begins
+again. A lock lets one process convert while others wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAIT_S = 0.2
 
 
 def source_of(place: Path) -> dict[str, str]:
-    """Return the origin of a copy: {"file", "title", "licence", "family"}, as far as the original file had them."""
+    """Return the origin of a copy: {"file", "title", "licence", "family"}, as far as the original file has them."""
     try:
         return json.loads((place / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def copy_folder(stem: str, digest: str) -> Path:
 
 
 def is_complete(place: Path) -> bool:
-    """Whether a copy was completed; `is_whole` also checks its files."""
+    """Whether a copy was completed; `is_intact` also checks its files."""
     return is_file(place / SUMS_FILE)
 
 
@@ -109,7 +109,7 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
     Args:
         file: GGUF file of the model.
-        on_progress: progress callback: bytes of the file that are done, and bytes in total.
+        on_progress: progress callback, called with the completed bytes of the file and its bytes in total.
         stem: start of the copy's name; None: the file's name.
 
     Raises:
@@ -124,7 +124,7 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with _held(FileLock(copy.with_name(f".{copy.name}.lock")), lambda: on_progress(0, file.stat().st_size)):
-            if not is_intact(copy):  # another process may have written it while this one waited
+            if not is_intact(copy):  # another process may have written it in the meantime
                 _make(file, copy, on_progress)
     except OSError as error:
         raise _unwritten(error, copy) from error
@@ -133,7 +133,7 @@ def convert(file: Path, on_progress: Progress = lambda done, total: None, stem: 
 
 @contextlib.contextmanager
 def _held(lock: FileLock, told: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception from it ends the wait."""
+    """Hold a lock; call `told` every `WAIT_S` while another process has it. An exception in `told` ends the wait."""
     while True:
         try:
             lock.acquire(timeout=WAIT_S)
@@ -163,7 +163,7 @@ def _make(file: Path, place: Path, told: Progress) -> None:
 
 
 def fill(place: Path, write: Callable[[Path], object]) -> None:
-    """Write a copy whole or not at all, with its checksums; replaces an existing one.
+    """Write a copy with its checksums, completely or not at all; replaces an existing one.
 
     Call it only while holding the lock: temporary folders found here are then left over from killed processes.
 
@@ -204,10 +204,10 @@ def _to_disk(path: Path) -> None:
 
 
 def _unwritten(error: OSError, place: Path) -> WorkbenchError:
-    """Return the error for a copy that could not be written; nothing of it is left."""
+    """Return the error for a copy that could not be written and was removed."""
     message = error.strerror or str(error)
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors loses errno, not the message
+    if is_full or re.search(r"No space left|File too large|quota", message):  # safetensors drops errno
         free_bytes = shutil.disk_usage(_above(place)).free
         return CapacityError(
             f"{place.parent} is full: {free_bytes / 1e6:.0f} MB are free, too few for the converted copy of the model.",

@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face Hub that can be interrupted: by Ctrl-C or by an exception in the progress callback.
 
-The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception from a progress
-bar ends a file's download, but not if Xet's threads fetch it: so files are downloaded over HTTP.
+The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception in a progress bar
+ends the download of a file, but not with Xet, which has its own threads. So files are downloaded over HTTP.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def download_files(hub_id: str, on_progress: Callable[[int], None] | None = None
 
     Args:
         hub_id: Hub id of the model.
-        on_progress: progress callback: bytes downloaded; an exception from it ends the download. None: a bar in the
-            terminal.
+        on_progress: progress callback, called with the downloaded bytes; an exception in it ends the download. None:
+            show a bar in the terminal.
         **options: further arguments of `snapshot_download`.
 
     Raises:
@@ -69,7 +69,7 @@ _before = False
 
 @contextmanager
 def _over_http() -> Iterator[None]:
-    """Disable Xet for a while.
+    """Temporarily disable Xet.
 
     This does the same as HF_HUB_DISABLE_XET=1, which the Hub's library reads only at import. When several downloads run
     at once, the last one restores the previous setting.
@@ -90,7 +90,7 @@ def _over_http() -> Iterator[None]:
 
 
 def _bar(told: Callable[[int], None] | None, over: threading.Event) -> Any:
-    """Return a progress bar class for the Hub's library whose next update raises once `over` is set."""
+    """Return a progress bar class for the Hub's library whose next update raises an error once `over` is set."""
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """A short fingerprint of a target's weights, stored with the heads trained on it; quantisation hardly changes it.
 
-Heads are found by their target's name, and a name can stand for other weights: a target trained again, or another model
+Heads are found by their target's name, but a name can belong to other weights: a target trained again, or another model
 in its folder. All drafts of such heads would be rejected without an explanation. A checksum does not work: a target
-from the Hub, its copy from a GGUF file and either in bfloat16 differ in every byte, and the same heads serve them all.
+from the Hub, its copy from a GGUF file and either in bfloat16 differ in every byte, but the same heads fit all of them.
 So 256 pairs of weights, spread over the embedding, are compared, and each bit records which weight of a pair is larger.
 """
 
@@ -17,14 +17,14 @@ WEIGHTS = "target_weights"
 N_BITS = 256
 TOLERATED = 32
 """Bits that may differ. Rounding to four bits changes a weight by a tenth of the weights' standard deviation, which
-swaps a few per cent of the pairs; the weights of two trainings agree in half of the pairs, 128 ± 8."""
-_SCATTER = 2_654_435_761  # Knuth's multiplier: consecutive numbers land far from each other
+flips a few per cent of the bits; the weights of two training runs agree in half of the bits, 128 ± 8."""
+_SCATTER = 2_654_435_761  # Knuth's multiplier: maps consecutive numbers far from each other
 
 
 def fingerprint(model: Any) -> str:
     """Return the fingerprint of a Hugging Face model's weights, 64 hexadecimal digits."""
     weight = model.get_input_embeddings().weight.detach()
-    rows = 1 << (weight.shape[0].bit_length() - 1)  # so that added or padding tokens do not move the sampled positions
+    rows = 1 << (weight.shape[0].bit_length() - 1)  # so that added or padding tokens do not change the positions
     weights = weight[:rows].flatten()
     indices = [i * _SCATTER % weights.numel() for i in range(2 * N_BITS)]
     first, second = weights[torch.tensor(indices, device=weights.device)].float().cpu().view(2, N_BITS)
@@ -33,7 +33,7 @@ def fingerprint(model: Any) -> str:
 
 
 def fingerprints_differ(one: str, other: str) -> bool:
-    """Whether two fingerprints belong to different weights; an invalid fingerprint matches none."""
+    """Whether two fingerprints belong to different weights; an invalid fingerprint differs from all."""
     try:
         return (int(one, 16) ^ int(other, 16)).bit_count() > TOLERATED
     except ValueError:

@@ -1,7 +1,7 @@
 """Read GGUF files of Llama-like models: dequantise, rename and write a folder that `from_pretrained` opens.
 
-llama.cpp's package `gguf` decodes the numbers. This module decides which files can be targets and where each weight
-goes; `workbench.models.gguf_tokenizer` builds the tokenizer.
+llama.cpp's package `gguf` decodes the numbers. This module decides which files can be targets, and maps the weights;
+`workbench.models.gguf_tokenizer` builds the tokenizer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workbench.models.gguf_metadata import DAMAGED_ADVICE, config_of, first_line
 from workbench.models.gguf_tokenizer import tokenizer_of
 
 SHARD = 1 << 30
-"""Bytes after which a shard is written and the next one begins; at most this much is in memory at once."""
+"""Size in bytes at which a shard is written and the next one begun; at most this much is in memory at once."""
 
 
 def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, total: None) -> None:
@@ -34,7 +34,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
     have 16 or 32 bits in the file keep their format.
 
     Args:
-        file: GGUF file of the model; it is memory-mapped, never read whole.
+        file: GGUF file of the model; it is memory-mapped, never read completely.
         folder: existing, empty folder.
         on_progress: progress callback.
 
@@ -49,9 +49,7 @@ def dequantise(file: Path, folder: Path, on_progress: Progress = lambda done, to
     config = config_of(reader, file)
     tokenizer = tokenizer_of(reader, file)
     if len(tokenizer) > config.vocab_size:
-        raise ModelError(
-            f"{file} has {len(tokenizer)} tokens for {config.vocab_size} rows of its embedding.", DAMAGED_ADVICE
-        )
+        raise ModelError(f"{file} has {len(tokenizer)} tokens, but {config.vocab_size} embedding rows.", DAMAGED_ADVICE)
     config.save_pretrained(folder)
     _generation(config, folder)
     tokenizer.save_pretrained(folder)
@@ -156,7 +154,7 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """Return a weight in the dtype in which it is written; see `dequantise`."""
+    """Return a weight in the dtype of the copy; see `dequantise`."""
     tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
     if not torch.isfinite(tensor).all():
         raise ModelError(f"{what} contains NaN or infinite values.", DAMAGED_ADVICE)
@@ -184,7 +182,7 @@ def _write_weights(weights: Iterator[_Weight], folder: Path) -> None:
         nonlocal n_bytes
         try:
             save_file(shard, folder / f"shard-{len(shards)}", metadata={"format": "pt"})
-        except Exception as error:  # safetensors' own error type keeps the system's message but not its errno
+        except Exception as error:  # safetensors' own error type has the system's message but not its errno
             raise OSError(first_line(error)) from error
         shards.append(list(shard))
         shard.clear()

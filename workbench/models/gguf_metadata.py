@@ -19,7 +19,7 @@ DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
 
 
 def config_of(reader: Any, file: Path) -> PretrainedConfig:
-    """Return the Transformers configuration of the model in a GGUF file; raises ModelError if it is unsupported."""
+    """Return the Transformers configuration of the model in a GGUF file; raise ModelError if it is unsupported."""
     facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
     try:
         return _from_facts(reader, facts, file)
@@ -63,23 +63,23 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
     if family not in FAMILIES:
         return f"its family is {family!r}"
     if facts.get("general.type", "model") != "model":
-        return f"it contains no model but {facts['general.type']!r}"
+        return f"it contains {facts['general.type']!r}, not a model"
     if facts.get("split.count", 0) > 1:
-        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge makes them one file)"
+        return f"it is one of {facts['split.count']} parts (llama-gguf-split --merge joins them)"
     if facts.get(f"{family}.expert_count"):
         return "it is a mixture of experts"
     if scaling not in ("none", "") or "rope_freqs.weight" in names:
-        return "its positions are scaled, which its metadata tells only in part"
+        return "its positions are scaled in a way that its metadata describes only in part"
     if "token_embd.weight" not in names:
         return "it has no embedding"
     return _positions(facts, family)
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Return why a model's positional encoding is unsupported, which no weight's shape would show; empty if it is."""
+    """Return why a model's positional encoding is unsupported; empty if it is. Shapes of weights do not reveal it."""
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
-        return "its positions are scaled, which its metadata tells only in part"
+        return "its positions are scaled in a way that its metadata describes only in part"
     head = fields.get("attention.key_length") or fields["embedding_length"] // fields["attention.head_count"]
     if fields.get("rope.dimension_count", head) != head:
         return "only a part of each head is rotated"

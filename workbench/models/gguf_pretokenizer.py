@@ -1,6 +1,6 @@
 """llama.cpp's pre-tokenisation before byte-pair encoding, by the name in `tokenizer.ggml.pre`.
 
-llama.cpp applies the regular expressions of a name in order, each to the pieces from the one before; text that no
+llama.cpp applies the regular expressions of a name in order, each to the pieces from the previous one; text that no
 expression matches stays one piece. If llama.cpp rewrote an expression because its regex engine lacks a feature, this
 module has the original. Source: `llama_vocab::impl::load` and `llm_tokenizer_bpe` in llama.cpp's `src/llama-vocab.cpp`.
 """
@@ -25,7 +25,7 @@ def _expression(
 
 
 def _cased(suffix: str = "") -> str:
-    """Return an expression for words of upper-case, then lower-case letters, as in GPT-4o's expression."""
+    """Return GPT-4o's expression for words of upper-case letters followed by lower-case letters."""
     upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     prefix = r"[^\r\n\p{L}\p{N}]?"
     return f"{prefix}{upper}*{lower}+{suffix}|{prefix}{upper}+{lower}*{suffix}"

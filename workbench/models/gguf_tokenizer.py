@@ -1,10 +1,10 @@
 """Tokenizer of a GGUF file, built from the file's metadata alone.
 
-Transformers builds one from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it does not
-read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and puts a
-space before texts regardless of `add_space_prefix`. The reference is llama.cpp's `src/llama-vocab.cpp`. Like llama.cpp,
-and unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC, because no
-field requests it.
+Transformers builds a tokenizer from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it
+does not read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and
+puts a space before texts regardless of `add_space_prefix`. The reference is llama.cpp's `src/llama-vocab.cpp`. Like
+llama.cpp, and unlike the `tokenizer.json` of some models (Qwen2's), this tokenizer does not normalise text to NFC,
+because no field requests it.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
         f"its tokenizer is of the kind {kind!r}, which is not supported" if kind not in ("gpt2", "gemma4") else "", file
     )
     refuse(
-        "its tokenizer does not say how it pre-tokenises text (tokenizer.ggml.pre); an old converter wrote it"
+        "its metadata lacks the tokenizer's pre-tokenisation (tokenizer.ggml.pre); an old converter wrote it"
         if not name
         else "",
         file,
     )
     refuse(
-        f"its tokenizer pre-tokenises text in a way ({name!r}) that is not supported" if name not in SPLITTINGS else "",
+        f"its tokenizer has the pre-tokenisation {name!r}, which is not supported" if name not in SPLITTINGS else "",
         file,
     )
     return SPLITTINGS[name]
@@ -138,9 +138,7 @@ def _ends(
     flags = {"bos": facts.get("ggml.add_bos_token", splitting.adds_bos), "eos": facts.get("ggml.add_eos_token", False)}
     for name, is_added in flags.items():
         refuse(
-            f"its tokenizer adds a token {name.upper()} but does not say which"
-            if is_added and not special[name]
-            else "",
+            f"its tokenizer adds a token {name.upper()} whose id is missing" if is_added and not special[name] else "",
             file,
         )
     special_tokens = [{"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}

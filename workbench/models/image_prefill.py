@@ -21,7 +21,7 @@ from workbench.models.runner import Runner
 def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts: Sequence[int] | None = None) -> None:
     """Prefill an empty row; the prompt's last token is left for the first verification.
 
-    Afterwards `slot.pictured` holds the embeddings and hidden states of the prompt with its images.
+    Afterwards `slot.image_prefill` has the embeddings and hidden states of the prompt with its images.
 
     Args:
         runner: runner of a model that reads images.
@@ -67,8 +67,8 @@ def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, "
     if not error <= ROUNDING[runner.dtype]:
         slot.length = 0
         raise ModelError(
-            f"{type(runner.model).__name__} cannot verify drafts after images: the token after them gets other "
-            f"logits when it is read on its own (by {error:.1e} of the largest).",
+            f"{type(runner.model).__name__} cannot verify drafts after images: the token after them has other "
+            f"logits when it is processed separately (by {error:.1e} of the largest).",
             "Remove the images, or choose a target of another family (LLaVA, Qwen-VL, SmolVLM, Gemma 3, …).",
         )
     runner.is_image_decoding_tested = True

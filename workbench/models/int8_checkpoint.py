@@ -1,8 +1,8 @@
 """int8 checkpoints of trained heads, at half the file size: signed bytes, and one scale per 64 (or 32) inputs.
 
-Heads only draft, they decide no token, so the file may be less precise than the trained weights: rounding moves a
-weight by at most 1/254 of the largest in its group. Reading returns ordinary weights. An int8 tensor `name` comes with
-`name_scale`, in the layout of compressed-tensors' group quantisation.
+Heads only draft, so the file may be less precise than the trained weights: rounding changes a weight by at most 1/254
+of the largest in its group. Reading returns ordinary weights. An int8 tensor `name` has its scales in `name_scale`, in
+the layout of compressed-tensors' group quantisation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workbench.kernels.quantised import STEPS
 
 SCALE = "_scale"
 GROUPS = (64, 32)
-"""Inputs of an output that share a scale: the first of these numbers that divides the number of inputs."""
+"""Number of inputs of an output that share a scale: the first of these that divides the number of inputs."""
 LEAST = 4096
 """Smallest number of elements of a weight that is quantised; norms and biases are stored unchanged."""
 
@@ -29,7 +29,7 @@ def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights as stored: matrices as int8 [o, i] with bfloat16 scales [o, i / group], all else unchanged.
 
     Args:
-        weights: weights by name. A matrix whose last dimension no group size divides is stored unchanged, too.
+        weights: weights by name. A matrix is also stored unchanged if no group size divides its last dimension.
     """
     tensors: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -38,7 +38,7 @@ def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensors[name] = weight
             continue
         groups = weight.detach().float().unflatten(1, (-1, group))
-        scale = (groups.abs().amax(2, keepdim=True) / STEPS * (1 + 2**-8)).bfloat16()  # not below the exact scale
+        scale = (groups.abs().amax(2, keepdim=True) / STEPS * (1 + 2**-8)).bfloat16()  # at least the exact scale
         numbers = (groups / scale.float().clamp_min(torch.finfo(torch.float32).tiny)).round_()
         tensors[name] = numbers.to(torch.int8).flatten(1)
         tensors[name + SCALE] = scale.squeeze(2)
@@ -46,7 +46,7 @@ def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantise_weights(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the inverse of `to_bytes`: int8 weights with scales become float32, all else is returned unchanged."""
+    """Invert `quantise_weights`: int8 weights with scales become float32, all else is returned unchanged."""
     return {
         name: _times(tensor, stored[name + SCALE]) if name + SCALE in stored else tensor
         for name, tensor in stored.items()

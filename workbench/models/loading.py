@@ -1,4 +1,4 @@
-"""Loading of a target with its draft model and trained heads, by name, folder or Hub id; checks that they fit."""
+"""Load a target with its draft model and trained heads, by name, folder or Hub id, and check that they fit."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class HeadInfo:
 
 @dataclass
 class Models:
-    """The target and everything that may draft for it.
+    """A target, and the draft model and heads for it.
 
     Attributes:
-        target: runner of the verified model.
+        target: runner of the target.
         tokenizer: tokenizer of the target.
         target_name: bundled name, folder or Hub id.
         drafter: runner of a separate draft model, or None.
@@ -66,10 +66,10 @@ class Models:
         drafter_problem: why there is no draft model, or why it does not fit.
         drafter_error: exception for `drafter_problem`, if one was raised.
         heads: trained heads for this target by kind ("medusa").
-        shared: state that drafters keep across requests, each under its own keys.
+        shared: state of drafters across requests; each drafter has its own keys.
         meter: timings of the heads' forwards.
         processor: the target's processor for prompts with images; None if it reads text only.
-        drafter_processor: the same for the draft model; None if it reads text only.
+        drafter_processor: the draft model's processor; None if it reads text only.
         other_vocabulary_drafter: draft model with a different vocabulary, in place of `drafter`; `drafter_problem` then
             explains why methods that need a draft model with the target's vocabulary cannot run.
     """
@@ -152,7 +152,7 @@ class Models:
         )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """Return the same target with another draft model (None: none), sharing everything else.
+        """Return models with the same target and another draft model (None: none); everything else is shared.
 
         Raises:
             ModelError: the draft model cannot be loaded.
@@ -184,7 +184,7 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield the user's own heads by kind, the first named one last, with the reason if one does not fit the target.
+    """Yield the user's own heads by kind, the first named last, each with the reason if it does not fit the target.
 
     Raises:
         ModelError: a folder named by the user cannot be read.
@@ -211,7 +211,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
         return ""
     return (
         f"{name} was trained for other weights than those of this {target_name}: its drafts would be rejected. "
-        "Train it again for them (`workbench train`), or give the weights that it was trained for."
+        "Train it again for this target (`workbench train`), or use the weights for which it was trained."
     )
 
 
@@ -233,13 +233,13 @@ def load_models(
 
     Args:
         target: bundled name, local folder, or Hub id.
-        drafter: the same; "auto" takes the bundled drafter for the bundled target, else none; None: none.
+        drafter: draft model, as `target`; "auto": the bundled draft model for a bundled target, else none; None: none.
         device: "auto", "cpu", "cuda", ….
         dtype: dtype of the target; see `resolve_dtype`.
         drafter_dtype: dtype of the draft model; see `resolve_drafter_dtype`.
         context: longest sequence; by default the model's own, at most 4,096.
         strict: raise an error if the draft model does not fit; else the reason is in `drafter_problem`, and a draft
-            model with a different vocabulary is stored in `stranger`.
+            model with a different vocabulary is stored in `other_vocabulary_drafter`.
 
     Raises:
         ModelError: a model cannot be loaded or verified.
@@ -250,8 +250,8 @@ def load_models(
     model = load_model(target, torch_device, torch_dtype)
     if n_tokens := draft_vocabulary_size(model):
         raise ModelError(
-            f"{target} is a draft model: it can emit only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
-            "Choose it as the draft model, and the model it was trained for as the target.",
+            f"{target} is a draft model: it can propose only {n_tokens:,} of its {model.config.vocab_size:,} tokens.",
+            "Choose it as the draft model, and the model for which it was trained as the target.",
         )
     runner = Runner(model, context)
     admit(runner, target, locate(target))
@@ -275,33 +275,33 @@ def load_models(
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
-    """Load a draft model for a loaded target: as `drafter`, or as `stranger` if its vocabulary is different.
+    """Load a draft model for a loaded target: as `drafter`, or as `other_vocabulary_drafter`.
 
-    For a different vocabulary, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
+    If its vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
 
     Raises:
-        TokenizerMismatchError: it has no tokenizer of its own, and was trained with that of another target.
+        TokenizerMismatchError: it uses the tokenizer of another target and has none of its own.
         ModelError: it cannot be loaded.
     """
     device = models.target.device
     tokenizer_source = tokenizer_source_of(
         Path(locate(name))
-    )  # if it uses the target's tokenizer, that need not be loaded again
+    )  # if it uses the target's tokenizer, do not load that again
     tokenizer = None if tokenizer_source else load_tokenizer(name)
     problem = None
     if not (
         tokenizer_source.matches(models.tokenizer) if tokenizer_source else same_vocabulary(models.tokenizer, tokenizer)
     ):
         problem = TokenizerMismatchError(
-            f"{name} and {models.target_name} do not share a vocabulary: token ids would mean different things.",
+            f"{name} and {models.target_name} do not share a vocabulary: their token ids differ.",
             "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
             "tokens. Methods without a draft model still work: autoregressive, "
             "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
-            "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa where heads exist.",
+            "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa if there are heads.",
         )
         try:
             tokenizer = tokenizer or load_tokenizer(name)
-        except ModelError as error:  # it has no tokenizer, and the one it was trained with is not on this machine
+        except ModelError as error:  # it has no tokenizer, and its target's is not on this machine
             raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
     torch_dtype = resolve_drafter_dtype(dtype, device, models.target.dtype, name)
     model = load_model(name, device, torch_dtype)

@@ -1,6 +1,6 @@
 """Short names of the user's own model folders and GGUF files: the last part of the path, without the folders above it.
 
-A full path reveals how a machine is organised and who uses it. So users type paths, but lists, responses, traces and
+A full path reveals how a machine is organised and who uses it. So users enter paths, but lists, responses, traces and
 messages show a model's short name. A name is assigned once per process: a second path with the same last part gets a
 number.
 """
@@ -32,7 +32,7 @@ class HubId(str):
 
 
 def short_name(model: str) -> str:
-    """Return the short name of a model in this process; anything that is no model folder or file is returned unchanged.
+    """Return the short name of a model in this process; anything else is returned unchanged.
 
     Args:
         model: bundled or published name, folder, GGUF file, short name of one of these, or Hub id.
@@ -51,7 +51,7 @@ def short_name(model: str) -> str:
             (name for name, other_path in {**bundled_models, **_PLACES}.items() if other_path.resolve() == path), None
         )
         name = existing or _free(path)
-        if name not in bundled_models:  # a remote user's guess of the path of a bundled model must not be confirmed
+        if name not in bundled_models:  # must not confirm a remote user's guess of a bundled model's path
             _PLACES[name] = path
     return name
 

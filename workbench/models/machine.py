@@ -45,7 +45,7 @@ def describe_hardware(facts: dict[str, Any]) -> str:
 
 
 def _instructions() -> str:
-    """Return the widest instruction set that PyTorch reports: CPUs of one name may differ in speed by half."""
+    """Return the widest instruction set that PyTorch reports: CPUs with the same name may differ in speed by half."""
     import torch
 
     checks = {"_is_amx_tile_supported": "AMX", "_is_avx512_bf16_supported": "AVX-512 with bfloat16",

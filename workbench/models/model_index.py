@@ -1,4 +1,4 @@
-"""Published models: listed here, stored on the Hugging Face Hub or in a Python package of pure data.
+"""Published models: listed here, stored on the Hugging Face Hub or in a Python package that contains only data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
@@ -36,7 +36,7 @@ class IndexedModel:
         package_bytes: download size of the package.
         copy_bytes: size of the converted files.
         licence: licence of the weights.
-        shape: expected values in its configuration.
+        shape: expected values of its configuration.
         vocabulary: SHA-256 of its tokens and their ids; see `vocabulary_hash`.
     """
 
@@ -161,7 +161,7 @@ def packaged_file(model: IndexedModel) -> Path | None:
         return None
     if distribution.version != model.version:
         raise ModelError(
-            f"{model.package} {distribution.version} is installed; {model.name} is made of {model.version}.",
+            f"{model.package} {distribution.version} is installed; {model.name} needs {model.version}.",
             model.install,
         )
     file = next(
@@ -179,12 +179,12 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
 
     Args:
         model: the model.
-        from_hub: function that downloads it; raises `ModelError` if the Hub is unreachable or does not have it.
-        on_progress: progress callback: bytes of the package's file that are done, and bytes in total.
+        from_hub: function that downloads the model; raises `ModelError` if the Hub is unreachable or lacks it.
+        on_progress: progress callback, called with the completed bytes of the package's file and its bytes in total.
 
     Raises:
-        CapacityError: it is too large for this machine's memory or disk.
-        ModelError: neither source has it, or the package is damaged; the message says how to get it.
+        CapacityError: the model is too large for this machine's memory or disk.
+        ModelError: no source has the model, or the package is damaged; the message says how to obtain it.
     """
     if hub_folder := hub_copy(model):
         return hub_folder
@@ -201,7 +201,7 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
         folder = from_hub()
         if not (why := mismatch_reason(model, folder)):
             return folder
-        why = f"What the Hub has as {model.hub_id} is not the expected model: {why}."
+        why = f"{model.hub_id} on the Hub is not the expected model: {why}."
     except ModelError as error:
         why = error.message
     raise package_error or unavailable_error(model, why)
@@ -209,7 +209,7 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
 
 def unavailable_error(model: IndexedModel, why: str) -> ModelError:
     """Return the error for a model that is not on this machine and cannot be downloaded now."""
-    return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` brings it.")
+    return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` installs it.")
 
 
 def download(model: IndexedModel) -> Path:
@@ -228,7 +228,7 @@ def download(model: IndexedModel) -> Path:
         HfApi().model_info(model.hub_id, timeout=SOON_S)
         return Path(download_files(model.hub_id))
     except Exception as error:  # the HTTP library's own errors, timeouts, a full disk
-        raise ModelError(f"The Hugging Face Hub did not deliver it ({type(error).__name__}).") from error
+        raise ModelError(f"The download from the Hugging Face Hub failed ({type(error).__name__}).") from error
 
 
 def _checked_file(model: IndexedModel) -> Path | None:

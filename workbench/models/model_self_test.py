@@ -1,18 +1,18 @@
-"""Self-test of a model in this engine: its logits must equal those of its own full forward, before anything is decoded.
+"""Self-test of a model in this engine, before decoding: its logits must equal those of its own full forward.
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
-three unchanged. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
+three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
 cache, a third ignores the mask. Such a model would generate other text that the workbench calls exact. So each model is
 tested, with a long sequence next to a short one: a chain, continuation after part of it was accepted, a tree, and
-continuation after a branch was accepted. Every position is compared with the model's own forward of the whole text up
-to it, without a cache.
+continuation after a branch was accepted. The logits at every position are compared with those of the model's own
+forward of the whole text up to there, without a cache.
 
-Equal means equal up to rounding, and rounding preserves the leading half of a number's digits: two results are equal
-if they differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
+Equal means equal up to rounding, which preserves the leading half of a number's digits: two results are equal if they
+differ by at most √ε of the largest logit. In float32 a position that is off by one causes a far larger error
 than that (3·10⁻⁴). In half precision the error could stay below it (9·10⁻² in bfloat16). There the comparison is also
 made in float32, module by module, so that the weights are never in memory twice; and the error in the model's own
-dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: real models round
-the token after an attention sink badly by themselves.
+dtype, relative to float32, may be that large or `SLACK` times the error of the model's own forward: in real models, the
+token after an attention sink has large rounding errors anyway.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 SLACK = 4
-"""In half precision: largest error of a path through our cache, as a multiple of the model's own rounding error."""
+"""In half precision: largest error of the engine's logits, as a multiple of the model's own rounding error."""
 LONG, SHORT = 5, 2
-"""Tokens of the two prompts; the last token of each is processed together with the draft."""
+"""Number of tokens of the two prompts; the last token of each is processed together with the draft."""
 CHAIN = (-1, 0, 1)
-"""Parents of the long sequence's chain; one token is accepted, so later entries overwrite the others."""
+"""Parents in the long sequence's chain; one token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents of the long sequence's tree, and its accepted branch. Its cache indices are larger than
+"""Parents in the long sequence's tree, and its accepted branch. Its cache indices are larger than
 its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
-"""Positions that the comparison needs."""
+"""Number of positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
 """Thresholds in tokens at which layers of some families change their behaviour, by their names in configurations and
-modules, with their values during the comparison: its texts are shorter than any threshold of a real model. Smaller
-thresholds are left unchanged."""
+modules, with their values during the comparison, because its texts are shorter than any threshold of a real model.
+Smaller thresholds are left unchanged."""
 UNSCALED = ("longrope", "dynamic")
-"""RoPE types whose threshold ends the context instead (see `layers.longest_context`)."""
+"""RoPE types whose threshold limits the context instead (see `layers.longest_context`)."""
 Text = tuple[int, ...]
 
 
@@ -75,7 +75,7 @@ class SelfTestResult:
 
 
 def run_self_test(runner: Runner) -> SelfTestResult:
-    """Compare an idle runner with its model's own forward. A difference counts only if two texts show it."""
+    """Compare an idle runner with its model's own forward. A difference counts only if it occurs with two texts."""
     if longest_context(runner.config)[0] < ROOM:
         return SelfTestResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
@@ -87,7 +87,7 @@ def run_self_test(runner: Runner) -> SelfTestResult:
                 result = _compare(runner, text)
         except Exception as error:  # models raise many types when called in an unexpected way
             if TreeCache.__name__ in str(error):  # e.g. MiniMax: its error names the cache class that was passed
-                return SelfTestResult("it takes a KV cache of its own class only, which cannot drop a rejected draft")
+                return SelfTestResult("it supports only its own class of KV cache, which cannot drop a rejected draft")
             message = f"{type(error).__name__}: {error}".splitlines()[0][:160]
             return SelfTestResult(f"its forward fails with explicit positions and masks ({message})")
         if result == SelfTestResult():
@@ -97,7 +97,7 @@ def run_self_test(runner: Runner) -> SelfTestResult:
 
 @contextmanager
 def scaled_down(runner: Runner) -> Iterator[None]:
-    """Set the model's thresholds to a few tokens for a while, and measure its attention spans again.
+    """Temporarily set the model's thresholds to a few tokens, and measure its attention spans again.
 
     Both the engine and the model's own forward then cross every attention window of the model within a few tokens.
     """
@@ -124,7 +124,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of each rotary embedding: there may be one per type of layer."""
+    """Yield the parameters of each rotary embedding; there may be one per layer type."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -140,7 +140,7 @@ class _Place:
     Attributes:
         text: all tokens up to this position, included.
         logits: [V], the engine's logits of the next token.
-        branched: whether this token or one before it was in a tree.
+        branched: whether this token or an earlier one was in a tree.
     """
 
     text: Text
@@ -163,11 +163,9 @@ def _compare(runner: Runner, which: int) -> SelfTestResult:
     if not chains <= 1 and not leak <= digits:
         return SelfTestResult("its logits at a token depend on later tokens, so it cannot verify drafts")
     if not chains <= 1:
-        return SelfTestResult(
-            f"a token read after cached tokens gets other logits than in its whole text, {_far(chains)}"
-        )
+        return SelfTestResult(f"a token after cached tokens has other logits than in its whole text, {_far(chains)}")
     if not trees <= 1:
-        return SelfTestResult("", f"a token on a second branch gets other logits than in its own text, {_far(trees)}")
+        return SelfTestResult("", f"a token on a second branch has other logits than in its own text, {_far(trees)}")
     return SelfTestResult()
 
 
@@ -230,7 +228,7 @@ def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | Non
 
 
 def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[Text, Float[Tensor, " V"]], float]:
-    """Return a model's logits after each text, without our cache, masks and positions.
+    """Return a model's logits after each text, without the engine's cache, masks and positions.
 
     Returns:
         Logits by text, from whole forwards of the longest texts; and the largest difference between logits of the same
@@ -254,7 +252,7 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Return the largest difference of logits, as a share of the largest of `b` after subtracting its mean."""
+    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean."""
     a, b = a.double(), b.double()
     is_unmasked = b > b.max() - 1e4  # some models mask entries with a huge negative number
     a, b = a[is_unmasked], b[is_unmasked]
@@ -285,7 +283,7 @@ def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
 
 @contextmanager
 def _small_cache(runner: Runner) -> Iterator[None]:
-    """Give the runner a cache for two short sequences, no slots, a separate meter and no recorder, for a while."""
+    """Temporarily give the runner a cache for two short sequences, no slots, a separate meter and no recorder."""
     saved = runner.cache, runner.slots, runner.meter, runner.replays
     runner.cache, runner.slots, runner.meter = TreeCache(runner.n_layers, 2, ROOM), [], Meter()
     runner.replays = None  # records belong to the runner's own cache
@@ -297,7 +295,7 @@ def _small_cache(runner: Runner) -> Iterator[None]:
 
 @contextmanager
 def _in_float32(runner: Runner) -> Iterator[None]:
-    """Make the model compute in float32 for a while: a module's weights are float32 only while it runs."""
+    """Temporarily make the model compute in float32; a module's weights are float32 only while it runs."""
     saved = runner.geometry, runner._lean
     originals: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
 

@@ -32,7 +32,7 @@ def locate(name: str) -> str:
     """Return the argument for `from_pretrained`: a folder, or a Hub id.
 
     A published model that is not on this machine is downloaded, and a GGUF file is converted. `service.hub.fetch` does
-    this beforehand with progress messages, so that only direct users of the engine wait here.
+    this beforehand with progress messages, so that only direct users of the engine have to wait here.
 
     Raises:
         ModelError: not a bundled or published name, a model folder, a GGUF file, or a possible Hub id; or the folder
@@ -50,17 +50,17 @@ def locate(name: str) -> str:
         return str(converted_models.convert(path))
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError(f"{path} has no config.json.", "Give the folder that holds config.json and *.safetensors.")
+            raise ModelError(f"{path} has no config.json.", "Give a folder with config.json and *.safetensors.")
         check_files(path)
         return str(join_shards(path))
     if path.is_file():
-        raise ModelError(f"{path} is a file.", "Give the folder that holds config.json and *.safetensors.")
+        raise ModelError(f"{path} is a file.", "Give a folder with config.json and *.safetensors.")
     looks_local = name.startswith((".", "/", "~")) or name.count("/") != 1
     if looks_local:
         matches = difflib.get_close_matches(name, [*bundled_models, *model_index.MODEL_INDEX], n=2, cutoff=0.6)
         guess = f"Did you mean {' or '.join(map(repr, matches))}? " if matches else ""
         names = ", ".join([*bundled_models, *model_index.MODEL_INDEX])
-        hint = f"Known: {names}; `workbench models` says more."
+        hint = f"Known: {names}; `workbench models` shows details."
         raise ModelError(
             f"There is no model {name!r}.",
             f"{guess}Give a bundled name, a folder, a GGUF file, or a Hub id (owner/name). {hint}",
@@ -88,13 +88,13 @@ def bundled_drafter(target: str, ignores_images: bool = False) -> str | None:
 
 
 def is_drafter(name: str) -> bool:
-    """Whether a model on this machine is a draft model: its configuration then names its target."""
+    """Whether a model on this machine is a draft model, that is, whether its configuration names its target."""
     folder = folder_of(name)
     return folder is not None and bool(local_models.trained_for(config_of(folder)))
 
 
 def known_targets() -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Yield the bundled targets and draft models: (name, folder, configuration). A draft model's names its `target`."""
+    """Yield (name, folder, configuration) of bundled targets and draft models, which name their `target`."""
     for name, folder in bundled().items():
         if (config := config_of(folder)) and "workbench_head" not in config:
             yield name, folder, config

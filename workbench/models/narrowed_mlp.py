@@ -2,7 +2,7 @@
 
 A *column* of an MLP is one of its inner dimensions: an output of the input projections (gate, up) and an input of the
 output projection (down). Dropping it drops its contribution to the residual stream. A layer with another kind of MLP (a
-mixture of experts) stays whole.
+mixture of experts) stays unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FeedForward(NamedTuple):
 
     Attributes:
         width: number of columns.
-        into: input projections: each maps the residual stream to all columns, or to twice as many (gate and up in one).
+        into: input projections; each maps the residual stream to all columns, or to twice as many (fused gate and up).
         out: output projection.
     """
 
@@ -44,7 +44,7 @@ class FeedForward(NamedTuple):
 
 
 def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
-    """Return the linear layers of an MLP; None if it is not made of input projections and one output projection.
+    """Return the linear layers of an MLP; None if it does not consist of input projections and one output projection.
 
     Args:
         module: MLP of a layer.
@@ -65,7 +65,7 @@ def feed_forward_of(module: nn.Module, size: int) -> FeedForward | None:
 def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> dict[int, Float[Tensor, " I"]]:
     """Return each column's mean contribution to the residual stream over tokens, |a| · ‖output weights‖, by layer.
 
-    Layers with another kind of MLP are missing.
+    Layers with another kind of MLP are left out.
 
     Args:
         runner: runner of the model.
@@ -92,7 +92,7 @@ def activity(runner: Runner, slot: Slot, start: int, tokens: Sequence[int]) -> d
 
 
 def narrow_mlps(runner: Runner, columns: Mapping[int, Int[Tensor, " k"]]) -> WeightSharingCopy:
-    """Return the model with some columns of some MLPs, equally many in each. Only these MLPs are copied.
+    """Return the model with some MLPs narrowed to some of their columns, equally many in each; only these are copied.
 
     Args:
         runner: runner of the whole model.

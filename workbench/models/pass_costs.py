@@ -47,10 +47,10 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Return the costs of these models on this machine; measured once (about half a second for a small model).
+    """Return the costs of these models on this machine, measured once (about half a second for a small model).
 
     Args:
-        models: models that are idle or between rounds; a slot is borrowed.
+        models: models that are idle or between rounds; a slot is opened temporarily.
         fresh: measure again.
     """
     key = _key(models)
@@ -68,10 +68,10 @@ def costs_of(models: Models, fresh: bool = False) -> Costs:
 
 
 def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
-    """Measure the shortest time of forwards of 1 … 64 tokens after `context` tokens; never above that of more tokens.
+    """Measure the shortest time of forwards of 1 … 64 tokens after `context` tokens; it never falls with their number.
 
-    Other load on the machine only lengthens a time, and the results are cached permanently. So the minimum of several
-    repeats counts, with the sizes interleaved.
+    Other load on the machine only lengthens a time, and the results are cached permanently. So the result is the
+    minimum of several repeats, with the sizes interleaved.
     """
     target = _time(models.target, SIZES, context, repeats)
     draft = _time(models.draft_model, (1,), context, repeats)[1] if models.draft_model is not None else 0.0

@@ -32,7 +32,7 @@ from workbench.models.names import folder_of, locate
 from workbench.models.shared_embeddings import load_with_shared_embeddings, shares_embeddings
 from workbench.models.tokenizer_source import tokenizer_source_of
 
-TRAIN = "Fetch the target again, or train the draft model anew: workbench train chat-drafter."
+TRAIN = "Fetch the target again, or train the draft model again: workbench train chat-drafter."
 
 
 def resolve_device(device: str) -> torch.device:
@@ -54,9 +54,9 @@ def resolve_device(device: str) -> torch.device:
 def resolve_dtype(dtype: str, device: torch.device, target: str = "") -> torch.dtype:
     """Return a dtype by name; "auto" is bfloat16 on a GPU, and float32 on a CPU.
 
-    On a CPU, "auto" is bfloat16 for a published target if passes over few tokens are compiled: they take as long as
-    reading the weights, so half the bytes take half the time (`workbench.kernels.fused`), whether or not this CPU has
-    bfloat16 instructions.
+    On a CPU, "auto" is bfloat16 for a published target if compiled kernels are available: their forwards over few
+    tokens take as long as reading the weights, so half the bytes take half the time (`workbench.kernels.fused`), with
+    or without bfloat16 instructions.
 
     In int8 only the weights are 8-bit, and the model differs from the unrounded one: `workbench.kernels.quantised`.
 
@@ -80,13 +80,13 @@ def resolve_drafter_dtype(
 ) -> torch.dtype:
     """Return the dtype of a draft model; "auto" is a target's default on this device, or float64 for a float64 target.
 
-    A draft model for a published target uses bfloat16 if the target does and compiled passes support the draft model's
-    sizes. Any other draft model would be slower in bfloat16.
+    A draft model for a published target uses bfloat16 if the target does and the compiled kernels support the draft
+    model's sizes. Any other draft model would be slower in bfloat16.
 
     Args:
         dtype: as in `resolve_dtype`.
         device: device that the draft model runs on.
-        target: dtype of the target (for int8, the dtype that it computes in).
+        target: dtype of the target's computation (for int8 weights: bfloat16).
         name: name of the draft model; its sizes are only checked if it is in a local folder.
 
     Raises:
@@ -149,8 +149,8 @@ def load_tokenizer(name: str) -> Any:
     """Load the tokenizer of a model: its own, or its target's for a draft model without one.
 
     Raises:
-        TokenizerMismatchError: the target's tokenizer is not the one that the draft model was trained with.
-        ModelError: no tokenizer in the folder, or unreadable; or the target with the tokenizer is not on this machine.
+        TokenizerMismatchError: the draft model was trained with another tokenizer than its target's.
+        ModelError: the tokenizer is missing or unreadable, or the target with the tokenizer is not on this machine.
     """
     location = locate(name)
     if (source := tokenizer_source_of(Path(location))) is not None:
@@ -161,7 +161,7 @@ def load_tokenizer(name: str) -> Any:
             raise ModelError(message, error.remedy) from error
         if not source.matches(tokenizer):
             raise TokenizerMismatchError(
-                f"{name} was trained with another tokenizer than this {source.target}'s.", TRAIN
+                f"{name} was trained with another tokenizer than that of this {source.target}.", TRAIN
             )
         return tokenizer
     try:

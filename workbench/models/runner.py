@@ -1,6 +1,6 @@
 """A Hugging Face model with a tree cache: prefill, batched forwards of draft trees, commits.
 
-The model itself is not changed: it is called with an explicit mask, explicit positions and our KV cache. `Runner` is
+The model itself is not changed: it is called with an explicit mask, explicit positions and a `TreeCache`. `Runner` is
 used for targets and draft models alike.
 """
 
@@ -51,7 +51,7 @@ class Runner:
     Args:
         model: unmodified causal language model or image–text-to-text model, in eval mode.
         context: longest sequence in tokens; by default the model's own, at most 4,096.
-        rows: cache rows allocated at first (more are added when needed).
+        rows: initial number of cache rows (more are added when needed).
         past_trained: whether `context` may exceed the trained length if positions are rotary.
 
     Raises:
@@ -88,7 +88,7 @@ class Runner:
         if self.weight_dtype != self.dtype and (self._lean is None or self._lean.fused is None):
             refuse_int8(model)
         self.layers = layers
-        self.unknown_token: int | None = None  # set by `set_unknown_token` if texts may hold ids without an embedding
+        self.unknown_token: int | None = None  # set by `set_unknown_token` if some ids have no embedding
         self.is_image_decoding_tested = False  # whether decoding after images was tested: set by `prefill_images`
         self._enters: dict[int, bool] = {}
         self._own = ModelForward(self.lm_head, layers)
@@ -101,7 +101,7 @@ class Runner:
 
     @property
     def lm_head(self) -> nn.Module:
-        """LM head, hidden [.., D] → logits [.., V]."""
+        """LM head: hidden states [.., D] → logits [.., V]."""
         head = self.model.get_output_embeddings()
         if head is None:
             raise ModelError(f"{type(self.model).__name__} has no language-model head.", "Use a causal language model.")
@@ -109,7 +109,7 @@ class Runner:
 
     @property
     def embed(self) -> nn.Module:
-        """Input embedding, ids [..] → [.., D]."""
+        """Input embedding: ids [..] → [.., D]."""
         return self.model.get_input_embeddings()
 
     @property
@@ -238,7 +238,7 @@ class Runner:
     def may_begin_at(self, layer: int) -> bool:
         """Whether a forward may start from the states after `layer` layers.
 
-        With compiled layers it may not: they give a token the same bits whatever else is in the batch because their
+        With compiled layers it may not: their results do not depend on the other tokens of the batch because their
         residual stream is never rounded to the model's dtype, but states passed in are rounded.
         """
         is_compiled = self._lean is not None and self._lean.fused is not None
@@ -247,14 +247,14 @@ class Runner:
     def forward_from(self, batch: Sequence[Segment], layer: int, capture_layers: Collection[int] = ()) -> Output:
         """Run `forward` for tokens that the first layers have processed and written to the cache as scratch entries.
 
-        The first time that a layer is used as a start, the tokens are also run through the whole model, and that result
-        is returned. If the logits differ by more than rounding, as for models that pass on more than one residual
-        stream, the whole model runs from then on.
+        At the first use of a starting layer, the tokens are also run through the whole model, and that result is
+        returned. If the logits differ by more than rounding, as for models with more than one residual stream, the
+        whole model is used from then on.
 
         Args:
             batch: segments, each with the `states` after the first layers.
             layer: number of these first layers.
-            capture_layers: indices of layers from there on.
+            capture_layers: indices of layers to capture, `layer` or higher.
         """
         if self.may_begin_at(layer):
             out = self.forward(batch, layers=range(layer, self.n_layers), capture_layers=capture_layers)
@@ -284,13 +284,13 @@ class Runner:
         shared_copy: WeightSharingCopy | None = None,
         everywhere: bool = False,
     ) -> Output:
-        """Run new tokens of several sequences at once; each sequence's tokens are added to its scratch nodes.
+        """Run new tokens of several sequences at once; the tokens become scratch nodes of their sequences.
 
         Args:
-            batch: one segment per sequence; outputs are in the order of the cache rows. Rows in between that are not in
-                the batch run as padding.
+            batch: one segment per sequence; outputs are in the order of the cache rows. Rows between them that are not
+                in the batch are padding.
             last_only: compute logits for the last position only (all segments must then have the same length).
-            layers: indices of the layers to run; all by default. They read the segments' `states`, if any.
+            layers: indices of the layers to run; all by default. The first reads the segments' `states`, if any.
             head: compute logits; without them only the captured hidden states are meaningful.
             capture_layers: indices of the layers after which hidden states are captured.
             skipped_halves: halves of layers that are left out (see `workbench.kernels.layers`). Without its attention a

@@ -1,7 +1,7 @@
 """Split weight files: Git hosts accept files up to 10 MiB, and an embedding of 49,152 tokens is one larger tensor.
 
-A folder whose weights are `part-00001-of-00003.safetensors` and so on has tensors under their own names, and slices of
-a large one as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined
+The files `part-00001-of-00003.safetensors` and so on contain tensors under their own names, and slices of a large one
+as `NAME#0`, `NAME#1`, … No other software reads this format; for `from_pretrained` the tensors are joined
 once, in the cache folder.
 """
 
@@ -23,7 +23,7 @@ MOST = 9_000_000
 
 
 def join_shards(folder: Path) -> Path:
-    """Return the folder to load: the same one, or for split weights a copy with whole tensors, created if necessary.
+    """Return the folder to load: `folder`, or for split weights a copy with whole tensors, created if necessary.
 
     Raises:
         ModelError: a part is missing or damaged.
@@ -38,7 +38,7 @@ def join_shards(folder: Path) -> Path:
     try:
         copy.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(copy.with_name(f".{copy.name}.lock")):
-            if not converted_models.is_intact(copy):  # another process may have written it while this one waited
+            if not converted_models.is_intact(copy):  # another process may have written it in the meantime
                 _join(folder, copy)
     except OSError as error:
         raise WorkbenchError(

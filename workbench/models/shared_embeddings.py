@@ -1,7 +1,7 @@
 """Draft models that share the target's embedding and LM head, each through one projection matrix.
 
-Nine tenths of a small model with a large vocabulary are embedding and LM head rows, and the target has such rows
-already. The folder of such a draft model has two small matrices instead, and its configuration names the target.
+Nine tenths of a small model with a large vocabulary are embedding and LM head rows, which can be computed from the
+target's rows. The folder of such a draft model has two small matrices instead, and its configuration names the target.
 Loading it builds an ordinary decoder, so that it works like any other model of its kind:
 
     embedding [V, H] = E Aᵀ        LM head [V, H] = U Bᵀ        E, U: the target's [V, D];  A, B: [H, D]
@@ -28,7 +28,7 @@ ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
 ROWS = "borrowed_rows"
 """Key in a draft model's configuration: width D of the target's rows."""
 ROUNDING = 0.01
-"""Largest relative error when rows are expressed by the target's rows and a matrix: float16 rounding stays below it."""
+"""Largest relative error of rows computed from the target's rows; float16 rounding stays below it."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -52,7 +52,7 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
     if owner is None:
         raise ModelError(
             f"{folder} shares a target's embedding and LM head, but does not name the target.",
-            f"Give the folder as its training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
+            f"Use the folder as training wrote it; possible targets are {', '.join(MODEL_INDEX)}.",
         )
     weights = tensors_of(folder)
     if ENTER not in weights or LEAVE not in weights:
@@ -65,23 +65,21 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
             f"{folder} uses the rows of {owner.target}, which is not on this machine.", f"Fetch {owner.target} first."
         )
     size = (config.hidden_size, getattr(config, ROWS))
-    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # else small matrices could yield huge rows
+    if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # otherwise small matrices could yield huge rows
         raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
     target_rows = tensors_of(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
         raise ModelError(
-            f"{folder} reads {config.vocab_size:,} rows of {width} of {owner.target}, which has {embedding.shape[0]:,} "
-            f"of {embedding.shape[1]}.",
+            f"{folder} needs {config.vocab_size:,} rows of width {width} of {owner.target}, which has "
+            f"{embedding.shape[0]:,} of width {embedding.shape[1]}.",
             "Train it again for this target: workbench train chat-drafter.",
         )
     model_class: Any = LlamaForCausalLM
     with torch.device("meta"):
         missing = model_class(config).state_dict().keys() - weights.keys() - {_EMBEDDING, _HEAD}
     if missing:
-        raise ModelError(
-            f"{folder} is incomplete: some weights are missing, {min(missing)} for one.", "Fetch it again."
-        )
+        raise ModelError(f"{folder} is incomplete: weights such as {min(missing)} are missing.", "Fetch it again.")
     weights = expand_rows(weights, embedding, target_rows.get(_HEAD, embedding))
     return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
 
@@ -100,7 +98,7 @@ def factor_rows(
     """Return the inverse of `expand_rows`; weights that already have the matrices are returned unchanged.
 
     Raises:
-        ValueError: the rows cannot be expressed by the target's.
+        ValueError: the rows cannot be computed from the target's.
     """
     if ENTER in weights:
         return weights
@@ -111,7 +109,7 @@ def factor_rows(
             raise ValueError(f"it has no {name} for these tokens")
         result[matrix] = torch.linalg.lstsq(target_rows.float(), rows.float()).solution.T.contiguous()
         if (_through(target_rows, result[matrix]) - rows).norm() > ROUNDING * rows.float().norm():
-            raise ValueError("its rows are its own, and not made of the target's")
+            raise ValueError("its rows cannot be computed from the target's")
     return result
 
 

@@ -1,4 +1,4 @@
-"""Extra forwards outside the rounds, for drafters that tune how they draft; they leave the KV cache unchanged."""
+"""Extra forwards outside the rounds, for drafters that tune themselves; they leave the KV cache unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.kernels.weight_sharing import WeightSharingCopy
 from workbench.models.runner import Runner
 
 AT_ONCE = 96
-"""Hidden states per call of the LM head."""
+"""Number of hidden states per call of the LM head."""
 
 
 @torch.inference_mode()
@@ -26,7 +26,7 @@ def recompute_logits(
     skipped_halves: Collection[int] = (),
     shared_copy: WeightSharingCopy | None = None,
 ) -> Float[Tensor, "n V"]:
-    """Return the logits of tokens that a part of the model, or a weight-sharing copy, processes outside the rounds.
+    """Return the logits of tokens from a part of the model or a weight-sharing copy, outside the rounds.
 
     Earlier positions are read from the KV cache as the whole model wrote them.
 
@@ -56,13 +56,13 @@ def exit_logits(runner: Runner, slot: Slot, states: Float[Tensor, "n D"]) -> Flo
 
     Args:
         runner: runner of the model.
-        slot: slot of the sequence that the time is counted for; it is not changed.
+        slot: slot of the sequence to which the time is assigned; it is not changed.
         states: residual streams, of any layers and positions.
     """
     last = runner.n_layers - 1
     dummy = Slot(
         slot.index, sequence_id=slot.sequence_id
-    )  # a dummy position: without its attention the layer writes nothing
+    )  # a dummy position: without its attention, the layer writes no cache entry
     logits = []
     for piece in states.split(AT_ONCE):
         tokens = torch.zeros(len(piece), dtype=torch.long, device=runner.device)

@@ -1,8 +1,8 @@
-"""Tokenizer of a model in a local folder: its own, or the one of the target it was trained for.
+"""Tokenizer of a model in a local folder: its own, or the one of the target for which it was trained.
 
-A draft model uses its target's tokenizer. A published target's tokenizer is as large as many drafters, and always comes
-with the target. So the draft model's folder has no copy; its configuration names the `target` and the hash of the
-tokens and ids that it was trained with.
+A draft model uses its target's tokenizer. A published target's tokenizer is as large as many draft models, and is
+always available with the target. So the draft model's folder has no copy; its configuration names the `target` and the
+hash of the tokens and ids that it was trained with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenizerSource:
     """Target whose tokenizer a draft model uses.
 
     Attributes:
-        target: a published model; a configuration may not name local folders or anything else here.
+        target: name of a published model; a configuration may not name anything else, such as a local folder.
         vocabulary: SHA-256 of the tokens that the tokenizer must have; see `vocabulary_hash`.
     """
 

@@ -58,7 +58,7 @@ def drafter_for(target: str | None, drafter: str | None = None) -> str:
 
     Args:
         target: as in `Workbench`; None: the bundled one.
-        drafter: as in `Workbench`; None: none was named.
+        drafter: as in `Workbench`; None: no draft model was named.
 
     Raises:
         ModelError: the target cannot be loaded, or its decoder layers were not found.

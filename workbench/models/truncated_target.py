@@ -17,14 +17,14 @@ from workbench.models.runner import Runner
 
 
 def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharingCopy:
-    """Return a truncated target: embedding, these layers in place of as many first layers, final norm and LM head.
+    """Return a truncated target: embedding, the given first layers, final norm and LM head.
 
-    A layer that is the model's own gives the same bits as in the model: the copy is lean or compiled if the model is
-    (but not compiled for int8 weights).
+    The model's own layers give bit-identical results in the copy, which is lean or compiled if the model is (but not
+    compiled for int8 weights).
 
     Args:
         runner: runner of the whole model.
-        layers: first layers; with a lean decoder they must have the architecture of the model's own.
+        layers: first layers, the model's own or replacements; with a lean decoder they must have the same architecture.
     """
     with torch.inference_mode(False), torch.no_grad():  # parameters created here need version counters
         model, whole = with_layers(runner.model, layers, range(len(layers))), runner.lean
@@ -38,7 +38,7 @@ def truncate_target(runner: Runner, layers: Sequence[nn.Module]) -> WeightSharin
 
 
 def with_weights(layer: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a layer that shares all weights but these; names as in the layer: "self_attn.q_proj.weight"."""
+    """Return a copy of a layer that shares all weights except these, by their names ("self_attn.q_proj.weight")."""
     shared_copy = shallow_copy(layer)
     for name, weight in weights.items():
         module, (*path, last) = shared_copy, name.split(".")

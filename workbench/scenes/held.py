@@ -12,5 +12,5 @@ CAPTION_TOKENS = 136
 
 
 def held_scenes(count: int, sketch: bool | None = None, freehand: float = FREEHAND) -> list[Scene]:
-    """Return the first `count` held-out scenes; see `scenes` for the other arguments."""
+    """Return the first `count` held-out scenes; see `scene.scenes` for the other arguments."""
     return list(islice(scenes(HELD_SEED, held_out=True, sketch=sketch, freehand=freehand), count))

@@ -24,7 +24,7 @@ SIZES = ("small", "large")
 EXTENTS = {"small": (10.0, 14.5), "large": (20.0, 27.0)}
 """Longer side of an object's bounding box, by size."""
 _FREEHAND_MOST = (0.0, 56.0, 42.0, 34.0, 29.0)
-"""Longest side on a freehand sheet by number of shapes: people draw few shapes larger."""
+"""Longest side on a freehand sheet by number of shapes: people draw larger if there are few shapes."""
 FREEHAND = 0.25
 """Share of freehand sheets among the scenes. They imitate drawings of users on an empty sheet."""
 WORDS = ("CAT", "DOG", "SUN", "BUS", "HAT", "KEY", "BOX", "TEA")
@@ -198,7 +198,7 @@ def _try_scene(
     wants_overlap = rng.random() < 0.35
     overlaps: set[tuple[float, float]] = set()
     names = rng.sample([(c, s) for c in colours for s in SHAPES], count)
-    if count > 1 and rng.random() < 0.4:  # repeat a colour or a shape, for questions that count
+    if count > 1 and rng.random() < 0.4:  # repeat a colour or a shape, for counting questions
         i, j = rng.sample(range(count), 2)
         similar = (names[i][0], rng.choice(SHAPES)) if rng.random() < 0.5 else (rng.choice(colours), names[i][1])
         if similar not in names:

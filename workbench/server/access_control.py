@@ -29,8 +29,8 @@ USER = "workbench.user"
 def is_user() -> bool:
     """Return whether the current request may come from this machine's user; true outside of requests.
 
-    Gradio's queue (runs, sweeps) answers in another context, which counts as outside: use `is_user_scope` with the
-    request's scope there.
+    Gradio's queue (runs, sweeps) runs calls in another context, which counts as no request: there use `is_user_scope`
+    with the request's scope.
     """
     return _USER.get()
 
@@ -47,7 +47,7 @@ class AccessControl:
     Attributes:
         allow: host names of the server, and origins whose pages may call it.
         key: API key that requests need; None: none.
-        open: whether other machines may reach the server without a key although it is a private one. Then the data of
+        open: whether other machines may reach the private server without a key. Then the data of
             this machine's user is shown only to requests from this machine that did not come through a proxy.
         shared: whether the user gave the server host names or trusted proxies. Then a request from this machine may be
             from a proxy that sends no header, so a request counts as the user's only if it uses a loopback host name,
@@ -78,7 +78,7 @@ class AccessControl:
         return is_from_here(scope) and not (self.shared and (self.trusted or not is_local))
 
     def is_for_others(self, host: str) -> bool:
-        """Return whether others may use a server on this address; its logs then omit prompts and texts."""
+        """Return whether other users may reach a server on this address; its logs then omit prompts and texts."""
         return self.public or self.shared or self.key is not None or not is_loopback(host)
 
     def warnings(self, host: str) -> list[str]:
@@ -93,7 +93,7 @@ class AccessControl:
 
 
 class LocalUserMiddleware:
-    """ASGI middleware that records whether a request comes from this machine's user, by `is_users`."""
+    """ASGI middleware that records whether a request comes from this machine's user, as `is_users` decides."""
 
     def __init__(self, app: Any, is_users: Callable[[Any], bool]) -> None:
         self.app, self.is_users = app, is_users
@@ -155,7 +155,7 @@ def make_access_control(
     callers.networks(proxies)
     public = public or bool(env.get("SPACE_ID"))
     allow = make_allowlist(host, hosts, origins, env, public)
-    shared = bool(proxies or allow.configured_hosts)  # `allow.given` excludes the names of Spaces and Colab
+    shared = bool(proxies or allow.configured_hosts)  # `configured_hosts` excludes the names of Spaces and Colab
     # Colab's own proxy admits only its user; other host names or proxies may admit anybody.
     is_single_user = is_loopback(host) and bool(env.get("COLAB_RELEASE_TAG")) and not shared
     return AccessControl(

@@ -27,8 +27,8 @@ VARIABLE = "WORKBENCH_TRUSTED_PROXY"
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "::1", "fc00::/7")
 """Private networks, where a Space's proxy is."""
 UVICORNS = "FORWARDED_ALLOW_IPS"
-"""uvicorn's own variable for trusted proxies; our servers empty it. uvicorn trusts every process on this machine by
-default, and with "*" it takes the leftmost entry, which may be forged."""
+"""uvicorn's own variable for trusted proxies; our servers set it to an empty value. By default uvicorn trusts every
+process on this machine, and with "*" it takes the leftmost entry, which may be forged."""
 
 Network = IPv4Network | IPv6Network
 
@@ -119,7 +119,7 @@ class ClientAddressMiddleware:
 
 
 def _scheme(scope: Any) -> dict[str, str]:
-    """Return the scheme that the client used for a trusted proxy, for links to the app itself."""
+    """Return the scheme (http or https) with which the client reached a trusted proxy, for links to the app."""
     proto = dict(scope["headers"]).get(b"x-forwarded-proto", b"").decode("latin-1").strip()
     if proto not in ("http", "https"):
         return {}

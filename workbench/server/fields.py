@@ -58,8 +58,8 @@ UNSUPPORTED_FIELDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "early_stopping": (_SEARCH, (False,)),
     "suffix": ("fill-in-the-middle is not implemented", ("",)),
     "prediction": ("drafts are chosen by speculation.method; prompt-lookup copies from the prompt", ()),
-    "reasoning_effort": ("the models here do not reason before they answer", ("none",)),
-    "verbosity": ("the models here have no such setting", ("medium",)),
+    "reasoning_effort": ("these models do not reason before they answer", ("none",)),
+    "verbosity": ("these models have no such setting", ("medium",)),
     "bad_words": ("words of several tokens cannot be excluded; logit_bias excludes tokens", ([],)),
     "allowed_token_ids": ("use logit_bias to raise and lower tokens", ([],)),
     "include_stop_str_in_output": ("the text always ends before the stop string", (False,)),
@@ -192,7 +192,7 @@ class Fields(BaseModel):
         Raises:
             ParameterError: a field requires another one.
         """
-        from workbench.engine.request_options import RequestOptions  # brings PyTorch
+        from workbench.engine.request_options import RequestOptions  # imports PyTorch
 
         n_top, n_prompt = self.tops()
         return RequestOptions(

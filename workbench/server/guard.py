@@ -66,7 +66,7 @@ class Guard:
                 raise TooLargeError(limit)
             return message
 
-        async def watched(message: Any) -> None:
+        async def send_watched(message: Any) -> None:
             nonlocal has_started
             has_started = has_started or message["type"] == "http.response.start"
             await send(message)
@@ -74,7 +74,7 @@ class Guard:
         try:
             if declared_size(scope) > limit:
                 raise TooLargeError(limit)
-            await self.app(scope, counted, watched)
+            await self.app(scope, counted, send_watched)
         except Exception as problem:
             if has_started:  # the answer is partly sent, so it can only be aborted
                 raise

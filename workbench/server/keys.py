@@ -44,9 +44,9 @@ class Keys:
     HMAC derived from the key: it becomes invalid when the key changes, and does not reveal it. For a short key it also
     depends on a secret of this process; otherwise cookies could be computed from guessed keys, with no limit on tries.
 
-    An address that has sent too many wrong keys has to wait. A long right key is always accepted: it cannot be guessed,
-    and a client that shares its address with an attacker must not be locked out. A short right key has to wait as well,
-    or guessing could continue; a browser with the cookie does not.
+    An address that has sent too many wrong keys has to wait. A long correct key is always accepted: it cannot be
+    guessed, and a client that shares its address with an attacker must not be locked out. A short correct key has to
+    wait as well, or guessing could continue; a browser with the cookie does not have to wait.
 
     Args:
         app: next ASGI application.
@@ -59,7 +59,7 @@ class Keys:
         self.key = key.encode()
         self.is_long = len(key) >= SHORT
         self._seed = self.key if self.is_long else _SALT + self.key
-        self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host has another name
+        self.cookie = f"workbench-{self._derived('name')[:8]}"  # another app on this host gets another cookie name
         self.wrong_key_limiter = RateLimiter(Limits(requests_per_minute=MAX_WRONG_KEYS))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -128,16 +128,16 @@ class Keys:
             )
         last_segment = request.scope.get("raw_path", b"").decode("latin-1").rpartition("/")[2]
         query = f"?{request.url.query}" if request.url.query else ""
-        answer = RedirectResponse(f"./{last_segment}{query}", 303)  # to itself, under whatever path a proxy has it
+        answer = RedirectResponse(f"./{last_segment}{query}", 303)  # relative, because a proxy may add a path prefix
         flags = f"HttpOnly; Max-Age={STAY_S}; Path=/; {self._cookie_flags(request)}"
         answer.headers.append("set-cookie", f"{self.cookie}={self._derived('cookie')}; {flags}")
         return answer
 
     def _cookie_flags(self, request: Request) -> str:
-        """Return the cookie attributes that decide with which requests a browser sends it.
+        """Return the cookie attributes that decide with which requests a browser sends the cookie.
 
-        It is sent with requests of the server's own pages. If other sites may show these in a frame, as the Hub does a
-        Space, it is also sent inside of such a frame, which needs https. "Partitioned" gives each embedding site its
+        It is sent with requests of the server's own pages. If other sites may show these in a frame (as the Hub shows a
+        Space), it is also sent inside such a frame, which needs https. "Partitioned" gives each embedding site its
         own cookie, so that a login inside the Hub's page is not valid inside another site's. Browsers without
         partitioned cookies send it with requests of any site; `workbench.server.origins` refuses such requests if they
         could change something.

@@ -1,8 +1,8 @@
 """Limits for large requests: few at once, fairly shared by addresses, cancelled if the caller disconnects.
 
 A trace that a browser sends for analysis takes many times its size as Python objects, and its JSON is parsed in the
-event loop of all requests. So a large body is read only when one of a few places is free. No address can hold all
-places, and a request whose body arrives too slowly loses its place, so that a slow sender delays nobody else.
+event loop of all requests. So a large body is read only when one of a few slots is free. No address can occupy all
+slots, and a request whose body arrives too slowly loses its slot, so that a slow sender delays nobody else.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from workbench.service.users import address_of, user_key
 
 LARGE_BYTES = 64 << 10
 MAX_CONCURRENT, WAITING = 2, 8
-"""Maximum number of large requests that are processed at once (one address may have all places but one), and of large
-requests of one address that wait."""
+"""Maximum number of large requests that are processed at once (one address may have all slots but one), and of
+waiting large requests of one address."""
 BODY_S = 30.0
 """Time limit for the arrival of a request's body, large or small, in seconds."""
 RELEASE_SLOT = "workbench.read"
-"""Scope entry of a large request: function that frees its place once the body is parsed, if the answer takes long."""
+"""Scope entry of a large request: function that frees its slot once the body is parsed, if the answer takes long."""
 AdmitRequest = Callable[[str, bool], None]
 """Function (user, counted) that counts a request of a user, or only checks the rate limit; it refuses one too many."""
 RETRY_AFTER_S = 2
@@ -62,7 +62,7 @@ class LargeRequests:
         self.n_running: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on; a large one waits for a free place."""
+        """Pass a request on; a large one waits for a free slot."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -77,7 +77,7 @@ class LargeRequests:
 
     @contextlib.asynccontextmanager
     async def _place(self, user: str) -> AsyncIterator[None]:
-        """Wait for a place in the user's turn, and hold it for the block."""
+        """Wait for the user's turn and a free slot; occupy the slot during the block."""
         address = address_of(user)
         if self._may(address):
             self._take(address)
@@ -94,7 +94,7 @@ class LargeRequests:
             try:
                 await ticket[1]
             except asyncio.CancelledError:
-                if not self.queue.remove(ticket):  # a place was already assigned to it
+                if not self.queue.remove(ticket):  # a slot was already assigned to it
                     self._give(address)
                 raise
             finally:
@@ -105,7 +105,7 @@ class LargeRequests:
             self._give(address)
 
     def _may(self, address: str) -> bool:
-        """Return whether a place is free for an address."""
+        """Return whether a slot is free for an address."""
         return self.free > 0 and self.n_running[address] < self.each
 
     def _take(self, address: str) -> None:
@@ -113,7 +113,7 @@ class LargeRequests:
         self.n_running[address] += 1
 
     def _give(self, address: str) -> None:
-        """Free a place of an address and give it to the next waiting request."""
+        """Free a slot of an address and give it to the next waiting request."""
         self.free += 1
         _less(self.n_running, address)
         while (ticket := self.queue.pop(self._may)) is not None:
@@ -140,7 +140,7 @@ class LargeRequests:
         return receive_in_time
 
     async def _watched(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request; after its body has arrived, set `LEFT` if the caller disconnects."""
+        """Answer a request; after its body has arrived, set the event of `DISCONNECTED` if the caller disconnects."""
         disconnected, is_complete = threading.Event(), asyncio.Event()
 
         async def receive_body() -> Any:
@@ -178,11 +178,11 @@ def is_large(scope: Any) -> bool:
 def make_admit_request(client: Client) -> AdmitRequest:
     """Return a function that counts the requests of users; see `workbench.client.protocol.Client.admit_request`."""
 
-    def let_in(user: str, counted: bool) -> None:
-        if client.ready:  # until it has started, a call to it would block the event loop
+    def admit(user: str, counted: bool) -> None:
+        if client.ready:  # before the client has started, its calls would block the event loop
             client.admit_request(user, counted)
 
-    return let_in
+    return admit
 
 
 def _less(counts: Counter[str], name: str) -> None:

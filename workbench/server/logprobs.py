@@ -1,4 +1,4 @@
-"""Log-probabilities (nats, of the target's own distribution) in OpenAI's formats, and vLLM's for a prompt."""
+"""Log-probabilities (nats, target's distribution) in OpenAI's formats, and in vLLM's format for a prompt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CompletionLogprobs:
     """Build `choices[].logprobs` of one completion in chunks, without converting earlier tokens again.
 
     Args:
-        before: with `echo`, the prompt's first token, which has no probability, and the scores of its other tokens.
+        before: with `echo`, the prompt's first token, which has no score, and the scores of the prompt's other tokens.
         prompt_text: with `echo`, the text of the prompt.
     """
 
@@ -91,7 +91,7 @@ def offsets_in(text: str, tokens: Sequence[bytes]) -> list[int]:
     r"""Return the offsets of tokens in their text, in characters.
 
     A token that is not in the text, such as a BOS token, gets the offset of the next one. The first token may have a
-    space that is not in the text: some tokenizers add one before every text.
+    leading space that is not in the text: some tokenizers add one before every text.
 
     Args:
         text: the tokenised text.

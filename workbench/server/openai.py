@@ -276,10 +276,10 @@ def _speculation(trace: Trace, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_force(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters in effect: not those of policies, tree builders and verifiers that were not chosen."""
+    """Return the parameters in effect, without those of policies, tree builders and verifiers that were not chosen."""
     try:
         specs = {**method_info.sampling(), **method_info.get(method).params}
-    except UnknownNameError:  # a method of another process
+    except UnknownNameError:  # the method is registered only in another process
         return params
     return {name: value for name, value in params.items() if name not in specs or specs[name].has_effect(params)}
 
@@ -310,7 +310,7 @@ def stable_prefix(text: str, stops: tuple[str, ...], since: int = 0) -> str:
     Args:
         text: text so far.
         stops: stop strings.
-        since: number of characters at the start in which stop strings do not count.
+        since: number of characters at the start of the text in which stop strings are ignored.
 
     Example:
         >>> stable_prefix("one two\n", ("\n\n",)), stable_prefix("one STOP two", ("STOP",))

@@ -83,7 +83,7 @@ class Allowlist:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names in `given` that belong to this server alone; a proxy of it may serve their default port."""
+        """Names in `configured_hosts` that belong to this server alone; a proxy may serve them on the default port."""
         return tuple(
             name for name in self.configured_hosts if name != "localhost" and "*" not in name and not is_address(name)
         )
@@ -248,7 +248,7 @@ class Origins:
         return None
 
     def _is_declared(self, headers: dict[str, list[str]]) -> bool:
-        """Return whether a request declares an allowed content type; a foreign page cannot without a CORS preflight."""
+        """Return whether a request has an allowed content type; other sites cannot send it without a CORS preflight."""
         kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
         return kind == "application/json" or (kind == FORM and self.forms)
 

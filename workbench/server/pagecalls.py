@@ -20,7 +20,7 @@ from workbench.service.request_context import CPU_TIME_CALLBACK, DISCONNECTED
 from workbench.service.users import address_of, user_key
 
 AT_ONCE, WAITING = 3, 16
-"""Maximum number of calls of one address that run at once, and that wait. Opening a page makes about six calls."""
+"""Maximum numbers of running and of waiting calls of one address. Opening a page makes about six calls."""
 LEAST_S = 0.01
 """Minimum charge of a call in CPU seconds, for its request, JSON and answer."""
 RETRY_AFTER_S = 2
@@ -32,7 +32,7 @@ ChargeCall = Callable[[str, float], None]
 
 @dataclass(slots=True)
 class _Line:
-    """Calls of one address: `n` of them run or wait, and `turns` limits those that run."""
+    """Calls of one address: `n` of them run or wait; the semaphore `turns` limits those that run."""
 
     turns: asyncio.Semaphore
     n: int = 0
@@ -40,7 +40,7 @@ class _Line:
 
 @dataclass(slots=True)
 class CallLimiter:
-    """Limit the concurrent calls of each address: some run, some wait, more are refused. For one event loop.
+    """Limit the running and the waiting calls of each address, and refuse further ones. For one event loop.
 
     Attributes:
         at_once: maximum number of running calls of one address.
@@ -107,7 +107,7 @@ class CallCharges:
 
 
 class PageCalls:
-    """ASGI middleware for calls of the pages. Put it inside `turns.LargeRequests`, which detects disconnected callers.
+    """ASGI middleware for calls of the pages. Put it inside `LargeRequests`, which detects disconnected callers.
 
     Args:
         app: next ASGI application.
@@ -172,8 +172,8 @@ async def _wait_unless_disconnected(work: Any, receive: Any) -> bool:
 def make_charge_call(client: Client) -> ChargeCall:
     """Return a function that charges addresses for calls; see `workbench.client.protocol.Client.charge_call`."""
 
-    def let_call(user: str, seconds: float) -> None:
-        if client.ready:  # until it has started, a call to it would block the event loop
+    def charge_call(user: str, seconds: float) -> None:
+        if client.ready:  # before the client has started, its calls would block the event loop
             client.charge_call(user, seconds)
 
-    return let_call
+    return charge_call

@@ -114,7 +114,7 @@ def _error_response(problem: BaseException) -> Response:
 async def _complete(client: Client, request: Request, chat: bool) -> Response:
     user, let_in = user_of(request), make_admit_request(client)
     try:
-        let_in(user, False)  # only a check: each run counts itself
+        let_in(user, False)  # only a check: each run is counted when it starts
         body = await read_json(request)
         parsed, runs = await asyncio.to_thread(_begin, client, body, chat, user)
     except ClientDisconnect:

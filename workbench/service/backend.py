@@ -153,7 +153,7 @@ class Backend(BaseBackend):
         return models
 
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        """Start loading the default models in the background, then the published targets in `also`."""
+        """Start loading the default models in the background, then the published targets in `extra_targets`."""
         self._loading.threads.submit(self._background.run, self._names.resolve_pair(None, None), extra_targets)
 
     def unload(self, target: str | None = None) -> None:
@@ -288,7 +288,7 @@ class Backend(BaseBackend):
         self.limits.check_prompt_tokens(n_prompt)
         self._runs.charge(run, n_prompt)
         loaded = self._pool.target(models.target_name)
-        assert loaded is not None, "the run holds its models"
+        assert loaded is not None, "an active run keeps its models loaded"
         loaded.check_fit(n_prompt, request.max_new_tokens)
         self._engine_thread.put(run, request, models)
 

@@ -28,7 +28,7 @@ def default_background_models(fetches: bool) -> list[str]:
 
 
 def parse_background_models(text: str, fetches: bool) -> list[str]:
-    """Parse a list of published models, separated by commas: "auto" is `behind`, "none" or an empty text is none.
+    """Parse a comma-separated list of published models: "auto": the defaults; "none" or an empty text: no models.
 
     Raises:
         UnknownNameError: a name is not a published model.

@@ -171,7 +171,7 @@ class BaseBackend(ABC):
         """Start a generation and return at once; see `workbench.client.protocol.Client.start`.
 
         Additional argument:
-            is_timed: whether the run is timed. All other runs on the device are held while it runs.
+            is_timed: whether the run is timed. All other runs on the device are suspended while it runs.
 
         Raises:
             WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
@@ -234,7 +234,7 @@ class BaseBackend(ABC):
         self._runs.rate_limiter.admit_request(user, counted=counted)
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge an address for a page's call, or with 0 s check whether it may make one; see `client.protocol`."""
+        """Charge an address for a page's call; with 0 s, check whether it may make a call. See `client.protocol`."""
         if seconds:
             self._runs.rate_limiter.charge(user, seconds, SECONDS)
         else:

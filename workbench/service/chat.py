@@ -59,7 +59,7 @@ def _origins(tokenizer: Any, messages: list[dict[str, Any]], text: str) -> str:
     """Return the origin of each character of a rendered conversation; UNKNOWN if the template cannot be traced."""
     try:
         rendered = traced_template.render(tokenizer, messages)
-    except Exception:  # the template needs something that only the real rendering provides
+    except Exception:  # the template uses a value that only the real rendering provides
         return traced_template.UNKNOWN * len(text)
     return traced_template.origins(rendered) if str.__eq__(rendered, text) else traced_template.UNKNOWN * len(text)
 
@@ -74,7 +74,7 @@ def _all_texts(value: Any) -> Iterator[str]:
 
 
 def _texts(message: dict[str, Any]) -> list[str] | None:
-    """Return the texts of a message's content: itself, or its parts of type "text"; None if it is invalid."""
+    """Return a message's content as a list of texts: the content, or its parts of type "text"; None if invalid."""
     content = message.get("content")
     if isinstance(content, str):
         return [content]

@@ -22,17 +22,17 @@ from workbench.models.untrained_heads import no_heads
 from workbench.service.inventory import TO_FETCH, availability
 
 IN_FULL = ("idea", "formula", "differs")
-"""Fields of a method that only its own page shows; lists and the API omit them."""
+"""Fields that are shown only on the method's own page; lists and the API omit them."""
 SHOWN_PACE = 8
-"""Display rate in tokens per second that people can follow: a round of three tokens takes as long as reading them."""
+"""Display rate in tokens per second that people can follow: three tokens take about as long as reading them."""
 
 
 def targets(others: Sequence[str]) -> list[dict[str, Any]]:
     """Return the targets: bundled, published, then `others`, which were loaded from elsewhere.
 
     Bundled targets are the bundled models that are not draft models; published ones are listed if they are on this
-    machine or in an installed package. Fields: `pictures`: whether the model accepts images, None if only loading it
-    could tell; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
+    machine or in an installed package. Fields: `pictures`: whether the model accepts images, None if that is known only
+    after loading it; `square`: whether its processor resizes every image to a square; `pace`: for small, fast models, a
     display rate in tokens per second with which a page can slow down runs so that viewers can follow.
     """
     entries = []
@@ -69,7 +69,7 @@ def _published(name: str) -> dict[str, Any]:
 def drafters(target: str) -> list[dict[str, Any]]:
     """Return the bundled draft models, with whether each shares the target's vocabulary and accepts images.
 
-    `stranger`: a draft model with another vocabulary, which only methods that translate tokens can use.
+    Key `stranger`: whether the draft model has another vocabulary, which only methods that translate tokens can use.
     """
     entries = []
     for name, folder, config in known_targets():
@@ -99,7 +99,7 @@ def has_tokenizer(folder: Path) -> bool:
 def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a method with its parameters, and the reason why it cannot run (empty if it can).
 
-    `head` is the name of the user's own head that the method uses, by `owned`; empty for a bundled one.
+    Key `head`: name of the user's own head that the method uses, from `own`; empty for a bundled head.
     """
     entry = {name: value for name, value in method.to_wire().items() if name not in ("blind", *IN_FULL)}
     head = next(filter(None, map((own or {}).get, method.needs)), "")
@@ -108,7 +108,7 @@ def describe(method: MethodInfo, reason: str, own: Mapping[str, str] | None = No
 
 
 def own_head_names(target: str) -> dict[str, str]:
-    """Return the names of the user's own heads for a target, by kind: those of the lab, and those of `--head`."""
+    """Return the names of the user's own heads for a target, by kind: heads from the lab, and those of `--head`."""
     names: dict[str, str] = {}
     with contextlib.suppress(ModelError):  # reported to runs that use such heads
         for head in own_heads():
@@ -118,7 +118,7 @@ def own_head_names(target: str) -> dict[str, str]:
 
 
 def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...]], str]:
-    """Return a function that gives the reason why needs cannot be met by models, from files alone, before loading."""
+    """Return a function from a method's needs to the reason why these models do not meet them, from files alone."""
     heads = set()
     for folder in bundled().values():
         config = config_of(folder)
@@ -160,13 +160,13 @@ def mismatch(target: str, drafter: str | None) -> str:
 
 
 def have_same_vocabulary(target: str, drafter: str) -> bool | None:
-    """Return whether two models have the same vocabulary; None if only loading them could tell."""
+    """Return whether two models have the same vocabulary; None if that is known only after loading them."""
     first, second = (vocabulary_hash_of(Path(_folder_of(name))) for name in (target, drafter))
     return first == second if first and second else None
 
 
 def accepts_images(name: str) -> bool | None:
-    """Return whether a model accepts images; None if only loading it could tell."""
+    """Return whether a model accepts images; None if that is known only after loading it."""
     folder = Path(_folder_of(name))
     return "vision_config" in config_of(folder) if (folder / "config.json").is_file() else None
 

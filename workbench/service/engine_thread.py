@@ -44,8 +44,8 @@ class QueuedRun:
 class EngineThread:
     """Thread that owns every engine and every sequence.
 
-    A timed run has the device to itself: while it runs, all other sequences are held and no run is admitted. Afterwards
-    the held sequences get the same amount of time before another timed run may start.
+    A timed run has the device to itself: while it runs, all other sequences are suspended and no run is admitted.
+    Afterwards the suspended sequences get the same amount of time before another timed run may start.
 
     Args:
         pool: pool with the engines.
@@ -85,7 +85,7 @@ class EngineThread:
     def put(self, run: Run, request: Request, models: Models) -> None:
         """Queue a run for its target's batch."""
         loaded = self._pool.target(models.target_name)
-        assert loaded is not None, "a run holds its models"
+        assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
         run.set_queued()
         loaded.queue.put(run.user, QueuedRun(run, request, models))
@@ -122,7 +122,7 @@ class EngineThread:
             try:
                 worked = self._run_iteration()
             except BaseException:  # even after a Rust panic, the thread must serve the other runs
-                log.exception("a turn of the engine thread failed")
+                log.exception("an iteration of the engine thread failed")
                 worked = False
             if not worked:
                 for run in self._runs.active():
@@ -130,7 +130,7 @@ class EngineThread:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """Return the time to sleep if no sequence may run now: at most until the pace of one allows its next round."""
+        """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
         rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
         return min([IDLE_S if rows else SWEEP_S, *delays])
@@ -157,7 +157,7 @@ class EngineThread:
         paused = {}
         for run in self._runs.active():
             if run.lease_s is not None and now - run.followed_at > run.lease_s:
-                run.cancel("No client followed this run any more.", "lease")
+                run.cancel("No client follows this run any more.", "lease")
             elif run.state == PAUSED and run.user != LOCAL:
                 paused[run.id] = self._paused_since.get(run.id, now)
                 if now - paused[run.id] > self._limits.paused_s:
@@ -200,7 +200,7 @@ class EngineThread:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Return whether the held sequences have not yet had their share of time. Paused sequences do not count."""
+        """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
         rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
@@ -212,7 +212,7 @@ class EngineThread:
                     run.sequence.is_suspended = True
 
     def _let_go(self) -> None:
-        """Release the held sequences after a timed run."""
+        """Resume the suspended sequences after a timed run."""
         now, self._alone = time.monotonic(), None
         seconds = now - self._alone_since
         for loaded in self._pool.targets():
@@ -230,7 +230,7 @@ class EngineThread:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Return whether the KV caches have memory for one more sequence; if not, start to free some."""
+        """Return whether the KV caches have memory for one more sequence; if not, start to free memory."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -279,9 +279,9 @@ class EngineThread:
                     empty_cache()
                 if run.held_s:
                     footer.warnings.append(
-                        f"The run was held for {run.held_s:.1f} s while a comparison used the device."
+                        f"The run was suspended for {run.held_s:.1f} s while a comparison used the device."
                     )
-                row.error = None  # its traceback holds tensors
+                row.error = None  # its traceback references tensors
                 run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
 
 

@@ -1,4 +1,4 @@
-"""Lock for which client addresses take turns."""
+"""Lock that is granted to waiting client addresses in turn."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ class FairQueue(Generic[T]):
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 
     def pop(self, may: Callable[[str], bool] = lambda _: True) -> T | None:
-        """Remove and return the next item; its user and its address go to the ends of their lines.
+        """Remove and return the next item; its user and its address go to the ends of their queues.
 
-        `may`: function that returns whether an address may be served; others are skipped and keep their places.
+        `may`: function that returns whether an address may be served; others are skipped and keep their positions.
         """
         with self._lock:
             address = next(filter(may, self._lines), None)
@@ -54,7 +54,7 @@ class FairQueue(Generic[T]):
             return item
 
     def remove(self, item: T) -> bool:
-        """Remove an item from any place; return False if it is not queued."""
+        """Remove an item from any position; return False if it is not queued."""
         with self._lock:
             for address, users in self._lines.items():
                 for user, line in users.items():
@@ -86,6 +86,6 @@ _NOBODY = object()
 
 
 def _turns(lines: Iterable[Iterable[T]]) -> list[T]:
-    """Return the first items of all lines, then the second ones, and so on."""
+    """Return the first items of all queues, then the second ones, and so on."""
     turns = itertools.zip_longest(*lines, fillvalue=_NOBODY)
     return [item for turn in turns for item in turn if item is not _NOBODY]  # type: ignore[misc]

@@ -19,14 +19,14 @@ from workbench.service.names import check_name, offline_models_hint
 from workbench.service.progress import CONVERTING, DOWNLOADING, Progress, megabytes
 
 PATIENCE_S = 5.0
-"""Time-out for the Hub's first answer, in seconds."""
+"""Time limit for the Hub's first response, in seconds."""
 
 
 def check(name: str) -> None:
     """Refuse a Hub id that `fetch` would refuse, without downloading.
 
-    A model in the cache is accepted unchecked. If the Hub does not answer soon, the id is accepted: `fetch` waits
-    longer.
+    A model in the local cache is accepted without a request. If the Hub does not answer within `PATIENCE_S`, the id is
+    accepted: `fetch` waits longer.
 
     Raises:
         ModelError: the model does not exist, is not accessible, or has no safetensors; or it is not in the cache and

@@ -62,7 +62,7 @@ def _numbered(data: Any, i: int, n: int) -> Image.Image:
 
 
 def image_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | None = None) -> int:
-    """Return the memory in bytes of the images that a run holds.
+    """Return the memory in bytes of a run's images.
 
     Args:
         pictures: decoded images.
@@ -75,7 +75,8 @@ def image_bytes(pictures: Sequence[Image.Image], images: Mapping[str, Any] | Non
 def trim() -> None:
     """Return freed memory to the system, because glibc keeps it.
 
-    Tensors of images are below the size from which glibc returns memory by itself, once it has freed such a block.
+    By itself glibc does not return the memory of image tensors: they are smaller than its threshold, which rises when
+    a larger block is freed.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

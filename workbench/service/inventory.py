@@ -1,4 +1,4 @@
-"""Inventory of models on this machine and of available ones: place, size, licence. Reads files only."""
+"""Inventory of models on this machine and of available ones: location, size, licence. Reads files only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.models.bundle import bundled
 from workbench.models.model_index import MODEL_INDEX, IndexedModel
 
 OWN_LICENCE = "Apache-2.0"
-"""Licence of the bundled models and of the program, for which they were trained."""
+"""Licence of this program and of the bundled models, which were trained for it."""
 READY, AT_FIRST_USE, TO_FETCH = "ready", "at first use", "to fetch"
 
 
@@ -22,7 +22,7 @@ def inventory() -> list[dict[str, Any]]:
 
     Each is {"name", "title", "kind", "role", "state", "bytes", "licence", "place", "how"}. `name` is the value for
     `--target`. `state` is "ready", "at first use" (converted from files on this machine at first use) or "to fetch".
-    `bytes` is the size of its files on disk, now or after download. `how` explains how to get it; empty if it is ready.
+    `bytes` is the size of its files on disk, now or after download. `how`: how to get the model; empty if it is ready.
     """
     return [*_bundled(), *map(_published, MODEL_INDEX.values()), *_copies(), *_downloads()]
 
@@ -63,7 +63,7 @@ def _published(model: IndexedModel) -> dict[str, Any]:
 
 
 def _copies() -> Iterator[dict[str, Any]]:
-    """Yield the copies of GGUF files, named by the files' paths; copies of published models belong to their entries."""
+    """Yield the copies of GGUF files, named by the files' paths; copies of published models are in `_published`."""
     copies_of_published = {model_index.packaged_copy(model) for model in MODEL_INDEX.values()}
     for folder in converted_models.copies():
         if folder not in copies_of_published:

@@ -9,7 +9,7 @@ from workbench.core.errors import CapacityError, ParameterError, PromptError
 from workbench.service.users import LOCAL, address_of
 
 RETRY_AFTER_S = 1
-"""Retry time if all places are taken, in seconds: a run may end at any time."""
+"""Retry time if all slots are in use, in seconds: a run may end at any time."""
 STOPS, STOP_CHARS = 16, 256
 """Maximum number of stop strings per request, and of characters in each."""
 
@@ -28,8 +28,8 @@ class Limits:
         requests_per_minute: runs, comparisons and other requests of one address; None: no limit.
         tokens_per_minute: prompt tokens and new tokens of one address; None: no limit.
         call_seconds_per_minute: CPU seconds of one address's page calls (`Client.charge_call`); None: no limit.
-        run_s: time limit of a run from the request on, in seconds, without the time it was held for timed runs; then
-            the run is ended. None: no limit.
+        run_s: time limit of a run from the request on, in seconds, without the time for which it was suspended because
+            of timed runs; then the run is ended. None: no limit.
         paused_s: time that a run may stay paused, in seconds, because it occupies a slot of the batch; then it is
             cancelled.
         kept_s: time that an ended run stays available, in seconds.

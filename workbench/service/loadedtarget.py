@@ -19,8 +19,8 @@ class LoadedTarget:
     Attributes:
         name: name of the target.
         engine: engine of the target; only the engine thread may use it.
-        models: the target with each draft model loaded for it, by the draft model's name; None: without one.
-        own_context: maximum sequence length of the model itself; the engine's may be shorter to fit memory.
+        models: the target with each draft model loaded for it, by the draft model's name; None: no draft model.
+        own_context: maximum sequence length of the model; the engine's limit may be lower to fit memory.
         used_at: `time.monotonic()` of the last use of each of `models`.
         queue: runs that wait to join the batch.
         runs: runs in the batch.
@@ -37,7 +37,7 @@ class LoadedTarget:
     def check_fit(self, n_prompt: int, max_new_tokens: int) -> None:
         """Refuse a run that does not fit the target's context, or the context that fits memory.
 
-        A run that is only cut short by the model's own context is accepted; the engine shortens it and adds a warning.
+        A run that exceeds only the model's own context is accepted; the engine shortens it and adds a warning.
 
         Raises:
             PromptError: no token fits after the prompt.
@@ -47,12 +47,12 @@ class LoadedTarget:
         context, reason = target.context, target.why_context
         if n_prompt >= context:
             raise PromptError(
-                f"The prompt has {n_prompt} tokens; the context holds {context}, one of which must stay free.",
+                f"The prompt has {n_prompt} tokens; the context has {context}, one of which must stay free.",
                 f"Shorten it by {n_prompt - context + 1} tokens or more{f': {reason}' if reason else ''}.",
             )
         if context < min(self.own_context, n_prompt + max_new_tokens):
             raise CapacityError(
-                f"{n_prompt} prompt tokens and {max_new_tokens} new ones do not fit: memory holds {context} tokens.",
+                f"{n_prompt} prompt tokens and {max_new_tokens} new ones do not fit: memory allows {context} tokens.",
                 f"Use max_new_tokens={context - n_prompt} or less.",
             )
 

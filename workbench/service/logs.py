@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 
 class RedactingFormatter(logging.Formatter):
-    """Format an error as its type and places."""
+    """Format an error as its type and its places in the code."""
 
     def formatException(self, ei: Any) -> str:  # the name is that of the standard library
         return redact_error(ei[1])
@@ -29,9 +29,9 @@ class RedactingJsonFormatter(RedactingFormatter, JsonFormatter):
 
 
 class RedactingFilter(logging.Filter):
-    """Remove error messages from loggers of libraries with handlers of their own.
+    """Remove error messages from loggers of libraries that have their own handlers.
 
-    The line then ends with the error's type and places.
+    The line then ends with the error's type and its places in the code.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -43,7 +43,7 @@ class RedactingFilter(logging.Filter):
 
 REDACTING_FILTER = RedactingFilter()
 LIBRARIES = ("uvicorn.error", "asyncio")
-"""Loggers that write tracebacks of aborted answers and of their left-over tasks."""
+"""Loggers that write tracebacks of aborted answers and of unfinished tasks."""
 
 
 def redact_error(problem: BaseException) -> str:
@@ -52,7 +52,7 @@ def redact_error(problem: BaseException) -> str:
 
 
 def format_frames(problem: BaseException, most: int = 8) -> str:
-    """Return where an error was raised, innermost first: `scheduler.py:120 in step, backend.py:300 in _work`."""
+    """Return the call stack of an error, innermost call first: `scheduler.py:120 in step, backend.py:300 in _work`."""
     frames = traceback.extract_tb(problem.__traceback__)
     return ", ".join(f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in frames[: -most - 1 : -1])
 

@@ -69,14 +69,14 @@ class Need:
     def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
         """Read the configuration and the headers of the weights.
 
-        Errors of transformers and safetensors are passed on.
+        Errors of transformers and safetensors are not caught.
         """
         config = text_config(AutoConfig.from_pretrained(folder, trust_remote_code=False))
         n_weights = 0
         for path in weight_files(folder):
             with safe_open(path, "pt") as file:
                 n_weights += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
-        if shares_embeddings(config):  # two embedding tables are computed from its target's
+        if shares_embeddings(config):  # its embedding and LM head are computed from the target's
             n_weights += 2 * config.vocab_size * config.hidden_size
         maximum, _ = longest_context(config)
         return cls(_with_copies(n_weights, dtype, device), position_bytes(config, dtype), min(maximum, LONGEST))
@@ -125,6 +125,6 @@ def growth_bytes(runner: Runner, n_sequences: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the bytes of weights with packed copies, see `engine.packed`: up to two in float32, one in bfloat16."""
+    """Return the bytes of weights and their packed copies (`kernels.packed`): up to two in float32, one in bfloat16."""
     copies = {torch.float32: 3, torch.bfloat16: 2, torch.int8: 5}.get(dtype, 1)
     return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

@@ -46,7 +46,7 @@ class ModelPool:
         max_sequences: maximum batch size of each engine.
         memory_bytes: memory for weights and KV caches of all models; None: a share of the device's memory.
         count_model_uses: function that counts the runs that need each pair.
-        on_event: function called with "load" or "evict" and the seconds, after each.
+        on_event: function called after each load or eviction with "load" or "evict" and the seconds.
         timing: coordination with timed runs: building waits while a run is timed, downloads do not.
     """
 
@@ -202,7 +202,7 @@ class ModelPool:
     def load(self, pair: Pair, progress: Progress) -> Models:
         """Return models from the pool, or load them from their files.
 
-        If only the draft model cannot be loaded, the result lacks it, and `drafter_problem` has the reason.
+        If only the draft model cannot be loaded, the result has no draft model; `drafter_problem` has the reason.
 
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
@@ -356,7 +356,7 @@ class ModelPool:
 
 
 def _users(holds: Counter[Pair], target: str, drafter: str | None) -> int:
-    """Count the runs that use a target, or with a name a draft model of it."""
+    """Count the runs that use a target, or if `drafter` is given, the runs that use it with this target."""
     return sum(n for (t, d), n in holds.items() if t == target and drafter in (None, d))
 
 
@@ -372,5 +372,5 @@ def _touch(runner: Runner) -> None:
 
 
 def _collect() -> None:
-    gc.collect()  # a runner's hooks hold it in a cycle
+    gc.collect()  # a runner and its hooks reference each other
     empty_cache()

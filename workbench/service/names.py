@@ -37,7 +37,7 @@ class Names:
         self.allowed = tuple(map(short_name, allow or ()))
         paths = (
             {*(allow or ()), target, drafter} if folders else set()
-        )  # users must not be able to guess these paths on a remote server
+        )  # clients of a remote server must not learn these paths
         self._allow = None if allow is None else {*paths, *self.allowed, self.target, self.drafter}
 
     @property

@@ -1,4 +1,4 @@
-"""Checks of a request that need no models, and the split of its parameters into the method's and sampling's."""
+"""Checks of a request that need no models, and separation of sampling parameters from the method's own."""
 
 from __future__ import annotations
 

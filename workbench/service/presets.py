@@ -54,7 +54,7 @@ def presets(targets: Collection[str] = ()) -> list[dict[str, Any]]:
     """Return name, title and prompt of each preset. Chat prompts contain the bundled tokenizer's markers as text.
 
     Args:
-        targets: names of the available targets; presets for a single target (`target`) are included if it is one.
+        targets: names of the available targets. A preset for a single target (`target`) is included if it is available.
     """
     entries = [{"name": name, "title": name, "prompt": prompt} for name, prompt in _PRESETS.items()]
     if SMOLLM2.name in targets:

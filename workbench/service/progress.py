@@ -29,7 +29,7 @@ class Progress:
             conversion of minutes ends soon.
 
     Raises:
-        BrokenOffError: from a write, if the load should be aborted.
+        LoadAbortedError: from a write, if the load should be aborted.
     """
 
     def __init__(self, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -47,7 +47,7 @@ class Progress:
         self._update(stage, done + n_bytes, total)
 
     def reach(self, n_bytes: int) -> None:
-        """Set the finished bytes, if they are more than before."""
+        """Set the number of finished bytes if it is larger than before."""
         stage, done, total = self._now
         self._update(stage, max(done, n_bytes), total)
 

@@ -75,7 +75,7 @@ class RateLimiter:
                 requests.level -= n
 
     def check(self, user: str, what: str) -> None:
-        """Refuse an address that is in debt.
+        """Refuse an address that has used more than its allowance.
 
         Args:
             user: key of the user.
@@ -88,7 +88,7 @@ class RateLimiter:
             _refuse_below(self._bucket(user, what), 0.0, what)
 
     def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
-        """Charge an address an amount; a negative amount is returned to it."""
+        """Charge an amount to an address; a negative amount is a refund."""
         with self._lock:
             bucket = self._bucket(user, what)
             if bucket is not None:

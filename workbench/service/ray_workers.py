@@ -24,7 +24,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
     Args:
         address: address of the cluster, such as "ray://head:10001"; "auto": the one that runs on this machine;
             "local": start one on this machine.
-        cpus: cores per cell; the cluster runs as many cells at once as it has room for.
+        cpus: cores per cell; the cluster measures as many cells at once as its resources allow.
         gpus: GPUs per cell.
         backend: options of each worker's `workbench.service.Backend`: target, device, dtype, ….
 
@@ -60,7 +60,7 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
 
 
 def _conditions(cell: Cell, address: str | None, backend: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the conditions of a cell by this machine's files, with the cluster as machine; results name their own."""
+    """Return the conditions of a cell from this machine's files, with the cluster as the machine."""
     conditions = conditions_of(cell, {**backend, "device": "cpu", "dtype": "float32"})
     options = {name: backend.get(name, "auto") for name in ("device", "dtype", "drafter_dtype")}
     return conditions and {**conditions, **options, "machine": {"cluster": address or "auto"}}

@@ -42,7 +42,8 @@ class DisconnectedError(WorkbenchError):
 def make_disconnect_check() -> Callable[[], None]:
     """Return a function for long computations that raises `DisconnectedError` after the caller has disconnected.
 
-    Call `watch` in the context of the request; call the function from any thread, wherever the work may be aborted.
+    Call `make_disconnect_check` in the context of the request. Any thread may call the returned function, at each point
+    where the work may be aborted.
     """
     disconnected = DISCONNECTED.get()
 

@@ -19,7 +19,7 @@ from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
 
 LOADING = "loading"
-HELD_MESSAGE = "The run is held while a comparison uses the device."
+HELD_MESSAGE = "The run is suspended while a comparison uses the device."
 
 
 class Host(Protocol):
@@ -78,11 +78,11 @@ class Run:
             still refuse one, see `active_settings`.
         request: request of the engine, with its images.
         is_timed: whether the run is timed and has the device to itself.
-        explained: finished share of a running explanation, 0 to 1; None: none is running.
+        explain_progress: finished share of a running explanation, 0 to 1; None: none is running.
         background: whether the run belongs to a background measurement, which yields to other users.
         charged_tokens: tokens charged to the user, of which unused ones are returned; see
             `workbench.service.rate_limiter`.
-        held_s: time that the run was held for timed runs, in seconds.
+        held_s: time that the run was suspended for timed runs, in seconds.
         pace: display rate in tokens per second, to which rounds are slowed down; 0: no delay.
         final_drafter_state: state of the drafter, stored after the run's end if requested.
     """
@@ -183,7 +183,7 @@ class Run:
 
     @property
     def stop_reason(self) -> str:
-        """Reason for stopping the run, if it was stopped: one of `workbench.trace.events.STOPPED`."""
+        """Reason for stopping the run, if it was stopped: one of `workbench.trace.events.ABORT_REASONS`."""
         return self._stop_reason or CANCELLED
 
     def __iter__(self) -> Iterator[Round]:
@@ -283,7 +283,7 @@ class Run:
 
         Args:
             message: reason as a sentence, unless the user cancelled the run.
-            reason: reason in one word, for the trace: one of `workbench.trace.events.STOPPED`.
+            reason: reason in one word, for the trace: one of `workbench.trace.events.ABORT_REASONS`.
         """
         with self._news:
             if self.ended:
@@ -379,15 +379,15 @@ class Run:
             self.ended_at = time.monotonic()
             self._pending.clear()
             if self.request is not None:
-                self.request.models = None  # a run that is stored for its trace must not hold models
+                self.request.models = None  # a run that is stored for its trace must not keep models in memory
                 self.request.on_round = None  # breaks the reference cycle with the run
             self._news.notify_all()
             return True
 
     def release_images(self) -> None:
-        """Release the images of a run that was dropped; a running explanation still holds them.
+        """Release the images of a run that was dropped; a running explanation keeps its own references.
 
-        Decoded, eight of the largest take 128 MiB. The trace and the log-probabilities stay.
+        Eight decoded images of maximum size take 128 MiB. The trace and the log-probabilities stay.
         """
         if self.request is not None:
             self.request = dataclasses.replace(

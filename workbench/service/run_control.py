@@ -80,7 +80,7 @@ class RunController:
             run.model_pairs.add(pair)
             other = self._pool.get(pair) or self._load(pair)
         elif chosen is not None:
-            other = self._pool.get(pair)  # may have heads that were promoted since the run started
+            other = self._pool.get(pair)  # may contain heads that were promoted after the run's start
 
         def checked(
             configured: ConfiguredMethodProtocol, sampling: SamplingParams, models: Models | None
@@ -106,7 +106,7 @@ class RunController:
                 "image_change": swap,
             }
 
-        def hand_over(row: Sequence) -> None:
+        def apply_change(row: Sequence) -> None:
             settings = row.requested_settings()
             row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
@@ -120,13 +120,13 @@ class RunController:
             changed_method.with_params(**split_params(changed_method, params or {}, sampling)[0]).drafter.make_ready(
                 models
             )
-        run.apply_to_sequence(hand_over)
+        run.apply_to_sequence(apply_change)
 
     def memory(self, run: Run, action: str, data: bytes | None) -> dict[str, Any]:
         """Inspect, save, load or reset the state of a run's drafter: see `workbench.client.RunHandle.memory`."""
         if run.sequence is None:
             return _kept_state(run, action)
-        if action != "look":  # packing and unpacking delays the rounds of all runs
+        if action != "look":  # saving and loading delay the rounds of all runs
             self._admit_request(run.user)
 
         def do(row: Sequence) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class RunController:
             elif action == "reset":
                 state_actions.reset(row)
             loaded = self._pool.target(row.models.target_name)
-            assert loaded is not None, "the run holds its models"
+            assert loaded is not None, "an active run keeps its models loaded"
             return state_actions.inspect_state(row, loaded.engine.token_text) | saved
 
         future = run.sequence.pending_actions.submit(do)
@@ -151,7 +151,7 @@ class RunController:
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
-        """Refuse to load or reset a state that users of a public server share."""
+        """Refuse to load or reset a drafter state that the users of a public server share."""
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
@@ -161,12 +161,12 @@ class RunController:
         """Attribute the text of a run to its images, and store the result in its trace. Runs in the caller's thread.
 
         One explanation is computed at a time, addresses take turns, and none is computed while a run is timed.
-        `run.explain_progress` is the progress. It stops if the caller disconnects.
+        `run.explain_progress` is the progress. The computation stops if the caller disconnects.
 
         Raises:
             PromptError: the run has no images, or no tokens yet.
             CapacityError: the run is too long, or the user's address exceeds its limits.
-            LeftError: the caller disconnected.
+            DisconnectedError: the caller disconnected.
         """
         if run.trace is None or run.request.image_inputs is None:
             raise PromptError("There is nothing to explain yet.", "Start a run with images, and wait for a token.")

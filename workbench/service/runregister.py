@@ -41,7 +41,7 @@ class RunRegister:
     def add(self, run: Run, max_new_tokens: int) -> None:
         """Add a run, and charge its user for it.
 
-        A timed run belongs to a measurement and does not count as a request, but its user must have no debt in tokens.
+        A timed run belongs to a measurement and does not count as a request, but its user must have tokens left.
 
         Raises:
             CapacityError: a limit of runs or a rate limit is reached.

@@ -25,7 +25,7 @@ class Tally:
     """Counters of one method: sums over rounds.
 
     Time that several sequences of a batch share is divided among them, except for `decode_seconds`: tokens /
-    decode_seconds is the tokens per second of a run, alone or in a batch.
+    decode_seconds is the speed of a run in tokens per second, alone or in a batch.
     """
 
     rounds: int = 0
@@ -54,7 +54,7 @@ HELP = {
 
 
 class Telemetry(Collector):
-    """Count in plain numbers while rounds run, which costs about a microsecond; convert the numbers at each scrape.
+    """Count in plain numbers, about a microsecond per round, and convert them to metrics at each scrape.
 
     Args:
         health: function that returns the backend's state at each scrape; see `Backend.health`.
@@ -80,7 +80,7 @@ class Telemetry(Collector):
     # -- counting ------------------------------------------------------------------------------------------------
 
     def round(self, record: Round, before: Round | None = None) -> None:
-        """Count a round; `before` is the previous round of the same run, from whose end time is counted."""
+        """Count a round; `before`: previous round of the same run; overhead is counted from its end."""
         idle_s = max(0.0, record.started_s - (before.started_s + before.seconds if before else 0.0))
         tally = self._tallies[record.method]
         tally.rounds += 1

@@ -11,7 +11,7 @@ class TimingCoordinator:
     """Keep timed runs and other computations apart.
 
     A timed run starts only after such work has ended, and no such work starts while a timed run has the device or is
-    next. Work that has waited for a timed run precedes the next timed run.
+    next. Work that waited for a timed run goes before the next timed run.
 
     Args:
         wake: function called when work has ended, which wakes the engine thread.
@@ -44,7 +44,7 @@ class TimingCoordinator:
         """Request the device for a timed run: blocks new work; return whether no work is running."""
         with self._changed:
             if not self._timed and self._waiting:
-                return False  # work has waited for the previous timed run, so it goes first
+                return False  # work that waited for the previous timed run goes first
             self._timed = True
             return self._working == 0
 

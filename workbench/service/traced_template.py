@@ -17,7 +17,7 @@ from jinja2 import Template, filters, nodes, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 
 TEMPLATE, MESSAGE, UNKNOWN = "t", "m", "?"
-"""Origins of a character. UNKNOWN: an operation lost the origin."""
+"""Origins of a character. UNKNOWN: an operation did not preserve the origin."""
 
 
 class TracedText(str):
@@ -128,7 +128,7 @@ class TracedText(str):
         return self._changed(super().title())
 
     def _located(self, parts: list[str], step: int) -> list[str]:
-        """Return the parts of a split as slices; they are in order, `step` characters or white space apart."""
+        """Return the parts of a split, in order, as slices; between them lie `step` characters or white space."""
         slices: list[str] = []
         position = 0
         for part in parts:
@@ -174,7 +174,7 @@ def traced(value: Any, origin: str | Callable[[str], str]) -> Any:
 def render(tokenizer: Any, messages: list[dict[str, Any]]) -> TracedText:
     """Render a conversation as `apply_chat_template` does, with the generation prompt.
 
-    A role counts as part of the template (`'<|' + role + '|>'` writes a token), unless it contains a special token.
+    A role counts as part of the template (`'<|' + role + '|>'` gives a special token), unless it contains one itself.
 
     Args:
         tokenizer: a tokenizer of Transformers with a chat template.

@@ -12,15 +12,15 @@ _SALT = secrets.token_hex(16)
 
 
 def address_of(user: str) -> str:
-    """Return the address part of a user's key; the part after the dot comes from the client itself."""
+    """Return the address part of a user's key; the part after the dot is chosen by the client."""
     return user.partition(".")[0]
 
 
 def user_key(address: str = "", *client_parts: str | None) -> str:
     """Return an opaque user key, meaningless outside this process: a part for the address, and one for the session.
 
-    The address is known from the connection; `client_parts` comes from the client. A /64 network of IPv6 addresses
-    counts as one address, because one client usually has all of it.
+    The address is that of the connection; the client chooses `client_parts`. A /64 network of IPv6 addresses
+    counts as one address, because one client usually controls all of it.
     """
     address = network_of(address)
     parts = [address], [address, *map(str, client_parts)]

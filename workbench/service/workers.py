@@ -94,7 +94,7 @@ class _Worker:
             self.pipe.close()
             self.process.join()
             self.status = self.process.exitcode
-        context = multiprocessing.get_context("spawn")  # a fork would share PyTorch's threads, which did not survive it
+        context = multiprocessing.get_context("spawn")  # PyTorch's threads do not survive a fork
         self.pipe, child_pipe = context.Pipe()
         self.process = context.Process(target=_work, args=(child_pipe, os.getpid(), self.backend), daemon=True)
         self.process.start()
@@ -140,7 +140,7 @@ def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
 
 
 def make_host(backend: Mapping[str, Any]) -> Any:
-    """Return a backend in this process, with the output of its libraries turned off."""
+    """Return a backend in this process, with the output of the libraries turned off."""
     from transformers.utils import logging
 
     from workbench.service import Backend

@@ -145,7 +145,7 @@ class ZeroGpuBackend(BaseBackend):
     def _start(self, generation: GenerationRequest) -> ZeroRun:
         """Start a generation in a thread that follows its GPU process.
 
-        Every generation has a GPU of its own, so `alone` has no further effect than on the rate limit.
+        Every generation has a GPU of its own, so `generation.is_timed` affects only the rate limit.
         """
         if generation.paused:
             raise MethodUnavailableError("The run cannot start paused.", REASON)
@@ -190,16 +190,16 @@ class ZeroGpuBackend(BaseBackend):
                 "pictures": generation.images}  # fmt: skip
 
     def _follow(self, run: ZeroRun, job: dict[str, Any]) -> None:
-        """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation there."""
+        """Add the messages of the GPU process to a run, in a thread. Closing the stream ends the generation."""
         try:
             with self._call_lock, contextlib.closing(self._gpu(job)) as stream:
                 for message in stream if not run.ended else ():
                     if run.lease_s is not None and time.monotonic() - run.followed_at > run.lease_s:
-                        run.cancel("No client followed this run any more.", "lease")
+                        run.cancel("No client follows this run any more.", "lease")
                     if run.ended:
                         return
                     self._add_message(run, job, message)
-        except BaseException as error:  # the package raises any exception: no quota, no GPU, a process that died
+        except BaseException as error:  # the package raises various exceptions: no quota, no GPU, a dead process
             log.warning("a run on ZeroGPU failed: %s", redact_error(error))  # the error's message may quote a prompt
             reason = f"The GPU process failed ({type(error).__name__})."
             if getattr(error, "title", ""):  # the package's own errors have texts for visitors

@@ -33,7 +33,7 @@ PACE_S = 0.05
 
 
 class ZeroGpuModels:
-    """Loaded models, inherited by the process of a GPU, which is forked from the app's.
+    """Loaded models, which the GPU process inherits because it is forked from the app's process.
 
     Args:
         isolated: whether each generation has a process of its own.
@@ -116,14 +116,14 @@ class ZeroGpuModels:
         ]  # fmt: skip
 
     def generation(self, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Run one whole generation. In a forked process there are no threads of the app, and the app sees no changes.
+        """Run one whole generation. In a forked process, the app's threads do not exist.
 
         Yields:
             Plain dicts: the header first, then rounds, the footer last; or an error.
         """
         started = time.perf_counter()
         if self.isolated:
-            torch.set_num_threads(1)  # the threads of the app's OpenMP pool did not survive the fork
+            torch.set_num_threads(1)  # the threads of the app's OpenMP pool do not survive a fork
         try:
             engine = self.engine((job["target"], job["drafter"]))
             chosen = registry.get(job["method"])
@@ -161,7 +161,7 @@ class ZeroGpuModels:
                 engine.step()
 
     def engine(self, pair: Pair) -> Engine:
-        """Return this process's engine for a pair of models; a process may serve several runs in sequence."""
+        """Return this process's engine for a pair of models; a process may serve several runs, one after the other."""
         key = (os.getpid(), pair)
         if key not in self._engines:
             target, drafter = pair

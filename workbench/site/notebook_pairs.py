@@ -104,7 +104,7 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """Return descriptions of the problems in one pair that `tidy` would fix. Changes nothing."""
+    """Return descriptions of the problems in one pair that `synchronise` would fix. Changes nothing."""
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     if missing := [path.name for path in (book_path, text_path) if not path.is_file()]:
         return [f"{missing[0]} is missing"]

@@ -1,7 +1,7 @@
 """Pytest plugin for notebooks collected by nbmake: run a copy of each and save its outputs for the site.
 
 The checker of every exercise is tested with the answers in `tests/notebooks/answers`, in the notebook's kernel, after
-the solution of the exercise. These tests leave no trace in the copy.
+the solution of the exercise. These tests do not change the copy.
 """
 
 from __future__ import annotations

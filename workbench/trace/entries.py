@@ -98,7 +98,7 @@ def entry_of(file: Path) -> dict[str, Any] | None:
             entry: Any = json.loads(pl.read_parquet_metadata(file).get(ENTRY, "{}"))
     except FileNotFoundError:
         raise
-    except Exception as error:  # polars raises several kinds, and panics on some files
+    except Exception as error:  # polars raises several exception types, and panics on some files
         raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.") from None
     version = entry.get("version", 0) if is_object(entry) else None
     if type(version) is not int:

@@ -58,8 +58,8 @@ class Round:
     """One draft–verify round, or one round of another decoding scheme, with an empty tree.
 
     Such a scheme may commit tentative tokens at any positions after the final text and revoke those of earlier rounds;
-    `standing` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps does the
-    same: accepted tokens are `placed` until the step is decided. Final tokens are `emitted`; only they form the text.
+    `list_tentative_tokens` returns the tentative tokens after a round. A verifier that decides on whole reasoning steps
+    does the same: accepted tokens are `placed` until the step is decided. Only final tokens, `emitted`, form the text.
 
     Attributes:
         index: number of the round, from 0.
@@ -97,9 +97,9 @@ class Round:
             tokens), `target_bytes`, `drafter_bytes` (KV cache of those tokens), `target_prefill_s`,
             `drafter_prefill_s`, `kept` (indices of the kept patches, or None), `blocks` (lists of patches merged into
             one token, or None), `weights` (per vision token of the drafter, one weight per patch, or None), `gate`
-            (name → weight, or None). If images changed during the run: `pictures` (`Picture`s as JSON) and `sees`
-            ("both" or "drafter"); if they changed for both and then again for the drafter, `target_pictures` are the
-            target's.
+            (name → weight, or None). If images changed during the run: `pictures` (each a `PromptImage` as JSON) and
+            `sees` ("both" or "drafter"); if they changed for both and then again for the drafter, `target_pictures` are
+            the target's.
         revoked: positions whose tentative tokens of earlier rounds are revoked, before new ones are set.
         placed: tentative tokens set after the final text, in any order; valid until revoked or emitted.
         probes: probe positions computed in the target's pass; never tested and not counted as drafted.
@@ -235,7 +235,7 @@ class Footer:
     """End of a generation.
 
     `seconds`: wall time from the end of prefill, without paused time and delays for display. `reason`: "eos", "length",
-    "stop-string", "stop-token", "criterion", one of `STOPPED`, "error", or "" while it runs. `error`: message and
+    "stop-string", "stop-token", "criterion", one of `ABORT_REASONS`, "error", or "" while it runs. `error`: message and
     remedy. `warnings`: messages of self-checks, e.g. speculation inactive or fallback to plain decoding.
     """
 

@@ -2,8 +2,8 @@
 
 - JSON Lines: one object per line, with its kind under `event`: header, rounds, footer, and the attribution if it was
   computed.
-- Parquet: one table with a row per round. Nodes, places, tokens and phases are lists of structs; header and footer are
-  in the file's metadata. One nested table instead of an archive of several files, because
+- Parquet: one table with a row per round. Nodes, tree positions (`places`), tokens and phases are lists of structs;
+  header and footer are in the file's metadata. One nested table instead of an archive of several files, because
   `polars.read_parquet(file)` and `pandas.read_parquet(file)` open it directly: `.explode("nodes").unnest("nodes")`.
 """
 
@@ -85,7 +85,7 @@ def to_parquet(trace: Trace, metadata: Mapping[str, str] | None = None) -> bytes
 
 
 def read_parquet(data: bytes) -> Trace:
-    """Return the trace from the output of `parquet`.
+    """Return the trace from the output of `to_parquet`.
 
     Raises:
         WorkbenchError: the bytes are not such a file, are damaged, or were written by a newer workbench.
@@ -94,7 +94,7 @@ def read_parquet(data: bytes) -> Trace:
         with convert_panics(), suppress_panic_output():
             file_metadata = pl.read_parquet_metadata(io.BytesIO(data))
             nested = pl.read_parquet(io.BytesIO(data))
-    except Exception as error:  # polars raises several kinds, and panics on some files
+    except Exception as error:  # polars raises several exception types, and panics on some files
         raise WorkbenchError(f"This file cannot be read as Parquet: {type(error).__name__}.", _REMEDY) from None
     if _METADATA not in file_metadata:
         raise WorkbenchError("This Parquet file is not a trace of the workbench.", _REMEDY)

@@ -131,7 +131,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join the tables to one row per round, with nodes, places, tokens and phases as lists of structs, for Parquet."""
+    """Join the tables to one row per round, with the rows of the other tables as lists of structs, for Parquet."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)

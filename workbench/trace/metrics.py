@@ -15,10 +15,12 @@ DISTRIBUTION_ERROR = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
 """The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.is_upper_bound`."""
-ACCEPTANCE_GAIN = "acceptance bought (ΔA)"
+ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
 """Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
-DELAY = "held back before it (s)"
+DELAY = "delay before the round (s)"
 """Signal of a round: seconds of delay (display pace or pause) directly before it."""
+DELAY_NAMES = (DELAY, "held back before it (s)")
+"""`DELAY`, and its name in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
 """Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
 OTHER = "other"
@@ -66,7 +68,7 @@ DEFINITIONS: dict[str, tuple[str, str]] = {
 
 
 def grounded(trace: Trace) -> list[bool] | None:
-    """Return whether each emitted token needs the image: p − p_blind ≥ GROUNDED; None without an attribution."""
+    """Return whether each emitted token needs the image: p − p_blind ≥ `GROUNDED_THRESHOLD`; None: no attribution."""
     blind = (trace.attribution or {}).get("p_blind")
     if blind is None:
         return None
@@ -148,7 +150,7 @@ def overhead_share(rounds: Sequence[Round]) -> float | None:
 
 def count_delayed_rounds(rounds: Sequence[Round]) -> int:
     """Return the number of rounds directly after a pause or a display delay; processor caches are cold in them."""
-    return sum(r.signals.get(DELAY, 0.0) > 0 for r in rounds)
+    return sum(any(r.signals.get(name, 0.0) > 0 for name in DELAY_NAMES) for r in rounds)
 
 
 def acceptance_by_depth(rounds: Sequence[Round]) -> list[tuple[int, int, int]]:

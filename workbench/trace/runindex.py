@@ -70,7 +70,7 @@ class RunIndex:
         index = pl.concat([unchanged, new.lazy()]).sort("created", "id", descending=True)
         settled = stamp + _TICK_NS < listed_ns and not self.problems
         if not settled and len(outdated) + new.height <= _FEW and state.get("version") == VERSION:
-            return index  # more may come soon
+            return index  # the next change may come soon
         table = index.collect()
         self._write_index(table, {"version": VERSION, "stamp": stamp, "settled": settled})
         return table.lazy()
@@ -124,7 +124,7 @@ class RunIndex:
         try:
             with convert_panics():
                 state = json.loads(pl.read_parquet_metadata(self.file)[_STAMP])
-        except Exception:  # missing or damaged: the index is rebuilt from the runs (polars raises several kinds)
+        except Exception:  # missing or damaged: the index is rebuilt (polars raises several exception types)
             return {}
         if state.get("version", 0) > VERSION:
             raise WorkbenchError(

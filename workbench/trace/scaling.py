@@ -18,7 +18,7 @@ import numpy as np
 from workbench.core.errors import ParameterError
 
 FEWEST, RESAMPLES, SEED = 4, 2000, 0
-NAMES = ("constant", "a decade of tokens", "a decade of parameters")
+NAMES = ("constant", "tenfold tokens", "tenfold parameters")
 
 
 @dataclass(frozen=True)

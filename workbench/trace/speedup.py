@@ -50,7 +50,7 @@ class Estimate:
 
     @property
     def verdict(self) -> str:
-        """`FASTER` or `SLOWER` if the interval excludes 1, else `OPEN`; "one run" or "2 runs" without an interval."""
+        """`FASTER` or `SLOWER` if the interval excludes 1, else `INCONCLUSIVE`; without one "one run", "2 runs"."""
         if self.low is None or self.high is None:
             return _runs(self.n)
         return FASTER if self.low > 1 else SLOWER if self.high < 1 else INCONCLUSIVE

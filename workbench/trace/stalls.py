@@ -1,4 +1,4 @@
-"""Detect stalled rounds: their time is due to other load on the machine, not to the method."""
+"""Detect stalled rounds, which are slow because of other load on the machine, not because of the method."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class RunStore:
     Args:
         folder: folder of the store, created with the first run; None: `default_folder()`.
 
-    Example: `RunStore("kept").find(method="draft-model", where=["tau>=2"]).select("id", "tau").collect()`
+    Example: `RunStore("my-runs").find(method="draft-model", where=["tau>=2"]).select("id", "tau").collect()`
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:

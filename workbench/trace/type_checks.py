@@ -1,6 +1,6 @@
 """Check untrusted trace data against the type annotations of the event classes; numbers must be finite.
 
-`export.checked` uses it for traces from outside, so that code that reads a trace may rely on its types.
+`export.check_trace` uses it for traces from outside, so that code that reads a trace may rely on its types.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from workbench.training.recipes import RECIPES, run
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m workbench.training", description="Make the bundled models.")
+    parser = argparse.ArgumentParser(prog="python -m workbench.training", description="Train the bundled models.")
     recipes = parser.add_subparsers(dest="recipe", required=True, metavar="NAME")
     for recipe in RECIPES.values():
-        sub = recipes.add_parser(recipe.name, help=recipe.help, description=f"Make {recipe.help}.")
+        sub = recipes.add_parser(recipe.name, help=recipe.help, description=f"{recipe.name}: {recipe.help}.")
         defaults = recipe.options()
         for option in dataclasses.fields(recipe.options):
             default = getattr(defaults, option.name)

@@ -6,8 +6,8 @@ were replaced by such samples, as in a real draft. Both models are frozen: their
 head is trained on them.
 
 Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2 and its code: 85 % of the tokens replaced, soft labels,
-rejections weigh 6. There the answers are sampled from the target; here each line of `answers` has the temperature that
-it was written with, and both distributions use that temperature.
+rejections have weight 6. There the answers are sampled from the target; here each line of `answers` has the temperature
+with which it was generated, and both distributions use that temperature.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 CHUNK = 512
 """Tokens per forward pass."""
 REJECTION_WEIGHTS = (1.0, 3.0, 6.0)
-"""Weights of a rejection for which heads are trained for the sweep."""
+"""Weights of a rejection in the loss with which heads are trained for the sweep."""
 RISKS = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Thresholds h of the sweep."""
 DEPTHS = (1, 2, 3, 4, 6, 8)
@@ -52,7 +52,7 @@ DEPTHS = (1, 2, 3, 4, 6, 8)
 BINS = 5
 """Number of bins of the reliability table."""
 HELD_EVERY = 10
-"""One prompt in so many is held out here, in addition to those that are held out of all training.
+"""One prompt in `HELD_EVERY` is held out here, in addition to those that are held out of all training.
 
 With few answers, the latter would be too few to evaluate the head."""
 
@@ -109,7 +109,7 @@ class Drafts:
     Attributes:
         states: the draft model's last hidden state after each draft.
         accept_probs: probability that the target accepts it, min(1, p / q).
-        answers: number of answers that they are from.
+        answers: number of answers that contain these drafts.
     """
 
     states: Float[Tensor, "N D"]
@@ -126,12 +126,12 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     torch.set_num_threads(options.threads)
     models = load_models(options.target, options.drafter, "cpu", options.dtype)
     if models.drafter is None:
-        raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Name one: drafter=….")
+        raise ParameterError(f"{options.target} has no draft model: {models.drafter_problem}", "Set drafter=….")
     train_drafts, held_drafts = (read_drafts(models, options, is_test, report) for is_test in (False, True))
     net = _new_head(train_drafts, options)
     count = sum(p.numel() for p in net.parameters())
     report(
-        f"acceptance: {count:,} parameters, {len(train_drafts.accept_probs):,} drafts to learn from, "
+        f"acceptance: {count:,} parameters, {len(train_drafts.accept_probs):,} training drafts, "
         f"{len(held_drafts.accept_probs):,} held out"
     )
     w = options.rejection_weight
@@ -142,7 +142,7 @@ def train_acceptance(options: AcceptanceOptions, report: Report) -> tuple[RunRes
     def on_checkpoint(result: RunResult) -> str:
         result.held = evaluate_head(net, held_drafts, w)
         save_net(net, options.folder, models.target_name, torch.float16, **config, rejection_weight=w)
-        return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts foretold"
+        return f"acceptance: {result.held['accuracy']:.3f} of held-out drafts predicted correctly"
 
     losses = _step_losses(net, train_drafts, w, options)
     result = run_loop(options.loop("acceptance"), net, options.optimizers(net, 0.0), losses, report, on_checkpoint)
@@ -200,11 +200,11 @@ def sweep(
     report: Report,
     risks: Sequence[float] = RISKS,
 ) -> list[dict[str, Any]]:
-    """Generate at temperature 1 with every head and threshold, and with fixed lengths.
+    """Generate at temperature 1 with every head and threshold, and with fixed draft lengths.
 
     Args:
         models: target and draft model.
-        nets: heads by the weight of a rejection that they were trained with.
+        nets: heads by the weight of a rejection in their training loss.
         prompts: token ids.
         tokens: length limit of a generation.
         config: configuration of the heads.
@@ -213,7 +213,7 @@ def sweep(
 
     Returns:
         For each setting its `weight` and `risk`, or its `depth`; `discarded` drafts and target `passes`, both per
-        generated token; `front`: no other setting is as good in both and better in one.
+        generated token; `front`: whether the setting is on the Pareto front.
     """
     method, results = registry.get("draft-model"), list[dict[str, Any]]()
     sampling = SamplingParams(temperature=1.0)
@@ -243,14 +243,14 @@ def sweep(
 
 
 def _is_on_front(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether no row is as good in both figures and better in one."""
+    """Return whether a setting is on the Pareto front: no other is as good in both figures and better in one."""
     figures = row["discarded"], row["passes"]
     all_figures = [(r["discarded"], r["passes"]) for r in rows]
     return not any(a <= figures[0] and b <= figures[1] and (a, b) != figures for a, b in all_figures)
 
 
 def make_held_out_prompts(models: Models, n: int, seed: int) -> list[list[int]]:
-    """Return prompts of the generators' held-out problems, task by task in turn."""
+    """Return prompts of the generators' held-out problems; the tasks take turns."""
     streams = [task.stream(seed, held_out=True) for task in TASKS.values()]
     return [encode_message(models.tokenizer, next(streams[i % len(streams)]).prompt) for i in range(n)]
 
@@ -260,7 +260,7 @@ def _is_held_out(n: int) -> bool:
 
 
 def weighted_loss(logits: Float[Tensor, " N"], accept_probs: Float[Tensor, " N"], weight: float) -> Float[Tensor, ""]:
-    """Return the cross-entropy of soft labels in which a rejection weighs more, divided by the weights' sum.
+    """Return the cross-entropy of soft labels, weighted higher for rejections, divided by the sum of the weights.
 
     Example:
         >>> weighted_loss(torch.zeros(1), torch.tensor([0.5]), 6.0)  # ln 2, whatever the weights
@@ -314,10 +314,10 @@ def reliability(net: AcceptanceHead, held: Drafts, weight: float) -> list[list[f
 
 
 def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: Report) -> Drafts:
-    """Compute the drafts and acceptance probabilities of the held-out answers, or of the others.
+    """Compute the drafts and acceptance probabilities of the held-out answers, or of the training answers.
 
     Raises:
-        ParameterError: there are no answers, or none of this target.
+        ParameterError: there are no answers, or they are another target's.
     """
     states, accept_probs, n, n_tokens = [], [], 0, 0
     check_answers(options.answers, options.target)
@@ -334,9 +334,7 @@ def read_drafts(models: Models, options: AcceptanceOptions, held: bool, report: 
             accept_probs.append(drafts.accept_probs)
         n, n_tokens = n + 1, n_tokens + len(line["answer"])
     if not states:
-        raise ParameterError(
-            f"{path} holds no answers to {'measure with' if held else 'learn from'}.", "Write more of them."
-        )
+        raise ParameterError(f"{path} has no {'held-out' if held else 'training'} answers.", "Generate more answers.")
     report(f"acceptance: {n:,} answers read")
     return Drafts(torch.cat(states), torch.cat(accept_probs), n)
 
@@ -349,13 +347,13 @@ def sample_drafts(
     replaced_share: float,
     generator: torch.Generator,
 ) -> Drafts:
-    """Return the drafts at the positions of one answer, only those that replaced its tokens.
+    """Return the drafts that replaced tokens of one answer.
 
     Args:
         models: target and draft model.
         prompt: tokens.
         answer: tokens.
-        temperature: temperature that it was written with; at 0 the draft is the draft model's most probable token.
+        temperature: temperature of the answer; at 0 the draft is the draft model's most probable token.
         replaced_share: share of positions at which the text contains the draft model's token.
         generator: random generator of all samples.
     """
@@ -399,29 +397,29 @@ def card(model: TrainedModel) -> str:
     net = config["net"]
     rows = [(f"{n:,}", f"{predicted:.2f}", f"{true:.2f}") for n, predicted, true in figures["reliability"]]
     weight = config["rejection_weight"]
-    tied = "one block for all, as in the paper's code" if net["tied"] else "each with weights of its own"
+    tied = "one block for all, as in the paper's code" if net["tied"] else "each with its own weights"
     return f"""\
 SpecDec++'s acceptance head (Huang et al. 2025, arXiv 2405.19715) for the draft model `{config["drafter"]}` of
-`{config["target"]}`, for `policy=specdec++`: {net["blocks"]} residual blocks of {net["width"]} numbers on the draft
-model's last hidden state behind a draft, {tied}, {config["parameters"]:,} parameters. The paper's code repeats one
-block, so that its blocks share their weights. Output follows the target's law with or without the head: it decides how
-much is drafted.
+`{config["target"]}`, for `policy=specdec++`: {net["blocks"]} residual blocks of width {net["width"]} on the draft
+model's last hidden state after a draft, {tied}, {config["parameters"]:,} parameters. The paper's code applies one block
+repeatedly, so its blocks share their weights. The output follows the target's distribution with or without the head,
+which only decides the draft length.
 
-{training_runs(figures, "", " (drafts, each as often as it was drawn)").strip()}
+{training_runs(figures, "", " (drafts, each counted as often as it was sampled)").strip()}
 - **Data**: {figures["drafts"]:,} drafts in {figures["answers"]:,} answers of `{config["target"]}` to training prompts,
-  half of them greedy (`workbench train answers`, then `workbench train acceptance`). The label is min(1, p / q), a
-  rejection weighs {weight:g}.
+  half of them greedy (`workbench train answers`, then `workbench train acceptance`). The label is min(1, p / q); a
+  rejection has weight {weight:g}.
 
 ## Held out
 
-{figures["held_drafts"]:,} drafts in {figures["held_answers"]:,} answers to prompts kept out of training: loss
-{held_figures["loss"]:.3f}. "More likely kept than not" is right for {held_figures["accuracy"]:.1%} of them
-({held_figures["accuracy of a constant"]:.1%} if one said the same of all); divergence from the true chance
-{held_figures["divergence"]:.3f} nats. Calibration, with the weight of a rejection taken out of the head's odds:
+{figures["held_drafts"]:,} drafts in {figures["held_answers"]:,} answers to prompts that were not used in training: loss
+{held_figures["loss"]:.3f}. "Accepted with probability above ½" predicts {held_figures["accuracy"]:.1%} of them
+correctly ({held_figures["accuracy of a constant"]:.1%} for a constant prediction); divergence from the true acceptance
+probability {held_figures["divergence"]:.3f} nats. Calibration, without the weight of a rejection in the head's odds:
 
-{table(["drafts", "chance foretold", "true chance"], rows, left=0)}
+{table(["drafts", "predicted probability", "true probability"], rows, left=0)}
 
-With that weight in them, as the policy reads them, the odds of being kept are {weight:g} times lower.
+With that weight, as the policy uses them, the odds of acceptance are {weight:g} times lower.
 {_sweep_text(figures.get("sweep", []), figures.get("swept", 0))}"""
 
 
@@ -439,7 +437,7 @@ def _sweep_text(rows: Sequence[Mapping[str, Any]], problems: int) -> str:
         for row in sorted(rows, key=lambda row: row["discarded"])
     ]
     return f"""
-## Discarded drafts against target passes
+## Discarded drafts and target passes
 
 Per generated token, at temperature 1, on {problems} held-out problems, for heads trained with several weights of a
 rejection; no intervals. A setting is on the Pareto front if no other discards as few drafts in as few target passes

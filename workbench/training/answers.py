@@ -3,10 +3,10 @@
 Drafters learn to predict the *target's* text, so recipes for a real model need this text first. Prompts are the user
 turns of the public training text and of the generators' copying, editing and code tasks, the groups in turn. Half of
 the answers are greedy, the others sampled at temperatures 0.7 and 1. Each answer is one line of JSON, appended when it
-is finished: a stopped run continues where it was, and nothing is generated twice.
+is finished: a stopped run continues from there, and no answer is generated twice.
 
-With `given` the answers are those of the public text itself. They are not the target's own text, and need no decoding.
-If there are too few answers to learn a language from, drafters are trained on these too.
+With the option `given`, the answers are those of the public text itself. They are not the target's own text and need no
+decoding. If the target's answers are too few to train a language model, drafters are trained on these, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SORT_WINDOW = 192
 """Number of prompts that are sorted by length at a time, so that a batch contains prompts of similar length."""
 ANSWERS = "answers.jsonl"
 HELD_EVERY = 50
-"""One prompt in so many is held out for evaluation: its answer goes to the held-out file. See `is_held`."""
+"""One prompt in `HELD_EVERY` is held out for evaluation: its answer goes to the held-out file. See `is_held_out`."""
 FIRST_HELD = 4
 """Number of held-out prompts that are answered before all others."""
 REPORT_S = 10.0
@@ -66,8 +66,8 @@ class AnswersOptions:
         data: Folder with the public training text; missing files are skipped.
         out: Output folder: `answers.jsonl`, and `train.bin` and `held.bin`, the token files packed from it.
         tokens: Stop after this number of answer tokens.
-        minutes: Stop after this many minutes; none: no time limit.
-        after: Skip this many prompts at the start of the list, for example those that an earlier run answered.
+        minutes: Stop after this number of minutes; none: no time limit.
+        after: Skip this number of prompts at the start of the list, for example those that an earlier run answered.
         max_new_tokens: Maximum length of an answer, in tokens.
         longest_prompt: Skip prompts longer than this, in tokens.
         per_task: Number of prompts per task of the built-in generators.
@@ -76,7 +76,7 @@ class AnswersOptions:
         seed: Seed of the prompt order and of sampling.
         threads: Number of CPU threads.
         device: Device of the target: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
-        given: Store the answers in the training text instead of generating the target's own. Held-out prompts are
+        given: Use the answers of the training text instead of generating the target's own. Held-out prompts are
             skipped.
     """
 
@@ -98,7 +98,7 @@ class AnswersOptions:
 
 
 def is_held_out(n: int) -> bool:
-    """Return whether the n-th prompt is held out, by a hash, since its group and temperature depend on n itself."""
+    """Return whether the n-th prompt is held out: by a hash of n, because group and temperature depend on n."""
     return int.from_bytes(hashlib.sha256(f"held/{n}".encode()).digest()[:4], "big") % HELD_EVERY == 0
 
 
@@ -111,7 +111,7 @@ def first_turns(data: Path, per_task: int, seed: int) -> list[tuple[str, str]]:
 
 
 def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str]]:
-    """Return `first_turns`, each with the answer in the training text."""
+    """Return the tuples of `first_turns`, each with the answer of the training text."""
     groups: dict[str, dict[str, str]] = {}
     for source in SOURCES:
         for row in source.rows(data):
@@ -133,11 +133,11 @@ def _exchanges(data: Path, per_task: int, seed: int) -> list[tuple[str, str, str
 
 
 def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
-    """Write answers until there are enough, pack them, and return the figures.
+    """Generate answers up to the requested number of tokens, pack them, and return the figures.
 
     Raises:
-        ParameterError: the folder holds answers made with other options or to other prompts, or another process is
-            writing there.
+        ParameterError: the folder has answers made with other options or for other prompts, or another process is
+            writing to it.
     """
     options.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -145,7 +145,7 @@ def write_answers(options: AnswersOptions, report: Report) -> dict[str, Any]:
             return _write(options, report)
     except Timeout:
         raise ParameterError(
-            f"Another process is writing answers into {options.out}.", "Wait until it is done, or give another out."
+            f"Another process is writing answers into {options.out}.", "Wait until it ends, or set another out."
         ) from None
 
 
@@ -207,7 +207,7 @@ def _write_text_answers(
     models: Models,
     written: int,
 ) -> dict[str, Any]:
-    """Write the text's own answers to the waiting prompts, up to the requested number of tokens; return the figures."""
+    """Write the training text's answers to the remaining prompts, up to the requested tokens; return the figures."""
     clock, new, tokenizer = RunClock(options.minutes or float("inf")), 0, models.tokenizer
     with (options.out / ANSWERS).open("a", encoding="utf-8") as file:
         for i, prompt_ids in waiting:
@@ -273,7 +273,7 @@ def _encode_prompts(
 ) -> Iterator[tuple[int, list[int]]]:
     """Yield (number, token ids) of the prompts that are not too long.
 
-    Every `ALIKE` prompts are sorted by length: sequences of one length waste no attention on padding.
+    Every `SORT_WINDOW` prompts are sorted by length: sequences of equal length need no padding.
     """
     prompts = ((i, encode_message(tokenizer, message)) for i, message in turns)
     while batch := list(islice(prompts, SORT_WINDOW)):
@@ -281,7 +281,7 @@ def _encode_prompts(
 
 
 def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -> str:
-    """Check that a folder has answers, and that they are of this target.
+    """Check that a folder has answers, and that this target generated them.
 
     Args:
         folder: folder of the answers.
@@ -292,29 +292,29 @@ def check_answers(folder: Path, target: str, allow_text_answers: bool = False) -
         A hash of the list of prompts: equal hashes mean that prompt numbers refer to the same prompts.
 
     Raises:
-        ParameterError: the folder has no answers, or another target's, or the text's own where these are not accepted.
+        ParameterError: the folder has no answers, another target's, or unaccepted answers of the training text.
     """
     path = folder / ANSWERS
     if not path.exists():
-        raise ParameterError(f"There are no answers in {folder}.", "Write them first: workbench train answers.")
+        raise ParameterError(f"There are no answers in {folder}.", "Generate them first: workbench train answers.")
     with path.open(encoding="utf-8") as file:
         settings = json.loads(file.readline() or "{}")
     answers_target = str(settings.get("target"))
     if short_name(answers_target) != short_name(target):
         raise ParameterError(
-            f"{folder} holds answers of {answers_target}, not of {target}.",
-            f"Give target={answers_target}, or have {target} write answers into another folder.",
+            f"{folder} has answers of {answers_target}, not of {target}.",
+            f"Set target={answers_target}, or generate answers of {target} in another folder.",
         )
     if settings.get("given") and not allow_text_answers:
         raise ParameterError(
-            f"{folder} holds answers that the training text gives, not what {target} says.",
-            "Have it write its own into another folder: workbench train answers, without given.",
+            f"{folder} has answers of the training text, not answers generated by {target}.",
+            "Generate its own answers in another folder: workbench train answers, without given.",
         )
     return str(settings.get("prompts", ""))
 
 
 def read_answers(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the answers of a file, without the line of its options; stop at an incomplete line."""
+    """Yield the answers of a file without its first line (the options); stop at an incomplete line."""
     with path.open(encoding="utf-8") as file:
         for line in islice(file, 1, None):
             if not line.endswith("\n"):
@@ -328,11 +328,11 @@ def token_dtype(vocabulary: int) -> np.dtype:
 
 
 def pack(folder: Path, end: int, vocabulary: int) -> dict[str, Any]:
-    """Write `train.bin` and `held.bin` (prompts and answers, one after the other, as `token_dtype`) from the answers.
+    """Write `train.bin` and `held.bin` from the answers: prompts and answers, one after the other, as `token_dtype`.
 
     Args:
         folder: folder of `answers.jsonl`.
-        end: token that is inserted between two texts if an answer was cut off before it.
+        end: token that is inserted after an answer that was cut off before its end.
         vocabulary: size of the target's vocabulary.
     """
     parts: dict[str, list[int]] = {"train": [], "held": []}
@@ -352,7 +352,7 @@ def _open_answers(path: Path, options: AnswersOptions, prompts: abc.Sequence[tup
     fixed = ("target", "max_new_tokens", "longest_prompt", "per_task", "seed", "dtype")
     settings = {name: value for name, value in asdict(options).items() if name in fixed}
     settings |= {"given": True} if options.given else {}
-    settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()  # a number is a position in them
+    settings["prompts"] = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()  # numbers index this list
     if not path.exists():
         path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return set(), 0
@@ -366,6 +366,8 @@ def _open_answers(path: Path, options: AnswersOptions, prompts: abc.Sequence[tup
         changed = ", ".join(
             f"{name}={old_settings.get(name)}" for name in settings if old_settings.get(name) != settings[name]
         )
-        raise ParameterError(f"{path} was made with {changed}.", "Give the same again to go on, or another out.")
+        raise ParameterError(
+            f"{path} was made with {changed}.", "Use the same options to continue, or set another out."
+        )
     lines = list(read_answers(path))
     return {line["n"] for line in lines}, sum(len(line["answer"]) for line in lines)

@@ -1,6 +1,6 @@
-"""Writer of all model cards: `README.md` beside the weights, from measured figures only.
+"""Shared code of all model cards: `README.md` files beside the weights, with measured figures only.
 
-A module beside each recipe writes the text of its card; the code for figures, runs and tables is here.
+A module beside each recipe writes the text of its card; this module has the code for figures, runs and tables.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TrainedModel:
         """Read the model of a folder.
 
         Raises:
-            OSError: it has no configuration, or its training has not ended.
+            OSError: the folder has no configuration, or the model's training has not ended.
         """
         measured = folder / "evaluation.json"
         return cls(
@@ -52,7 +52,7 @@ def write_card(folder: Path, card: Callable[[TrainedModel], str]) -> None:
     """Write the card of the model in a folder; `card` returns the text below the title.
 
     Raises:
-        OSError: see `TrainedDrafter.load`.
+        OSError: see `TrainedModel.load`.
     """
     model = TrainedModel.load(folder)
     write_atomically(folder / "README.md", f"# {model.name}\n\n{card(model).rstrip()}\n".encode())
@@ -66,7 +66,7 @@ def write_cards(models: Path, cards: dict[str, Callable[[TrainedModel], str]]) -
 
 
 def runs_of(figures: Figures) -> list[Figures]:
-    """Return the figures of all runs of a model, oldest first: a run that continued another contains its figures."""
+    """Return the figures of all runs of a model, oldest first; a continuing run has those of its predecessor."""
     runs = [figures]
     while "begun" in runs[0]:
         runs.insert(0, runs[0]["begun"])
@@ -79,7 +79,7 @@ def losses_of(figures: Figures) -> str:
 
 
 def steps_of(figures: Figures) -> str:
-    """Return a run's numbers of steps and tokens, in words."""
+    """Return a run's numbers of steps and tokens as text."""
     return f"{figures['steps']:,} steps over {figures['tokens']:,} tokens"
 
 
@@ -94,13 +94,13 @@ def training_runs(figures: Figures, hardware: str, token_note: str = "") -> str:
     Args:
         figures: figures of the last run.
         hardware: hardware of runs whose figures do not include it.
-        token_note: text in brackets after the number of tokens, about what they include; empty: nothing unusual.
+        token_note: note in brackets after the number of tokens on what the number includes; empty: no note.
     """
     runs = runs_of(figures)
     if len(runs) == 1:
         return f"\n## Training run\n\n{_training_run(figures, hardware, '', token_note)}"
     sections = (_training_run(run, hardware, f"**Run {n}**: ", token_note) for n, run in enumerate(runs, 1))
-    return "\n## Training runs\n\nEach went on from the weights of the one before.\n\n" + "".join(sections)
+    return "\n## Training runs\n\nEach run continued from the weights of the previous one.\n\n" + "".join(sections)
 
 
 def _training_run(figures: Figures, hardware: str, number: str, token_note: str) -> str:

@@ -1,6 +1,6 @@
 """More prompts of the bundled kinds, for measuring claims: chat messages, and problems that are not in training text.
 
-`bench/claim_prompts.jsonl` holds the result of `text`, because `workbench.bench` imports nothing of
+`bench/claim_prompts.jsonl` is the output of `render_prompts`, because `workbench.bench` imports nothing of
 `workbench.training`; `workbench docs` writes it.
 """
 
@@ -76,7 +76,7 @@ def render_prompts() -> str:
         rng, prompts = random.Random(f"{kind}/{SEED}"), dict[str, bool]()
         while len(prompts) < (N_COPIES if kind == "copy" else N):
             number = len(prompts)
-            if kind == "code" and number % 2:  # few functions are held out: every other prompt edits two of them
+            if kind == "code" and number % 2:  # few functions are held out, so every other prompt edits two of them
                 prompts[MAKERS["refactoring"][number // 2 % 2](rng)] = True
                 continue
             instance = TASKS[tasks[number % len(tasks)]].draw(rng, held_out=True)

@@ -113,7 +113,7 @@ def _batches(documents: list[str], size: int) -> Iterator[list[str]]:
 
 
 def exact_documents(tokens: int, seed: int) -> list[str]:
-    """Return more documents of the tasks that need exactness, for the windows that `target` adds to every batch."""
+    """Return more documents of the tasks with exact answers, for the windows that `target` adds to each batch."""
     documents: list[str] = []
     remaining = tokens * CHARS_PER_TOKEN
     for _, document in mixture(seed + 1, EXACT_TASKS):

@@ -83,7 +83,7 @@ def generate_greedy(
         model: The model.
         tokenizer: Its tokenizer.
         prompts: User messages.
-        max_new_tokens: Longest answer.
+        max_new_tokens: Maximum length of an answer, in tokens.
     """
     texts = [f"{USER}{prompt}{ASSISTANT}" for prompt in prompts]
     batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
@@ -162,7 +162,7 @@ def generate_held_out(
 def distillation_loss(
     student: Tensor, teacher: Tensor, labels: Tensor, text_weight: float, losses: WeightedLoss = FORWARD_KL
 ) -> Tensor:
-    """Return the divergence between drafter's and teacher's distributions, plus weighted cross-entropy with the text.
+    """Return the divergence of drafter and teacher distributions, plus weighted cross-entropy with the text.
 
     Source: Zhou et al. 2024, DistillSpec, arXiv:2310.08461, §3: any divergence of the two may be minimised.
 
@@ -170,7 +170,7 @@ def distillation_loss(
         student: Drafter logits, [N, V].
         teacher: Target logits, [N, V].
         labels: The text, int64 [N]; negative where there is no label.
-        text_weight: Weight of the text.
+        text_weight: Weight of the cross-entropy with the text.
         losses: Divergences of the distributions.
     """
     logits = student.float()
@@ -192,8 +192,8 @@ def draft_model_losses(text: str) -> WeightedLoss:
         raise ParameterError(f"loss={text}: {error}.") from None
     if wrong := [name for name, _ in losses.terms if name in FEATURE_LOSSES]:
         raise ParameterError(
-            f"loss={text}: {wrong[0]} compares features, and a draft model guesses none.",
-            f"Take some of {', '.join(name for name in LOSSES if name not in FEATURE_LOSSES)}.",
+            f"loss={text}: {wrong[0]} compares features, which a draft model does not predict.",
+            f"Use {', '.join(name for name in LOSSES if name not in FEATURE_LOSSES)}.",
         )
     return losses
 

@@ -49,7 +49,7 @@ class EvaluateOptions:
 def exact_match(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, task: str, count: int, rows: int = 50
 ) -> tuple[float, list[tuple[str, str]]]:
-    """Return the share of held-out instances answered right, greedily, and (prompt, output) of some wrong ones.
+    """Return the share of held-out instances with a correct greedy answer, and (prompt, output) of some wrong answers.
 
     Args:
         model: The model.

@@ -1,9 +1,9 @@
 """Judge Decoding's linear judge, trained on AutoJudge's labels: which token replacements change a final answer.
 
-`swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that spoil it. The
+`swaps` finds tokens of the draft model that may replace a token in a target's answer, and tokens that may not. The
 judge reads the last hidden states after such a token, of the target alone and of both models. Both are frozen: their
 states are computed once, and a logistic regression is trained on the standardised states. Its bias is then set on other
-problems, so that at δ = `CHOSEN` at most `MAX_WRONG_PASS_SHARE` of the wrong tokens pass.
+problems, so that at δ = `DEFAULT_THRESHOLD` at most `MAX_WRONG_PASS_SHARE` of the wrong tokens pass.
 
 Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (a linear unit on the target's state); Garipov et al.
 2025, AutoJudge, arXiv:2504.20039 (labels, both states, a threshold by recall of the important tokens).
@@ -39,9 +39,9 @@ THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 DEFAULT_THRESHOLD = 0.5
 """δ for the figures on held-out answers; the verifier's default."""
 MAX_WRONG_PASS_SHARE = 0.01
-"""Largest share of the calibration's wrong tokens that pass at `CHOSEN`."""
+"""Largest share of the calibration's wrong tokens that pass at `DEFAULT_THRESHOLD`."""
 CALIBRATE_EVERY = 3
-"""One of so many problems is used for calibrating the bias instead of for training."""
+"""One problem in `CALIBRATE_EVERY` is used to calibrate the bias, not for training."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Tokens:
         states: the target's last hidden states after each, then the draft model's.
         is_wrong: whether the replacement changed the final answer.
         groups: task of each.
-        problems: number of problems that they are from.
+        problems: number of problems from which the tokens are.
     """
 
     states: Float[Tensor, "N D"]
@@ -142,8 +142,8 @@ def read_swaps(models: Models, swap_lists: Sequence[Sequence[Swap]]) -> Tokens:
     is_wrong = torch.tensor([swap.is_wrong for swap in swaps], dtype=torch.bool)
     if not is_wrong.any() or is_wrong.all():
         raise ParameterError(
-            f"Of {len(swaps)} swaps {int(is_wrong.sum())} are wrong: a judge needs both kinds.",
-            "Ask for more problems: count=…, held=….",
+            f"Of {len(swaps)} swaps, {int(is_wrong.sum())} are wrong; a judge needs harmless and wrong ones.",
+            "Use more problems: count=…, held=….",
         )
     states = [
         torch.cat(
@@ -165,7 +165,7 @@ def fit(
     width = models.target.hidden_size
     mean, spread = train_tokens.states.mean(0), train_tokens.states.std(0).clamp_min(1e-6)
     net = JudgeHead(width, train_tokens.states.shape[1] - width)
-    report(f"judge: {len(train_tokens.right):,} harmless and {len(train_tokens.wrong):,} wrong tokens to learn from")
+    report(f"judge: {len(train_tokens.right):,} harmless and {len(train_tokens.wrong):,} wrong training tokens")
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
@@ -188,7 +188,7 @@ def fit(
         facts = {"hidden_size": width, "draft_model": models.drafter_name}
         facts[WEIGHTS] = fingerprint(models.target.model)
         save_net(finished, options.folder, models.target_name, torch.float16, **facts)
-        return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens refused"
+        return f"judge: {result.held['wrong refused']:.3f} of held-out wrong tokens rejected"
 
     result = run_loop(options.loop("judge"), net, options.optimizers(net, 0.0), step_losses, report, on_checkpoint)
     judge = calibrate(fold_scaling(net, mean, spread), calibration)
@@ -224,7 +224,7 @@ def fold_scaling(net: JudgeHead, mean: Float[Tensor, " D"], spread: Float[Tensor
 
 @torch.no_grad()
 def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHARE) -> JudgeHead:
-    """Return the judge with biases lowered so that at δ = `CHOSEN` at most that share of wrong tokens pass.
+    """Return the judge with biases lowered so that at δ = `DEFAULT_THRESHOLD` at most that share of wrong tokens pass.
 
     With fewer than 1 / share wrong tokens none passes. A judge that is already stricter is not changed.
     """
@@ -242,13 +242,13 @@ def calibrate(net: JudgeHead, tokens: Tokens, share: float = MAX_WRONG_PASS_SHAR
 
 
 def scores(net: JudgeHead, states: Float[Tensor, "N D"], target_only: bool = False) -> Float[Tensor, " N"]:
-    """Return the log-odds of tokens by the states of both models, or of the target alone."""
+    """Return the log-odds of tokens, from the states of both models or of the target alone."""
     return net(states[:, : net.width], None if target_only else states[:, net.width :])
 
 
 @torch.no_grad()
 def evaluate_judge(net: JudgeHead, held: Tokens, weight: float, target_only: bool = False) -> dict[str, float]:
-    """Return figures on held-out problems, at the threshold `CHOSEN`."""
+    """Return figures on held-out problems, at the threshold `DEFAULT_THRESHOLD`."""
     harmless, wrong = scores(net, held.right, target_only), scores(net, held.wrong, target_only)
     passed, refused = _share(harmless.sigmoid() > DEFAULT_THRESHOLD), _share(wrong.sigmoid() <= DEFAULT_THRESHOLD)
     order = torch.searchsorted(wrong.sort().values, harmless).double() / len(wrong)
@@ -270,7 +270,7 @@ def by_threshold(net: JudgeHead, held: Tokens) -> list[list[float]]:
 
 @torch.no_grad()
 def by_group(net: JudgeHead, held: Tokens) -> dict[str, list[float]]:
-    """Return per task the numbers of harmless and wrong tokens, and the shares of them that pass at `CHOSEN`."""
+    """Return per task the numbers of harmless and wrong tokens, and the shares that pass at `DEFAULT_THRESHOLD`."""
     passes, figures = scores(net, held.states).sigmoid() > DEFAULT_THRESHOLD, dict[str, list[float]]()
     for group in dict.fromkeys(held.groups):
         in_group = torch.tensor([name == group for name in held.groups])
@@ -298,20 +298,20 @@ def card(model: TrainedModel) -> str:
 A linear judge for `verifier=judge` (Judge Decoding, Bachmann et al. 2025, arXiv 2501.19309) of drafts for
 `{config["target"]}`: a unit on the last hidden states of the target and of its draft model `{config["draft_model"]}`
 after a draft, and a unit on the target's alone ({config["hidden_size"]} weights) for other drafters.
-Accepted tokens may differ from what the target would write: output is approximate, sampled and greedy.
+Accepted tokens may differ from the target's: sampled and greedy output are approximate.
 
-{training_runs(figures, "", " (harmless and wrong ones, each as often as it was drawn)").strip()}
+{training_runs(figures, "", " (harmless and wrong ones, each counted as often as it was sampled)").strip()}
 - **Data**: labels as in AutoJudge (Garipov et al. 2025, arXiv 2504.20039). In the target's greedy answer one token is
-  replaced by the draft model's, the target finishes, and final answers are compared (`workbench train judge`). Tasks:
-  {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,} wrong tokens of
-  {learnt["problems"]:,} problems to learn from; wrong ones weigh {figures["wrong_weight"]:g} in the loss, the squared
-  length of the weights {figures["penalty"]:g}.
+  replaced by the draft model's, the target finishes the text, and the final answers are compared: see
+  `workbench train judge`. Tasks: {", ".join(figures["groups"])}. {learnt["right"]:,} harmless and {learnt["wrong"]:,}
+  wrong training tokens from {learnt["problems"]:,} problems; wrong ones have weight {figures["wrong_weight"]:g} in the
+  loss, the squared norm of the judge's weights {figures["penalty"]:g}.
 - **Bias**: at δ = {DEFAULT_THRESHOLD:g} at most {most_wrong} of the {calibration["wrong"]:,} wrong tokens of
   {calibration["problems"]:,} other problems pass.
 
 ## Held out
 
-{out["problems"]:,} problems kept out of training: {out["right"]:,} harmless and {out["wrong"]:,} wrong tokens. At δ =
+{out["problems"]:,} held-out problems: {out["right"]:,} harmless and {out["wrong"]:,} wrong tokens. At δ =
 {DEFAULT_THRESHOLD:g}, {held["right kept"]:.1%} of the harmless and {wrong_pass} of the wrong tokens pass
 (target's state alone: {alone["right kept"]:.1%} and {1 - alone["wrong refused"]:.1%}). Area under the curve
 {held["area under the curve"]:.3f} (alone: {alone["area under the curve"]:.3f}).

@@ -1,6 +1,6 @@
 """Training recipes as data, without PyTorch: names, options, defaults and explanations, cached in the user's folder.
 
-The first process that needs them after a change of the training code imports the recipes and writes the file.
+After a change of the training code, the first process that needs the recipes imports them and writes the file.
 """
 
 from __future__ import annotations

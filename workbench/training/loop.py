@@ -84,8 +84,8 @@ class LoopOptions:
         clip: Largest gradient norm.
         decay: Share of the run in which the learning rate falls.
         curves: Folder for curves as event files; None: none are written.
-        on_policy: Returns figures of the last saved net in use, by curve; called at each checkpoint, outside the run's
-            time. Not called without curves.
+        on_policy: Returns on-policy figures of the last saved net, by curve; called at each checkpoint, outside the
+            run's time. Not called without curves.
     """
 
     name: str
@@ -130,7 +130,7 @@ def run_loop(
     """Train until the end of the run's length.
 
     Args:
-        options: Options.
+        options: Options of the loop.
         module: Module whose parameters the optimizers hold; its state is in the checkpoint.
         optimizers: Optimizers, each group with its top learning rate as `peak`.
         step_losses: Called with the step number; runs forward and backward; returns tokens used and losses to report.
@@ -145,7 +145,7 @@ def run_loop(
         _restore(options, module, optimizers, result)
         report(f"{options.name}: resumed at step {result.steps} from {options.checkpoint}")
     elif options.checkpoint and options.checkpoint.exists():
-        report(f"{options.name}: starts over; the earlier checkpoint is {set_aside(options.checkpoint)}")
+        report(f"{options.name}: starts from the beginning; the earlier checkpoint is {set_aside(options.checkpoint)}")
     clock = options.clock
     watch = TrainingMonitor.of(options.name, clock, options.curves, options.on_policy, result.steps)
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -179,7 +179,7 @@ def run_loop(
             if stop.is_set():
                 _save(options, module, optimizers, result)
                 raise StoppedError(
-                    f"{options.name}: stopped at step {result.steps}.", "The same command goes on there."
+                    f"{options.name}: stopped at step {result.steps}.", "Run the same command to continue."
                 )
     result.seconds = clock.seconds
     if options.checkpoint:
@@ -200,7 +200,7 @@ def descend(parameters: Sequence[nn.Parameter], optimizers: Sequence[torch.optim
 
 
 def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
-    """Stop a diverging run before it spoils the weights.
+    """Stop a diverging run before non-finite values reach the weights.
 
     Raises:
         WorkbenchError: a loss is not finite.
@@ -208,8 +208,8 @@ def _check_numbers(name: str, step: int, losses: Mapping[str, float]) -> None:
     not_finite = [loss for loss, value in losses.items() if not math.isfinite(value)]
     if not_finite:
         raise WorkbenchError(
-            f"{name}: {', '.join(not_finite)} is no number any more at step {step}: the training has gone astray.",
-            "Train with smaller steps (matrix_rate, other_rate) or by another loss; what was saved is as it was.",
+            f"{name}: {', '.join(not_finite)} is not finite at step {step}: the training has diverged.",
+            "Use lower learning rates (matrix_rate, other_rate) or another loss. Saved files were not changed.",
         )
 
 
@@ -246,7 +246,7 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
         pass
     raise ParameterError(
         f"The checkpoint {checkpoint} is damaged: it cannot be read.",
-        "Start over with --set resume=false: it is put aside. What was saved beside it, a head, stays until then.",
+        "Start again with --set resume=false, which moves it aside. A head saved beside it is kept until then.",
     )
 
 
@@ -260,8 +260,8 @@ def _restore(
             optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError) as error:
         raise ParameterError(
-            f"{options.checkpoint} is of another net than this run trains, or was kept by another version.",
-            "Start over with --set resume=false: the old checkpoint is put aside.",
+            f"{options.checkpoint} is of another net than this run's, or was written by another version.",
+            "Start again with --set resume=false, which moves the old checkpoint aside.",
         ) from error
     result.steps, result.tokens, result.losses = state["steps"], state["tokens"], dict(state["losses"])
     options.clock.earlier_seconds = state["seconds"]

@@ -1,4 +1,4 @@
-"""Memory of a training process: memory that one step frees is reused by the next.
+"""Memory of a training process: memory that one step frees is reused by the next step.
 
 By default glibc maps memory for each large tensor and unmaps it when the tensor is freed, so the kernel clears the
 pages again in every step. In a process that only trains, this took a third of the time.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
-"""Parameters of glibc's `mallopt`: free bytes to keep at the heap's end, and largest number of separate mappings."""
+"""Parameters of glibc's `mallopt`: free bytes to keep at the heap's end, and maximum number of separate mappings."""
 MOST = (1 << 31) - 1
 
 
 def keep_memory() -> bool:
-    """Keep memory that is freed in this process from now on. Return whether that worked: it needs glibc."""
+    """Keep memory that is freed in this process from now on. Return whether that worked, since it needs glibc."""
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another system, or another C library

@@ -62,7 +62,7 @@ def llama_config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, h
 
 
 def build_model(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
-    """Build a model with weights from its own random generator, float32."""
+    """Build a float32 model, with initial weights from a separate random generator."""
     model = LlamaForCausalLM(config)
     generator = torch.Generator().manual_seed(seed)
     residual = 0.02 / (2 * config.num_hidden_layers) ** 0.5
@@ -181,7 +181,7 @@ def save_half(half: PreTrainedModel, model: PreTrainedModel, tokenizer: PreTrain
 def save_weights(
     half: PreTrainedModel, weights: dict[str, Tensor] | None, tokenizer: PreTrainedTokenizerFast, out: Path
 ) -> None:
-    """Write a model like `save_half`: its own weights, or the given ones under their names in the files."""
+    """Write a model like `save_half`: its own weights, or the given ones, which have the names used in the files."""
     half.half()
     half_weights = None if weights is None else {name: weight.half().contiguous() for name, weight in weights.items()}
     half.config.dtype = "float16"
@@ -191,7 +191,7 @@ def save_weights(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", suffix=PART, dir=out) as part_folder:
         half.save_pretrained(part_folder, state_dict=half_weights, max_shard_size=SHARD_SIZE)
-        for old in out.glob("model*.safetensors*"):  # the old files stay until all new ones are written
+        for old in out.glob("model*.safetensors*"):  # the old files are kept until all new ones are written
             old.unlink()
         for new in Path(part_folder).iterdir():
             new.chmod(0o644)

@@ -37,7 +37,7 @@ class TrainingMonitor:
     def of(
         cls, name: str, clock: RunClock, folder: Path | None, on_policy: OnPolicyEvaluation | None, steps: int
     ) -> TrainingMonitor:
-        """Return the curves of a run that has finished so many steps; later points, from before a kill, are discarded.
+        """Return the curves of a run up to a step; later points, written before the process was killed, are discarded.
 
         Raises:
             WorkbenchError: the package that writes event files is not installed.
@@ -50,8 +50,8 @@ class TrainingMonitor:
             return cls(name, clock, on_policy, CurveWriter(folder, steps + 1 if steps else 0), spent)
         except ImportError:
             raise WorkbenchError(
-                "Curves are kept as TensorBoard's event files, and tensorboardX, which writes them, is not installed.",
-                "pip install tensorboardX, or leave curves out.",
+                "Curves are written as TensorBoard event files, and the package tensorboardX is not installed.",
+                "Run pip install tensorboardX, or leave curves out.",
             ) from None
 
     def record_losses(self, step: int, losses: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Options of recipes as text, parsed by their types. The types have names, so this works without PyTorch."""
+"""Options of recipes as text, parsed by their types. Types are stored by name, so parsing works without PyTorch."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class TargetObjective:
         self.trunk = torch.compile(model.model, dynamic=False) if options.compile else model.model
 
     def losses(self, ids: Tensor, step: int, predictable: Tensor | None = None) -> tuple[Tensor, Tensor, float]:
-        """Return the losses of the last layer and of this step's early layer, and the last layer's on repeated spans.
+        """Return the losses of the last layer, of this step's early layer, and of the last layer on repeated spans.
 
         Three of four steps process every window as two halves, because attention over short windows is cheaper. Only a
         share of the tokens inside user turns is predicted, since user messages are mostly unpredictable.
@@ -170,7 +170,7 @@ def pretrain(options: PretrainOptions, report: Report) -> RunResult:
             tops += float(top.detach()) / options.parts
             exits += float(early.detach()) / options.parts
         if not math.isfinite(tops):
-            raise FloatingPointError(f"the loss is {tops} at step {step}: lower the learning rates")
+            raise FloatingPointError(f"the loss is {tops} at step {step}: use lower learning rates")
         figures = {"loss": tops, "exit": exits} | ({"spans": spans_loss} if predictable is not None else {})
         return options.rows * options.parts * options.window, figures
 

@@ -46,7 +46,7 @@ class Recipe:
         kinds = typing.get_type_hints(self.options)
         unknown = sorted(set(values) - set(kinds))
         if unknown:
-            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has: {', '.join(kinds)}")
+            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; its options are: {', '.join(kinds)}")
         return self.options(
             **{key: convert(key, kinds[key], value) for key, value in values.items() if value is not None}
         )
@@ -70,7 +70,7 @@ def load_start_figures(folder: Path | None) -> dict[str, Any]:
 
 
 def changed_options(options: Any) -> dict[str, str]:
-    """Return the options that differ from their defaults, in the format of `--set`; without paths, which are local."""
+    """Return the options that differ from their defaults, in the format of `--set`, without paths."""
     changed = {}
     for entry in dataclasses.fields(options):
         value = getattr(options, entry.name)
@@ -86,15 +86,15 @@ def head_recipes(reserved: Collection[str] = ()) -> dict[str, Recipe]:
         reserved: names of other recipes.
 
     Raises:
-        WorkbenchError: a name is taken, or a function does not declare its options.
+        WorkbenchError: a name is already used, or a training function does not declare its options.
     """
     heads = [head for head in registry.heads().values() if head.train is not None]
     for head in heads:
         if head.recipe in reserved:
             raise WorkbenchError(
-                f"The head {head.kind!r} has a function that trains it, and names the recipe {head.recipe!r}, which is "
-                "another's.",
-                f"Give its Head a name of its own: recipe={head.kind!r}.",
+                f"The head {head.kind!r} has a training function for the recipe {head.recipe!r}, but another recipe "
+                "has this name.",
+                f"Give its Head another recipe name: recipe={head.kind!r}.",
             )
     return {head.recipe: _head_recipe(head, head.train) for head in heads if head.train is not None}
 
@@ -105,7 +105,7 @@ def _head_recipe(head: Head, train: Callable[..., RunResult]) -> Recipe:
     options = kinds.get(first)
     if not dataclasses.is_dataclass(options) or "out" not in {field.name for field in dataclasses.fields(options)}:
         raise WorkbenchError(
-            f"What trains the head {head.kind!r} does not say which options it takes.",
+            f"The training function of the head {head.kind!r} does not declare its options.",
             f"Annotate the first parameter of {train.__name__} with a dataclass of options (RunOptions and a folder "
             "`out`), each with a default.",
         )
@@ -124,7 +124,7 @@ def _card(head: Head, model: TrainedModel) -> str:
     held = [(name, f"{value:.3f}") for name, value in model.figures["held"].items()]
     return (
         f"{head.idea.format(**model.config.get('net', {}))}\n\nTrained for `{model.config['target']}` by `workbench "
-        f"train {head.recipe}`; it fits this target only. What it drafts never changes exact output.\n"
+        f"train {head.recipe}`; it fits this target only. Drafts never change the output of exact methods.\n"
         + training_runs(model.figures, "an unnamed machine")
-        + (f"\n## Measured on text kept out of training\n\n{table(['figure', 'value'], held)}\n" if held else "")
+        + (f"\n## Measured on held-out text\n\n{table(['figure', 'value'], held)}\n" if held else "")
     )

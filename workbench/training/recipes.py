@@ -154,7 +154,7 @@ def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
 
 
 def _train_and_finish(train: Callable[[Any, Report], RunResult], options: Any, report: Report) -> dict[str, Any]:
-    """Train; if the run starts from a finished model, include the figures of that model's training."""
+    """Train; if the run starts from a finished model, its figures include those of that model's training."""
     earlier_figures = load_start_figures(options.begin)
     return finish(train(options, report), options.out, {"options": changed_options(options), **earlier_figures})
 
@@ -178,7 +178,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         Recipe(
             "judge",
-            "Judge Decoding's linear judge, on replaced tokens that make an answer wrong or do not",
+            "Judge Decoding's linear judge, on replaced tokens that make an answer wrong and others that do not",
             JudgeOptions,
             _judge,
         ),
@@ -290,7 +290,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def _pipeline_options(head: Head) -> type:
-    """Return the options class of the one command for a kind of head: the shared options, and the kind's own."""
+    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
     kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.apply_settings(ChatHeadOptions())
     shared = [f.name for f in dataclasses.fields(PipelineOptions) if f.name in head.settings and f.name != "loss"]
     fields = [
@@ -303,7 +303,7 @@ def _pipeline_options(head: Head) -> type:
 
 RECIPES |= {
     kind: Recipe(
-        kind, f"{kind} heads for any target by one command: answers, hidden states, training, card", options_class, run
+        kind, f"{kind} heads for any target in one command: answers, hidden states, training, card", options_class, run
     )
     for kind, head in registry.heads().items()
     if head.recipe == "chat-heads" and kind not in RECIPES
@@ -330,7 +330,7 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
     """
     recipes = RECIPES if name in RECIPES else RECIPES | head_recipes(RECIPES)
     if name not in recipes:
-        raise ValueError(f"there is no recipe {name!r}; there are: {', '.join(recipes)}")
+        raise ValueError(f"there is no recipe {name!r}; the recipes are: {', '.join(recipes)}")
     recipe = recipes[name]
     transformers_logging.disable_progress_bar()
     return recipe.run(resolve_resume(recipe.parse(options), options, report), report)

@@ -1,7 +1,7 @@
 """Windows of repeated random spans: the quickest way to train a small model to copy from its context.
 
 A span of random tokens is repeated several times with random filler in between. Only the earlier occurrence predicts
-it, so within a few hundred steps attention learns to find the token that followed this one last time (induction).
+it, so within a few hundred steps attention learns to find the token after the earlier occurrence (induction).
 """
 
 from __future__ import annotations

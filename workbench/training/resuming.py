@@ -45,7 +45,7 @@ def resolve_resume(
         check_same_settings(options, old_defaults)
     for path in checkpoints:  # settings last, so that a kill never leaves them beside another run's checkpoint
         if path in existing and not resume:
-            report(f"starts over; the earlier checkpoint is {set_aside(path)}")
+            report(f"starts from the beginning; the earlier checkpoint is {set_aside(path)}")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(_settings_path(path), (json.dumps(settings, indent=1) + "\n").encode())
     return dataclasses.replace(options, resume=resume)
@@ -59,7 +59,7 @@ def check_same_settings(options: Any, old_defaults: Mapping[str, str] | None = N
         old_defaults: values that earlier versions recorded for options at their defaults; they count as unchanged.
 
     Raises:
-        ParameterError: one has other settings.
+        ParameterError: a checkpoint has other settings.
     """
     for path in _checkpoints(options, options.checkpoint):
         if path.exists():
@@ -115,7 +115,7 @@ def _check_recorded_settings(checkpoint: Path, settings: Mapping[str, str], old_
         old_values = ", ".join(f"{name}={recorded[name]}" for name in changed)
         raise ParameterError(
             f"The checkpoint {checkpoint} was trained with {old_values}.",
-            "Give the same again to go on; resume=false starts over and keeps the old one aside.",
+            "Use the same settings to continue; resume=false starts again and moves the old checkpoint aside.",
         )
 
 

@@ -11,7 +11,7 @@ from workbench.core.errors import WorkbenchError
 
 
 class StoppedError(WorkbenchError):
-    """A run ended because of SIGTERM; the same command continues it."""
+    """Raised if a run ended because of SIGTERM; the same command continues it."""
 
 
 @contextmanager

@@ -106,9 +106,7 @@ def problems(groups: Sequence[str], count: int, seed: int, held_out: bool) -> li
     """
     for group in groups:
         if group not in TASKS:
-            raise ParameterError(
-                f"There is no task {group!r} whose answers are checked.", f"There are: {', '.join(TASKS)}."
-            )
+            raise ParameterError(f"There is no task {group!r}.", f"Use one of: {', '.join(TASKS)}.")
     return [i for group in groups for i in islice(TASKS[group].stream(seed, held_out=held_out), count)]
 
 
@@ -128,7 +126,7 @@ def find_swaps(
         ParameterError: there is no draft model.
     """
     if models.drafter is None:
-        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Name one: drafter=….")
+        raise ParameterError(f"There is no draft model: {models.drafter_problem}", "Set drafter=….")
     engine = Engine(models, max_sequences=rows, record=False)
     searches = [_Search(instance, encode_message(models.tokenizer, instance.prompt)) for instance in instances]
     answers = _generate_continuations(engine, [(search.prompt_ids, tokens) for search in searches])

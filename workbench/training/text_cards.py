@@ -25,7 +25,7 @@ trained from scratch by `python -m workbench.training target`. It is a teaching 
 _DRAFTER = """\
 The bundled drafter: {layers} layer × {hidden}, {parameters:,} parameters, the tokenizer of `text-target`. It was
 distilled from that target by `python -m workbench.training drafter`: divergence from the target's distribution on the
-training mixture and on text that the target wrote itself.
+training mixture and on text that the target generated.
 """
 
 
@@ -53,7 +53,7 @@ def _target_results(results: Figures) -> str:
     text = (
         f"\n## Measured on held-out instances\n\nGreedy decoding, {results['count']} instances per task that were kept"
         " out of training by a hash of their content. Exact match of the whole answer; for `story` a check of form"
-        " (right names, no stranger, the thing asked for, no repeated sentence, an ending); for `code` the definition"
+        " (names and things of the prompt, no other names, no repeated sentence, an ending); for `code` the definition"
         f" without the example.\n\n{table(['task', 'right', 'aim'], rows)}\n"
     )
     if "held_loss" in results:
@@ -65,14 +65,14 @@ def _target_results(results: Figures) -> str:
 _TARGET_LIMITS = """
 ## Known limits
 
-- It knows the patterns of its generators and a little simple English. Facts, reasoning and long texts are beyond it.
+- It reproduces the patterns of its generators and simple English, but no facts, reasoning or long texts.
 - Questions phrased in other ways than the generators' are often answered wrongly; so are numbers of three digits.
-- Stories follow a handful of plots. A name or an animal sometimes changes on the way, and a friend whom the request
+- Stories follow a few plots. A name or an animal sometimes changes within a story, and a friend whom the request
   does not name may get the hero's name ("Mia and Mia"), which the check of form does not notice.
-- Tasks below their aim in the table are just that: expect wrong answers there, above all when sorting, replacing
+- Tasks below their aim in the table often get wrong answers, especially sorting, replacing
   words and summarising.
-- Copying of long or unusual text slips; texts beyond 512 tokens were never seen in training.
-- The training text contains old books with the views of their time.
+- Copies of long or unusual texts contain errors; the training windows have 512 tokens.
+- The training text includes old books with the views of their time.
 """
 
 
@@ -109,8 +109,8 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
         _DRAFTER.format(**_shape(model, results))
         + training_runs(model.figures, hardware)
         + "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy continuations, held-out prompts, at"
-        f" which the drafter's best token is the target's.\n\n{table(['task', 'acceptance'], rows)}"
-        "\n\nMade to draft for `text-target`; its own text is poor.\n"
+        f" which the drafter's most probable token is the target's.\n\n{table(['task', 'acceptance'], rows)}"
+        "\n\nTrained to draft for `text-target`; its own text is poor.\n"
     )
 
 

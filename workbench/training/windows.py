@@ -26,7 +26,7 @@ class Windows:
         self.length, self.rows, self.seed = length, rows, seed
         self.per_epoch = (len(self.tokens) - length) // length
         if self.per_epoch < 1:
-            raise ValueError(f"{path} holds {len(self.tokens)} tokens, fewer than two windows of {length}")
+            raise ValueError(f"{path} has {len(self.tokens)} tokens, fewer than two windows of {length}")
         self._epoch = -1
         self._order = np.arange(0)
         self._offset = 0

@@ -1,7 +1,7 @@
-"""The bundled prompts by kind of work: held-out problems of the generators, and hand-written prompts.
+"""The bundled prompts by workload: held-out problems of the generators, and hand-written prompts.
 
-`bench/work.jsonl` holds the result of `text`, so that `workbench.bench` does not need `workbench.training`; `workbench
-docs` writes it.
+`bench/work.jsonl` is the output of `render_prompts`, so that `workbench.bench` does not need `workbench.training`;
+`workbench docs` writes it.
 """
 
 from __future__ import annotations
@@ -157,4 +157,4 @@ MAKERS: dict[str, tuple[Callable[[random.Random], str], ...]] = {
     "maths": (_word_problem_prompt, _task("addition"), _task("multiplication"), _task("subtraction")),
     "repeat": (_repeat_prompt, _repeat_prompt, _task("repeat")),
 }
-"""Prompts by kind, except for `CHAT`; the functions of a kind take turns."""
+"""Prompts by kind, except for `CHAT`; the prompt functions of a kind take turns."""

@@ -129,7 +129,7 @@ class Endpoints(EndpointBase):
 
     @json_endpoint(Models, "loaded")
     def load(self, target: str | None, drafter: str | None) -> Any:
-        """Load models and wait for them. Runs load their models automatically."""
+        """Load models and wait until they are loaded. Runs load their models automatically."""
         self._client.load(target, drafter)
         return self._client.loaded_models()
 
@@ -163,13 +163,13 @@ class Endpoints(EndpointBase):
 
     @json_endpoint(Generation, "")
     def start(self, request: gr.Request, **options: Any) -> Answer:
-        """Start a generation and return its run's id. Poll `since` for its rounds; the run ends without polling."""
+        """Start a generation and return the run's id. Poll `since` for its rounds; without polling, it is cancelled."""
         run = self._client.start(**options, user=user_key(request), lease_s=LEASE_S)
         return {"run": run.id, "lease_s": LEASE_S}
 
     @json_endpoint(UpdateRequest, "")
     def since(self, run: str, number: int) -> Answer:
-        """Return everything a run recorded from a round on: state, header, rounds, and footer once it has ended."""
+        """Return the record of a run from a round on: state, header, rounds, and footer once the run has ended."""
         return wire.scrub_update(self._client.run(run).since(number))
 
     @json_endpoint(RunRequest, "")
@@ -179,7 +179,7 @@ class Endpoints(EndpointBase):
 
     @json_endpoint(ChangeRequest, "")
     def change(self, run: str, **options: Any) -> Answer:
-        """Switch the method, parameters, the draft model or the images of a run from its next round on."""
+        """Change the method, parameters, draft model or images of a run from its next round on."""
         handle = self._client.run(run)
         handle.change(**options)
         return {"run": handle.id, "state": handle.state}
@@ -196,7 +196,7 @@ class Endpoints(EndpointBase):
     async def explain(self, run: str) -> AsyncGenerator[Answer, None]:
         """Return the attribution of a run's text to its images, token by token.
 
-        While it is computed, the progress is streamed (`done`, 0 to 1); the last answer has the result. It stops when
+        During the computation the progress is streamed (`done`, 0 to 1); the last answer has the result. It stops when
         the caller disconnects.
         """
         handle = await self._do(lambda: self._client.run(run))
@@ -246,8 +246,8 @@ class Endpoints(EndpointBase):
 
     @streaming_endpoint(ComparisonRequest, text=True)
     async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
-        """Run `compare` for programs: each message is a JSON text with the runs that ended since the last one."""
-        from workbench.bench.steps import StepEncoder  # brings PyTorch
+        """Run `compare` for programs: each message is a JSON text with the runs that ended since the last message."""
+        from workbench.bench.steps import StepEncoder  # imports PyTorch
 
         async with contextlib.aclosing(
             self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)

@@ -45,7 +45,7 @@ class CompareView:
         return data | {"scenes": scenes.gallery() if has_images else [], "questions": scenes.questions()}
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded comparison, shown before the first measurement; needs no backend. `made` may be empty."""
+        """Return `made`, a recorded comparison (or an empty one) that is shown before the first measurement."""
         return {"made": recorded_runs.example("compare"), "plotly": PLOTLY}
 
     def stop(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Work called through Gradio's queue that stops when its caller has disconnected."""
+"""Work called through Gradio's queue, which stops when its caller has disconnected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def while_connected(
     work: Callable[[], T], keep_alive_message: Callable[[], T], run_in_thread: Callable[[Callable[[], T]], Awaitable[T]]
 ) -> AsyncGenerator[T, None]:
-    """Run a function in a thread. Closing the generator signals it that the caller has left; see `service.caller`.
+    """Run a function in a thread. Closing the generator signals the function that the caller has disconnected.
 
     No middleware watches calls through the queue. Gradio closes an endpoint's generator only when it fails to deliver
     a message to the client, so this generator sends messages regularly.
@@ -32,7 +32,7 @@ async def while_connected(
     """
     disconnected = threading.Event()
 
-    def watched() -> T:
+    def work_in_context() -> T:
         token = DISCONNECTED.set(disconnected)
         try:
             with convert_panics():
@@ -40,8 +40,8 @@ async def while_connected(
         finally:
             DISCONNECTED.reset(token)
 
-    task = asyncio.ensure_future(run_in_thread(watched))
-    # avoids a warning about an unread exception if the caller has left
+    task = asyncio.ensure_future(run_in_thread(work_in_context))
+    # avoids a warning about an unread exception if the caller has disconnected
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         while not task.done():

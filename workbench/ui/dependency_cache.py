@@ -22,7 +22,7 @@ class DependencyCache(Generic[T]):
     Args:
         seconds: lifetime of an answer.
         most: largest number of cached answers.
-        clock: seconds.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(self, seconds: float, most: int = 4, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class DependencyCache(Generic[T]):
             work: computes the answer. Its exceptions are raised, and nothing is cached.
 
         Raises:
-            LeftError: the caller left while others worked.
+            DisconnectedError: the caller disconnected while it waited for another thread.
         """
         check_connected = make_disconnect_check()
         while not self._working.acquire(timeout=LOOK_S):

@@ -36,7 +36,7 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls. They are billed like the calls of pages."""
+    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -46,12 +46,12 @@ class EndpointBase:
     async def _do(self, work: Callable[[], Any]) -> Any:
         """Run a blocking call in a thread: the client may not exist yet, or may have to read files."""
 
-        def unpanicked() -> Any:
+        def call_without_panics() -> Any:
             with convert_panics(), measure_cpu_time():
                 return work()
 
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, unpanicked)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call_without_panics)
 
 
 def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -63,7 +63,7 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
             itself the answer.
     """
 
-    def made(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Awaitable[Answer]]:
         name, takes_request = function.__name__ if key is None else key, _takes_request(function)
 
         async def endpoint(host: EndpointBase, asked: dict[str, Any], request: gr.Request | None) -> Answer:
@@ -82,7 +82,7 @@ def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Call
 
         return _with_signature(wrapped, function, signature, kind)
 
-    return made
+    return decorate
 
 
 def streaming_endpoint(
@@ -97,7 +97,7 @@ def streaming_endpoint(
     """
     encode: Callable[[Answer], Any] = json.dumps if text else lambda message: message
 
-    def made(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
+    def decorate(function: Callable[..., AsyncGenerator[Answer, None]]) -> Callable[..., AsyncIterator[Any]]:
         takes_request = _takes_request(function)
 
         async def endpoint(
@@ -122,7 +122,7 @@ def streaming_endpoint(
 
         return _with_signature(wrapped, function, signature, kind)
 
-    return made
+    return decorate
 
 
 def _takes_request(function: Callable[..., Any]) -> bool:

@@ -74,9 +74,7 @@ class Files:
         if match := _VERSION.match(name):
             name, version_asked = name[match.end() :], match[0][:-1]
         if version_asked not in (None, version()):  # modules of two versions do not fit together
-            return await PlainTextResponse("The workbench has another version now: reload the page.", 404)(
-                scope, receive, send
-            )
+            return await PlainTextResponse("The workbench was updated: reload the page.", 404)(scope, receive, send)
         if view := REPLAYS.get(name):
             return await Response(replay_sources(view), media_type="application/json")(scope, receive, send)
         file = files().get(name)

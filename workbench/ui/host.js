@@ -1,16 +1,16 @@
-// Runs once when Gradio mounts a view: loads its modules and lets its own one draw. `element`, `props`, `server`,
+// Runs once when Gradio mounts a view: loads its modules, then mounts the view. `element`, `props`, `server`,
 // `trigger` and `watch` are Gradio's; the event "decode" is wired in hosting.py.
 (async () => {
   const root = element.querySelector(".wb") ?? element,
     { tab } = props;
   for (let around = root.parentElement; around; around = around.parentElement) around.classList.add("has-wb");
-  // as in tabs.js
-  const asked = () => {
+  // same as in tabs.js
+  const tabOfAddress = () => {
     if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair";
     const name = new URLSearchParams(location.search).get("tab");
     return props.tabs.includes(name) ? name : "live";
   };
-  if (tab && asked() !== tab)
+  if (tab && tabOfAddress() !== tab)
     await new Promise((done) => addEventListener("wb:tab", ({ detail }) => detail === tab && done()));
   const base = (window.gradio_config?.root ?? "").replace(/\/(gallery|learn|methods|verifiers)?\/?$/, "");
   const at = (path) => `${base}/workbench/${props.version}/${path}`;
@@ -19,7 +19,7 @@
   if (!document.getElementById("wb-palette")) {
     const style = Object.assign(document.createElement("style"), { id: "wb-palette" });
     style.textContent = [
-      // the fonts come with Gradio: nothing is fetched from elsewhere
+      // these fonts are part of Gradio, so nothing is fetched from another host
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Regular", 400),
       face("Workbench Sans", "IBMPlexSans/IBMPlexSans-Bold", 600),
       face("Workbench Mono", "IBMPlexMono/IBMPlexMono-Regular", 400),
@@ -41,15 +41,15 @@
     );
   for (const href of props.modules.map(at).filter((to) => !document.querySelector(`link[href="${to}"]`)))
     document.head.append(Object.assign(document.createElement("link"), { rel: "modulepreload", href }));
-  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // a view comes after all it imports
+  const [view, address] = await Promise.all([import(at(props.modules.at(-1))), import(at("js/shared/address.js"))]); // the entry module is the last one
   await Promise.all(styled);
   const theme = localStorage.getItem("wb-theme");
   if (theme !== null) document.body.classList.toggle("dark", theme === "dark");
-  const ears = (window.workbenchEars ??= []),
+  const listeners = (window.workbenchListeners ??= []),
     tabs = () => window.workbenchTabs;
   const full = (query) => (tab && tab !== "live" ? [`tab=${tab}`, query].filter(Boolean).join("&") : query);
-  // Whole paths: the page has a base, on which a query alone would be looked up.
-  const where = (query) =>
+  // Absolute paths: a query alone would be resolved against the page's base URL.
+  const addressOf = (query) =>
     tab
       ? address.write(address.home(location.pathname), address.brief(full(query)))
       : `${location.pathname}${query ? `?${address.brief(query)}` : ""}`;
@@ -59,9 +59,9 @@
       call: (name, payload) => server[name](payload),
       sources: async () => (await fetch(at(props.replay))).json(),
       decode: (request) => trigger("decode", request),
-      listen: (hear) => {
-        ears.push(hear);
-        window.workbenchBus ??= (message) => ears.forEach((each) => each(message));
+      listen: (listener) => {
+        listeners.push(listener);
+        window.workbenchBus ??= (message) => listeners.forEach((each) => each(message));
       },
       theme: () => localStorage.setItem("wb-theme", document.body.classList.toggle("dark") ? "dark" : "light"),
       remember: tab ? window.sessionStorage : window.localStorage,
@@ -70,8 +70,8 @@
       address: {
         read: () => (tab ? address.read(location) : location.search),
         write: (query) =>
-          tab ? tabs().write(tab, where(query)) : history.replaceState(history.state, "", where(query)),
-        url: (query) => `${location.origin}${where(query)}`,
+          tab ? tabs().write(tab, addressOf(query)) : history.replaceState(history.state, "", addressOf(query)),
+        url: (query) => `${location.origin}${addressOf(query)}`,
       },
     },
   });

@@ -23,7 +23,7 @@ ServerFunction = Callable[[dict[str, Any]], Any]
 """Function that answers one request of the browser. An exception reaches the browser as an error message."""
 Decode = Callable[..., AsyncGenerator[dict[str, Any], None]]
 """Function that starts a run, `decode(request, user=…)`, and yields its messages; closing the generator frees the run.
-If it has a parameter `mine`, it also gets whether the request may come from this machine's user."""
+If it has a parameter `is_from_user`, it also gets whether the request may come from this machine's user."""
 
 TABS = ("live", "compare", "vision", "sweep", "lab", "pair")
 """Ids of the page's tabs. An address with another id opens the first tab, which shows a note about it."""
@@ -45,7 +45,7 @@ def add_view(
         module: the view, one of `modules.ENTRIES`: its module draws it, through its `mount(el, {host})`.
             `views/<module>.css`, if there is one, is loaded too.
         server_functions: functions that the module may call by name: `await host.call("name", request)`.
-        decode: generator that `host.decode(request)` starts; its messages reach all listeners of `host.listen(hear)`.
+        decode: generator that `host.decode(request)` starts; its messages reach all listeners of `host.listen`.
         tab: id of the tab that the view is in; None: a page of its own.
         elem_id: id of the element, for tests.
     """

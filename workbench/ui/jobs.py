@@ -42,7 +42,7 @@ class Jobs(Generic[T]):
             return self._results[job]
 
     def add(self, what: T) -> str:
-        """Store a result that no job of this process computed; return its id."""
+        """Store a result that no job of this process computed, such as a saved one; return its id."""
         job = secrets.token_urlsafe(12)
         self.keep(job, what)
         return job

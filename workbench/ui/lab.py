@@ -62,7 +62,7 @@ class LabView:
         return [self.offer, self.runs, self.train, self.stop_training, self.resume, self.promote, self.forget]
 
     def offer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the data of the panel; `barred` says why training is off here (empty: it is on)."""
+        """Return the data of the panel; key `barred`: reason why training is disabled (empty: it is enabled)."""
         barred, fields = self.unavailable_reason(), ("name", "title", "available", "reason", "detail")
         rate = (lambda _: None) if barred else self._open().rate
         targets = [
@@ -82,13 +82,13 @@ class LabView:
         }
 
     def unavailable_reason(self) -> str:
-        """Return why the lab is off for the current request; empty if it is on."""
+        """Return the reason why the lab is disabled for the current request; empty if it is enabled."""
         if not self._saved_runs.is_allowed:
             return NOT_YOURS if self._saved_runs.is_enabled else NOT_HERE
         return "" if importlib.util.find_spec("tensorboardX") else NOT_INSTALLED
 
     def runs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Summarise all runs, newest first; return the run `opened` in full, and all curves of the runs `compared`."""
+        """Summarise all runs, newest first; return the run `opened` in full, and the curves of the runs `compared`."""
         lab, opened = self._open(), request.get("opened")
         requested = request.get("compared")
         compared = {str(name) for name in requested[:COMPARED]} if isinstance(requested, list) else set()
@@ -145,7 +145,7 @@ class LabView:
         """Return the lab.
 
         Raises:
-            MethodUnavailableError: the lab is off for this caller.
+            MethodUnavailableError: the lab is disabled for this caller.
         """
         if reason := self.unavailable_reason():
             message, _, remedy = reason.partition(": ")

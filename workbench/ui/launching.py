@@ -19,6 +19,6 @@ LAUNCH: dict[str, Any] = {
     "state_session_capacity": 100,
     "app_kwargs": {"middleware": [Middleware(Addresses), Middleware(Files), Middleware(IdlePageMiddleware)]},
 }
-"""Launch options: nothing leaves the machine, nothing is saved in the browser's run history, and an idle page costs no
-CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although nothing
-in them ever changes. At most a hundred copies are stored; Gradio creates the copy of a returning older page again."""
+"""Launch options: no usage statistics, no run history in the browser, and an idle page costs no
+CPU time. Gradio stores a copy of the settings of all components per session (120 kB and 6 ms here), although none
+of them ever changes. At most a hundred copies are stored; Gradio recreates the copy when an older page returns."""

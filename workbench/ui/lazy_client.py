@@ -10,7 +10,7 @@ from workbench.client import Client
 
 
 class LazyClient:
-    """Proxy for a client until `make` has run; calls wait for it.
+    """Proxy for a client that `make` creates; calls wait until it exists.
 
     If creating the client failed, calls raise that error.
     """
@@ -24,7 +24,7 @@ class LazyClient:
         """Run `factory` in this thread, then release waiting calls. Raises the exceptions of `factory`."""
         try:
             self._client = factory()
-        except BaseException as problem:  # waiting calls must raise any error, whatever it was
+        except BaseException as problem:  # waiting calls raise the same error, of any kind
             self._failed = problem
             raise
         finally:
@@ -32,7 +32,7 @@ class LazyClient:
 
     @property
     def client(self) -> Client:
-        """This proxy, typed as the client that it stands for."""
+        """This proxy, typed as the client that it represents."""
         return cast(Client, self)
 
     @property

@@ -32,7 +32,7 @@ def build(client: Client, can_save_runs: bool = False) -> gr.Blocks:
                 sweep.add(client)
             with gr.Tab("Lab", id="lab"):
                 lab.add(client, saved_runs)
-            with gr.Tab("Two runs", id="pair"):  # an address or the gallery opens it: see addresses.py
+            with gr.Tab("Two runs", id="pair"):  # opened by an address or from the gallery: see addresses.py
                 pair.add(saved_runs)
         tabs = Path(__file__).with_name("tabs.js").read_text(encoding="utf-8")
         gr.HTML(html_template="<i></i>", visible="hidden", js_on_load=tabs, tabs=TABS)

@@ -55,7 +55,7 @@ class SavedRunsView:
         return self._allowed
 
     def keep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Save a trace that the browser holds, with the `baseline` measured with it; return its id."""
+        """Save a trace from the browser, with the `baseline` measured with it; return its id."""
         from workbench.trace import export  # Polars, which few visits need
         from workbench.trace.speedup import Baseline
 
@@ -95,7 +95,7 @@ class SavedRunsView:
             WorkbenchError: there are none, or runs are not saved here for this caller.
         """
         if not is_from_user:
-            raise WorkbenchError("This app keeps runs only for the user of this machine.", "Type prompts instead.")
+            raise WorkbenchError("This app saves runs only for the user of this machine.", "Type prompts instead.")
         self._store()
         from workbench.bench.recommend import saved_run_prompts  # imports PyTorch: only when needed
 
@@ -123,7 +123,7 @@ class SavedRunsView:
         if is_id(name):
             store = self._store()
             if not store.has(name):
-                raise UnknownNameError(f"No run {name} is kept on this machine.", "The Gallery lists all kept runs.")
+                raise UnknownNameError(f"No run {name} is saved on this machine.", "The Gallery lists all saved runs.")
             baseline = store.baseline(name)
             return store.load(name).to_wire() | ({"baseline": baseline.to_wire()} if baseline else {})
         return recorded_runs.load(name)
@@ -132,10 +132,10 @@ class SavedRunsView:
         if not self.is_allowed:
             if self._allowed:
                 raise WorkbenchError(
-                    "This app keeps runs only for the user of this machine.",
-                    "Save the run as a file: export ▾. With --api-key, an app keeps runs for all users of the key.",
+                    "This app saves runs only for the user of this machine.",
+                    "Save the run as a file: export ▾. With --api-key, an app saves runs for all users of the key.",
                 )
-            raise WorkbenchError("A public app does not keep runs.", "Save the run as a file: export ▾.")
+            raise WorkbenchError("A public app does not save runs.", "Save the run as a file: export ▾.")
         from workbench.trace.store import RunStore
 
         return RunStore()

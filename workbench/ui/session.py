@@ -29,8 +29,8 @@ from workbench.ui.saved_runs import SavedRunsView
 BASELINE = "autoregressive"
 DEFAULT_TOKENS = 128
 GRACE_S = 15.0
-"""Seconds for which a run continues after the page that followed it has gone, so that the page finds it again after a
-reload or a short network failure. Then the sequence of a closed page leaves the batch, and its trace says why."""
+"""Seconds for which a run continues after its page has disconnected, so that the page finds it again after a
+reload or a short network failure. After that the run is cancelled, with the reason in its trace."""
 MOST_OTHERS = 3
 """Largest number of runs that another run is compared with at once."""
 
@@ -121,7 +121,7 @@ class Session:
         return {}
 
     def change(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Switch the method, drafter, parameters or images of a run from the next round on, or its pace."""
+        """Change the method, drafter, parameters or images of a run from the next round on, or its display rate."""
         options = ChangeRequest.options(self.client, request)
         self._run({"run": options.pop("run")}).change(**options)
         return {}
@@ -140,7 +140,7 @@ class Session:
         return self.saved_runs.recording(str(request.get("name")))
 
     def export_parquet(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a trace as Parquet, in base64: that of a run by its id, or one that the browser holds."""
+        """Return a trace as Parquet, in base64: that of a run by its id, or one sent by the browser."""
         from workbench.trace import export  # Polars, which few visits need
 
         trace_data = request.get("trace")
@@ -150,7 +150,7 @@ class Session:
         return {"data": base64.b64encode(export.to_parquet(trace)).decode("ascii")}
 
     def whatif(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Explain the speed of a run that the browser holds.
+        """Explain the speed of a run that the browser sends.
 
         `others`: its plain run, and runs to combine with; `pairs`: measured speed-ups of pairs of such runs.
         """
@@ -178,9 +178,9 @@ class Session:
         return {"text": self.client.estimate(request)}
 
     async def decode(self, request: dict[str, Any], user: str = "local") -> AsyncGenerator[dict[str, Any], None]:
-        """Start a run, or continue to follow one, and yield its new rounds, at the display's pace.
+        """Start a run, or continue to follow one, and yield its new rounds at the display rate.
 
-        A run that was started here ends some seconds after its last follower has left: see `GRACE_S`.
+        A run that was started here ends some seconds after its last follower has disconnected: see `GRACE_S`.
 
         Args:
             request: the state of the page: a `requests.Generation`, with `prompt_tokens` in place of a prompt, and
@@ -260,7 +260,7 @@ class Session:
 
 
 def _no_target(name: Any, targets: list[dict[str, Any]], here: bool) -> dict[str, str]:
-    """Return the error for a target that is not offered. `here`: whether the visitor started the app."""
+    """Return the error for a target that is not offered. `here`: whether the user of this machine asks."""
     available = ", ".join(t["name"] for t in targets if t.get("available", True)) or "none"
     hint = " For another model, start the app with --target." if here else ""
     return wire.error_to_wire(

@@ -92,11 +92,11 @@ def _has_gpu(env: Mapping[str, str]) -> bool:
 
 
 def limits_of(platform: Platform, overrides: Mapping[str, Any] | None = None) -> Limits:
-    """Return the limits for visitors of a place.
+    """Return the limits for visitors of an app on a platform.
 
     Args:
         platform: platform and rules of the app.
-        overrides: values that replace the place's own, by the name of the limit; None: the place's own.
+        overrides: values that replace the platform's own, by the name of the limit; None: the platform's own.
     """
     given_limits = {name: value for name, value in (overrides or {}).items() if value is not None}
     return Limits(**((PUBLIC_LIMITS if platform.public else {}) | given_limits))
@@ -112,19 +112,19 @@ def client(
     has_other_users: bool = False,
     background_models: str = "auto",
 ) -> Client:
-    """Return the client for a place, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
+    """Return the client for a platform, with its models loaded (ZeroGPU) or being loaded. Imports PyTorch.
 
     Args:
         platform: platform and rules of the app.
         target: bundled name, local folder or Hub id.
-        drafter: the same; "auto": the one that belongs to the target.
+        drafter: draft model, named in the same way; "auto": the target's own.
         device: auto, cpu, cuda, …
         dtype: auto, float64, …
         limits: see `limits_of`.
         background_models: models of the index to load after the first pair, comma-separated; "auto": those on this
-            machine, and on a Space those that the Hub has; "none": none.
-        has_other_users: whether users other than this machine's may send requests: then the log must not contain any
-            text of theirs, as on every public place.
+            machine, and on a Space also those on the Hub; "none": none.
+        has_other_users: whether users other than this machine's may send requests: then the log must not contain
+            their text, as in every public app.
 
     Raises:
         WorkbenchError: a model of the command line cannot be loaded (ZeroGPU).
@@ -147,7 +147,7 @@ def client(
 
     _write_logs(platform, has_other_users)
     names = background.parse_background_models(background_models, fetches=platform.mode is not Mode.LOCAL)
-    allowed = None if platform.allow_models is None else (*platform.allow_models, *names)  # loaded without a request
+    allowed = None if platform.allow_models is None else (*platform.allow_models, *names)  # loaded at the start
     workbench = Workbench(
         target=target, drafter=drafter, device=device, dtype=dtype, limits=limits_of(platform, limits),
         allow_models=allowed, folders=False,
@@ -167,10 +167,10 @@ def _write_logs(platform: Platform, has_other_users: bool) -> None:
 
 
 def launch_options(client: Client, access_control: AccessControl | None = None, public: bool = False) -> dict[str, Any]:
-    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all behind `AccessControl`.
+    """Return the launch options: `LAUNCH`, no uploads, the HTTP API on the same port, all protected by `AccessControl`.
 
     The API's routes are passed when Gradio's app is created, so that they precede Gradio's own. The guard runs before
-    all routes. The access control runs before Gradio's own middleware too, which would let other origins read.
+    all routes. The access control also runs before Gradio's own middleware, which would allow other origins to read.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
@@ -203,7 +203,7 @@ def launch_options(client: Client, access_control: AccessControl | None = None, 
         return JSONResponse({"error": {"message": "This app does not accept uploads.", "remedy": ""}}, 403)
 
     install_header_timeout()
-    os.environ[UVICORNS] = ""  # Gradio leaves it to uvicorn, which would trust proxy headers from this machine
+    os.environ[UVICORNS] = ""  # otherwise uvicorn trusts proxy headers from this machine
     app = Behind(
         routes=[Route("/gradio_api/upload", no_uploads, methods=["POST"]), *router(client).routes],
         middleware=[

@@ -34,7 +34,7 @@ CELLS = 100
 VISITORS = "workbench-sweeps-"
 """Prefix of the names of the folders with sweeps of users of other machines; the process id follows it."""
 FOLDERS = 64
-"""Number of sweeps stored in a folder, so that they can continue after a restart; the oldest are deleted."""
+"""Maximum number of sweeps stored in a folder, to continue after a restart; the oldest are deleted."""
 
 
 def add(client: Client) -> None:
@@ -60,7 +60,7 @@ def folder() -> Path:
 def visitors_folder() -> Path:
     """Return a folder for the sweeps of users of other machines, deleted when the app ends.
 
-    These sweeps take no room from those of this machine's user, and do not continue them. Folders of apps that were
+    These sweeps neither replace nor continue those of this machine's user. Folders of apps that were
     killed are deleted here.
     """
     for old_folder in Path(tempfile.gettempdir()).glob(f"{VISITORS}*-*"):
@@ -74,7 +74,7 @@ def visitors_folder() -> Path:
 
 @dataclass(slots=True)
 class Job:
-    """Sweep that was started here."""
+    """Sweep that a page started or opened."""
 
     update: Any
     folder: Any
@@ -112,7 +112,7 @@ class SweepView:
         return self._session.catalogue(request) | data
 
     def example(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return a recorded sweep, shown before the first measurement; needs no backend. `made` may be empty.
+        """Return `made`, a recorded sweep (or an empty one) that is shown before the first measurement.
 
         Its Python code and command line are regenerated, because modules may have been renamed since the recording.
         """
@@ -187,7 +187,7 @@ class SweepView:
 
         Args:
             request: `axes` (a list of {name, values}), the settings of a `workbench.bench.grid.Sweep`, `channel`, and
-                `anew`: true to measure again; the earlier results stay.
+                `anew`: true: measure again; the earlier results are kept.
             user: key of the runs' user, for limits and fairness.
             is_from_user: whether the request may come from this machine's user; sweeps of others go to another folder.
         """
@@ -262,7 +262,7 @@ class SweepView:
 
 
 def sweep_folder(sweep: Any, anew: bool, parent: Path | None = None) -> Path:
-    """Return the folder of a sweep: the newest of its folders; with `anew`, a new one next to them.
+    """Return the folder of a sweep: its newest existing folder; with `anew`, a new one beside it.
 
     `parent`: the folder of all sweeps; None: that of this machine's user.
     """

@@ -1,16 +1,16 @@
-// Runs once in a hidden component beside the tabs: the address says which one is open. The views' own header takes the
-// place of Gradio's row of tabs, which is only pressed from here.
+// Runs once in a hidden component next to the tabs, and opens the tab that the address names. The views' own header
+// replaces Gradio's row of tabs, whose buttons are pressed only by this script.
 (() => {
   /** @returns {HTMLElement | null} */
   const button = (tab) => document.querySelector(`#wb-views button[role="tab"][data-tab-id="${tab}"]`);
-  const asked = () => {
-    if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair"; // two runs have an address of their own
+  const tabOfAddress = () => {
+    if (/\/r\/[^/]*\+[^/]*$/.test(location.pathname)) return "pair"; // address of two runs side by side
     const tab = new URLSearchParams(location.search).get("tab");
     return props.tabs.includes(tab) ? tab : "live";
   };
   const name = document.title,
-    kept = {},
-    home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // an address of a run is the page's, too
+    addresses = {},
+    home = location.pathname.replace(/\/r\/[^/]+$/, "/"); // a run's address is below the page's
   const show = (tab) => {
     if (!button(tab)) return;
     tabs.open = tab;
@@ -20,38 +20,38 @@
   };
   const tabs = (window.workbenchTabs = {
     open: "live",
-    // Open a tab as it was left.
+    // Open a tab in its last state.
     go: (tab) => {
       if (tab === tabs.open || !button(tab)) return;
-      kept[tabs.open] = location.pathname + location.search;
-      history.pushState({}, "", kept[tab] ?? home + (tab === "live" ? "" : `?tab=${tab}`));
+      addresses[tabs.open] = location.pathname + location.search;
+      history.pushState({}, "", addresses[tab] ?? home + (tab === "live" ? "" : `?tab=${tab}`));
       show(tab);
       scrollTo(0, 0);
     },
-    // Say in the address what a tab shows; one that is not open says it when it is opened again.
+    // Write the state of a tab into the address; if the tab is not open, store it until it is.
     write: (tab, address) => {
       if (tab === tabs.open) history.replaceState(history.state, "", address);
-      else kept[tab] = address;
+      else addresses[tab] = address;
     },
   });
-  // While it is still mounting, Gradio may go back to its first tab.
+  // Gradio may return to its first tab while it is still mounting.
   const again = () => button(tabs.open)?.getAttribute("aria-selected") === "false" && button(tabs.open).click();
   const begin = () => {
-    if (!button("live")) return setTimeout(begin, 50); // now and then Gradio mounts this component before the tabs
+    if (!button("live")) return setTimeout(begin, 50); // Gradio sometimes mounts this component before the tabs
     new MutationObserver(again).observe(document.getElementById("wb-views"), {
       subtree: true,
       attributes: true,
       attributeFilter: ["aria-selected"],
     });
     addEventListener("popstate", () => {
-      if (asked() !== tabs.open) show(asked());
-      dispatchEvent(new CustomEvent("wb:address")); // the open tab shows what this entry of the history says
+      if (tabOfAddress() !== tabs.open) show(tabOfAddress());
+      dispatchEvent(new CustomEvent("wb:address")); // the open tab loads the state of this history entry
     });
-    if (asked() !== "live") show(asked());
+    if (tabOfAddress() !== "live") show(tabOfAddress());
   };
   begin();
-  // Gradio takes its API page for open at this address, but shows it only when its button is pressed: closed, then
-  // opened.
+  // At this address Gradio marks its API page as open without showing it: press the button twice, to close and to open
+  // it.
   const api = () => {
     const button = /** @type {HTMLElement | null} */ (document.querySelector("footer .show-api"));
     if (!button) return setTimeout(api, 200);

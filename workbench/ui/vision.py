@@ -1,4 +1,4 @@
-"""Vision tab: one image, one question, one or two drafters, and the image data that each gets."""
+"""Vision tab: one image, one question, one or two drafters, and the image data that each drafter gets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VisionSession(Session):
 
     def repicture(self, request: dict[str, Any]) -> dict[str, Any]:
         """Change the image from the next round on, for target and drafter or for the drafter only."""
-        # without this check, an old page would give the target the drafter's image
+        # without this check, an outdated page would give the target the drafter's image
         wire.check_text("sees", request.get("sees"))
         return self.change({name: request.get(name) for name in ("run", "images", "sees")})
 

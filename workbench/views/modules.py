@@ -65,13 +65,13 @@ def dependency_order(entry: str) -> tuple[str, ...]:
     """Return a module and all its dependencies, each after its own imports.
 
     Raises:
-        ValueError: modules import each other in a circle.
+        ValueError: there is a circular import.
     """
     ordered, ancestors = dict[str, None](), list[str]()
 
     def visit(name: str) -> None:
         if name in ancestors:
-            raise ValueError(f"a circle of imports: {' > '.join([*ancestors[ancestors.index(name) :], name])}")
+            raise ValueError(f"circular import: {' > '.join([*ancestors[ancestors.index(name) :], name])}")
         if name in ordered:
             return
         ancestors.append(name)
@@ -87,10 +87,10 @@ def dependency_order(entry: str) -> tuple[str, ...]:
 def inline_modules(entry: str) -> str:
     """Return a module and all its dependencies as one text, for a notebook or a file.
 
-    Each module becomes a function's scope, in the order of `needed`, and an import a constant.
+    Each module becomes a function's scope, in the order of `dependency_order`, and each import becomes a constant.
 
     Raises:
-        ValueError: a circle, or an import or export of another form than those that are rewritten.
+        ValueError: a circular import, or an import or export in a form that cannot be rewritten.
     """
     names = dependency_order(entry)
     scopes = {name: f"$$_{re.sub(r'[^A-Za-z0-9]', '_', name)}" for name in names}

@@ -22,7 +22,7 @@ Plot = dict[str, Any]  # {"data": [...], "layout": {...}}, the arguments of Plot
 
 ALL, PLAIN = "all prompts", "autoregressive"
 SPEED = "call_speedup_vs_autoregressive"
-"""Speed-up of whole calls: the only speed-up that is available for every engine."""
+"""Key of the speed-up of whole calls, the only speed-up that every engine reports."""
 KINDS = {
     "workbench": ("the workbench", "var(--wb-accepted)", "circle"),
     "hugging-face": ("Hugging Face", "var(--wb-overhead)", "diamond"),
@@ -245,7 +245,7 @@ def memory(rows: Sequence[Row]) -> Panel | None:
     top = max(recorded, key=lambda r: r["weights_mib"])
     sentence = (
         f"The method with the most model weights is {top['method']}: {top['weights_mib']:.0f} MiB of weights. "
-        "Rearranged copies of weights are left out; reused buffers of earlier runs do not count as a rise."
+        "Packed copies of weights are not included; reused buffers of earlier runs do not count as a rise."
     )
     table = [["method", "weights, MiB", "largest rise in a run, MiB"]]
     table += [[r["method"], _number(r["weights_mib"]), _number(r["growth_mib"])] for r in recorded[::-1]]

@@ -18,7 +18,6 @@ GROUP = "captions"
 """Group of the suite's questions from which the curve is drawn."""
 CAPTION_TOKENS = 160
 """Number of tokens for the bundled target's description of six shapes and a word. Runs in the tab and recordings use
-
 it; a visitor's next run takes over the settings of a recording."""
 
 

@@ -125,7 +125,7 @@ def two_denominators(trace: Trace) -> Step:
         choices=("accepted / tested", "accepted / drafted", "either, it depends on the text"),
         right=0,
         why="Every tested token was drafted, so tested never exceeds drafted. The two are equal when every draft is "
-        f"tested; here {n_drafted - n_tested} never were, because the path had ended or left their branch.",
+        f"tested; here {n_drafted - n_tested} never were, because the path had ended or took another branch.",
         cards=("figures", "ribbon", "tree"),
         places=_where(trace, lambda r, i: r.nodes.status[i] == DISCARDED),
     )
@@ -190,7 +190,7 @@ def switch(trace: Trace) -> Step:
         choices=("It rose", "It fell", "It stayed the same"),
         right=0 if rates[1] > rates[0] else 1 if rates[1] < rates[0] else 2,
         why=f"{rates[0]:.0%} of the tested drafts were accepted before, {rates[1]:.0%} after. Which drafter is best "
-        "depends on the text, and a text changes.",
+        "depends on the text, and the kind of text changes within a run.",
         cards=("ribbon", "curve"),
         rounds=(at,),
     )

@@ -1,6 +1,5 @@
-// What Jupyter loads with every widget. The texts of the module and of the style are in one model that all widgets
-// share: they cross once, and each page imports them once, from memory. Then `workbench/views/js/notebook/widget.js`
-// draws.
+// Script that Jupyter loads with every widget. A model shared by all widgets has the sources of the module and the
+// stylesheet, so they are sent once, and each page imports them once. `workbench/views/js/notebook/widget.js` draws.
 const pages = (globalThis.workbenchModules ??= new Map());
 
 async function load(text) {
@@ -12,22 +11,22 @@ async function load(text) {
   }
 }
 
-function dress(version, text) {
+function addStylesheet(version, text) {
   const id = `wb-style-${version}`;
   if (document.getElementById(id)) return;
   document.head.append(Object.assign(document.createElement("style"), { id, textContent: text }));
 }
 
-/** anywidget drops all messages to a model that took longer than two seconds to load, as it may on a busy machine. Once
- *  it is drawn it is loaded: from here on the messages go to the model without that wait. */
-async function hearing(model) {
+/** Route messages directly to a drawn, and therefore loaded, model. anywidget itself drops all messages to a model that
+ *  took longer than two seconds to load, which happens on a busy machine. */
+async function receiveAtOnce(model) {
   const own = await model.widget_manager.get_model(model.get("_own")),
     base = Object.getPrototypeOf(own.constructor.prototype);
   if (base?._handle_comm_msg) own.comm?.on_msg?.((message) => base._handle_comm_msg.call(own, message));
 }
 
-/** The picture below a widget is for those who cannot draw the widget. @returns {() => void} shows it again */
-function hideStill(own) {
+/** Hide the snapshot below a widget, which is for readers without widgets. @returns {() => void} shows it again */
+function hideSnapshot(own) {
   const rule = Object.assign(document.createElement("style"), { textContent: `.wb-still-${own} { display: none }` });
   document.head.append(rule);
   return () => rule.remove();
@@ -35,14 +34,14 @@ function hideStill(own) {
 
 export default {
   async render({ model, el }) {
-    await hearing(model).catch(() => {}); // other managers have other ways
+    await receiveAtOnce(model).catch(() => {}); // other widget managers lack `_handle_comm_msg`
     const shared = await model.widget_manager.get_model(model.get("_sources").replace("IPY_MODEL_", ""));
     const version = shared.get("version");
-    dress(version, shared.get("style"));
+    addStylesheet(version, shared.get("style"));
     if (!pages.has(version)) pages.set(version, load(shared.get("module")));
     try {
       const { mount } = await pages.get(version);
-      const end = await mount(el, { model, shared }), show = hideStill(model.get("_own"));
+      const end = await mount(el, { model, shared }), show = hideSnapshot(model.get("_own"));
       return () => (show(), end?.());
     } catch (problem) {
       pages.delete(version);

@@ -1,6 +1,6 @@
 """Draw Plotly figures as small SVGs: lines, points, bars and heat maps, for outputs in which no JavaScript runs.
 
-This is no complete replacement of Plotly: the SVG lists the traces that it cannot draw, and the table below it has the
+It draws only some of Plotly's traces: the SVG names the others, and the table below it has the
 values.
 """
 
@@ -56,7 +56,7 @@ class Axis:
 
 
 def nice(low: float, high: float, about: int = 5) -> list[float]:
-    """Return about `about` round numbers between `low` and `high`."""
+    """Return approximately `about` round numbers between `low` and `high`."""
     raw = (high - low) / about or 1.0
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(s for s in (1, 2, 5, 10) if s * power >= raw - 1e-12)
@@ -77,7 +77,7 @@ def title(plot: Any) -> str:
 
 
 def plain(text: Any) -> str:
-    """Return a Plotly text without the tags that Plotly supports."""
+    """Return a Plotly text without its HTML tags."""
     return re.sub(r"</?(?:b|i|br|sup|sub|span)\b[^<>]*>", " ", str(text or "")).strip()
 
 

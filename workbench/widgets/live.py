@@ -23,10 +23,10 @@ SLOW = ("explain", "export_parquet", "catalogue", "memory")
 
 
 class Live(View):
-    """Whole Live view of a run. Selections in the browser arrive in `selection`; changed sliders change the run.
+    """Whole Live view of a run. A selection in the browser sets `selection`; a moved slider changes the run.
 
     Attributes:
-        run: handle of the run that is shown; a new one after Run was pressed in the view.
+        run: handle of the displayed run; the Run button of the view replaces it.
     """
 
     run_id = traitlets.Unicode().tag(sync=True)
@@ -151,7 +151,7 @@ def _snapshot_html(view: Any) -> str:
 def live(run: RunHandle, wb: Client | None = None) -> Live:
     """Show the whole Live view of a running generation: Pause, Step, Stop and changes of parameters reach the run.
 
-    The image stored in the output shows the run as it was when the widget was displayed: display it again after the
+    The snapshot stored in the output shows the run as it was when the widget was displayed: display it again after the
     run's end for a complete one. `app_link(run=run.id)` opens it in the app if it runs there.
 
     Args:

@@ -19,7 +19,7 @@ class Panel(Widget):
 
     Attributes:
         values: current values, `{"method": …, name: value}`. Can be set; omitted parameters get their defaults.
-        problem: error message of the steered run about the latest change; empty if there was none.
+        problem: error message of the controlled run about the latest change; empty if the change succeeded.
     """
 
     values = traitlets.Dict().tag(sync=True)
@@ -127,6 +127,6 @@ def panel(wb: Client, method: str = "draft-model", **params: Any) -> Panel:
     Example:
         >>> panel = w.panel(wb, "draft-model", depth=3)                       # doctest: +SKIP
         >>> run = wb.start("Once upon a time", **panel.settings)              # doctest: +SKIP
-        >>> panel.steer(run)                                                  # doctest: +SKIP
+        >>> panel.control(run)                                                # doctest: +SKIP
     """
     return Panel(wb.methods(), wb.sampling_params(), {"method": method} | params)

@@ -26,7 +26,7 @@ class Sources(ipywidgets.Widget):
         style: all stylesheets as one.
         template: template of the file that "HTML replay" creates.
         definitions: definition of every figure, in words and as a formula.
-        lexicon: kinds of the words of the scenes' captions, or None.
+        lexicon: kinds of the words in the scenes' captions, or None.
     """
 
     version = traitlets.Unicode().tag(sync=True)

@@ -124,7 +124,7 @@ PLACEHOLDER = "<!-- the picture of this widget is the next output -->"
 
 
 def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
-    """Display a widget and, as an output of its own, its snapshot, which the widget hides once it is drawn.
+    """Display a widget and, as a separate output, its snapshot, which the widget hides once it is drawn.
 
     In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
     widget's part of a bundle, which they cannot draw, and ignore the rest.

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 def try_long_enough(right, wrong):
     right(solved)
     right({a: [limit * 1.0005, int(k)] for a, (limit, k) in solved.items()})
-    wrong({a: (limit, k - 0.5) for a, (limit, k) in solved.items()})  # no whole number of tokens
+    wrong({a: (limit, k - 0.5) for a, (limit, k) in solved.items()})  # not a whole number of tokens
     wrong({a: (limit, k - 1) for a, (limit, k) in solved.items()})
     wrong({a: (limit, k + 1) for a, (limit, k) in solved.items()})
     wrong({a: (a / (1 - a), k) for a, (_, k) in solved.items()})  # without the target's own token

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ def try_first_place(right, wrong):
     right(lookup_first, letters)
     right(lambda text, depth=10, longest=3: lookup_first(text, depth, longest), ("klmnop-klxx+kl", "mnop"))
     wrong(lookup, letters)
-    wrong(lookup_first, ("abcabcabc", "abc"))  # the first place wins nothing there
+    wrong(lookup_first, ("abcabcabc", "abc"))  # taking the first match gains nothing there
     wrong(lambda text: [], letters)
 
 

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def try_worth_it(right, wrong):
 def try_interpreter(right, wrong):
     right(interpreted)
     right(lambda text: tuple(interpreted(text)))
-    wrong(lambda text: draft([to_stranger.get(t, t) for t in text], 4, stranger))
-    wrong(lambda text: draft(text, 4, stranger))
+    wrong(lambda text: draft([to_renumbered.get(t, t) for t in text], 4, renumbered_model))
+    wrong(lambda text: draft(text, 4, renumbered_model))
     wrong(lambda text: [])

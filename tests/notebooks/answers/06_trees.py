@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ def try_by_hand(right, wrong):
     right(rows, depths)
     right(tuple(rows), tuple(depths))
     wrong(rows, [0, 1, 1, 0, 1, 2])
-    wrong(["".join(column) for column in zip(*rows, strict=True)], depths)  # who is seen by node i
-    wrong(["1" * (i + 1) + "0" * (5 - i) for i in range(6)], depths)  # plainly causal
+    wrong(
+        ["".join(column) for column in zip(*rows, strict=True)], depths
+    )  # transposed: the nodes that attend to node i
+    wrong(["1" * (i + 1) + "0" * (5 - i) for i in range(6)], depths)  # causal mask
 
 
 def try_without_loop(right, wrong):
@@ -25,7 +27,7 @@ def try_without_loop(right, wrong):
 
     right(sees_by_squaring)
     right(inverse)
-    wrong(sees)  # the loop that the exercise wants to go without
+    wrong(mask_of_tree)  # uses the loop that the exercise forbids
     wrong(comprehension)
     wrong(sees_once)
     wrong(lambda parents: torch.ones(len(parents), len(parents)).tril())

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 def try_static_yield(right, wrong):
     right(expected)
     right(round(expected, 2))
-    wrong(sum(accuracy[len(node) - 1][node[-1]] for node in static))  # each node by itself
-    wrong(mean[12][0])  # what was measured
+    wrong(sum(accuracy[len(node) - 1][node[-1]] for node in static))  # each node independently
+    wrong(mean[12][0])  # the measured value
     wrong(7.0)
 
 

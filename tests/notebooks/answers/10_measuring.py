@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def try_typical_run(right, wrong):
     right(lambda seconds: sorted(seconds)[len(seconds) // 2])
     wrong(statistics.mean)
     wrong(max)
-    wrong(lambda seconds: sum(seconds[:-1]) / 9)  # leaves out the last run, wherever the pause was
+    wrong(lambda seconds: sum(seconds[:-1]) / 9)  # leaves out the last run, not the one with the pause
 
 
 def try_how_many(right, wrong):

@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ def try_two_guesses(right, wrong):
     class Twice(own.Successor):
         """The first guess, twice."""
 
-        def propose_one(self, row, plan):
-            first = own.Successor.propose_one(self, row, plan).tokens.tolist()[:1]
+        def propose_one(self, sequence, plan):
+            first = own.Successor.propose_one(self, sequence, plan).tokens.tolist()[:1]
             return DraftTree.from_parents(
-                2 * first, [-1] * len(2 * first), source="twice", device=row.models.target.device
+                2 * first, [-1] * len(2 * first), source="twice", device=sequence.models.target.device
             )
 
     class Nothing(own.Successor):
         """An empty draft."""
 
-        def propose_one(self, row, plan):
-            return DraftTree.from_parents([], [], source="nothing", device=row.models.target.device)
+        def propose_one(self, sequence, plan):
+            return DraftTree.from_parents([], [], source="nothing", device=sequence.models.target.device)
 
     right(TwoSuccessors)
     right(Same)

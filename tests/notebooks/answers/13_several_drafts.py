@@ -1,4 +1,4 @@
-"""Answers that the checkers of this lesson are tried with, in its kernel: the names are those of the notebook."""
+"""Right and wrong answers to test the checkers of this lesson; they run in its kernel and use its names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def try_choices(right, wrong):
             found[x if w[x] >= w[y] else y] += q[x] * q[y]
         return found
 
-    right(law_of_the_choice)
+    right(choice_distribution)
     right(by_pairs)
     wrong(lambda q, w: np.multiply(q, w) / np.dot(q, w))
     wrong(lambda q, w: np.array(q))

@@ -31,8 +31,8 @@ class Acceptance:
     """Results of an acceptance rule for one tree of N nodes, before and after the copy to the host.
 
     The first fields are tensors, or lists after `to_host`; what a rule or a tree does not have is empty. On the host,
-    `bonus`, `p_bonus` and `distribution_error` may be `Late`: they are computed only for positions that the verifier's
-    walk reaches.
+    `bonus`, `p_bonus` and `distribution_error` may be lazy (`LazySequence`): they are computed only for positions that
+    the verifier's walk reaches.
 
     Attributes:
         tokens: node tokens, [N].
@@ -133,7 +133,7 @@ def accept(
         raise WorkbenchError(
             f"{type(sequence.drafter).__name__} drafted siblings of kind {tree.sampling.value}, but does not "
             "declare it.",
-            "Name it in the drafter's or the grower's `siblings`, from which the exact rules follow.",
+            "Declare it in `siblings` of the drafter or tree builder: it determines which rules are exact.",
         )
     raw, histories = logits, list[Tensor]()
     if sequence.sampling.needs_history:
@@ -175,7 +175,7 @@ def accept(
     empty = like.new_zeros(0)
     at = None if tree.fanout <= 1 else tree.parents + 1  # in a chain the parent of node i is at position i
     exact_for = sequence.verifier.exact_for
-    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then the target's anyway
+    is_sound = tree.sampling in exact_for or (greedy and bool(exact_for))  # greedy output is then always the target's
     needs_exact = record and n > 0 and not is_sound
     top_q = q_of = empty
     if record and tree.q is not None and tree.child_q_rows is not None:

@@ -1,13 +1,13 @@
-"""Decoder that drafts and verifies: plan, draft, verify, judge, commit, for sequences with different methods.
+"""Decoder that drafts and verifies: plan, draft, verify, accept, commit, for sequences with different methods.
 
 In terms of Leviathan et al. 2023 (arXiv:2211.17192, Algorithm 1): `draft` samples γ guesses from the drafter, `verify`
-runs the target over all of them in one forward, `judge` applies the acceptance rule and draws the token after the
+runs the target over all of them in one forward, `accept` applies the acceptance rule and draws the token after the
 accepted ones, `commit` emits these and drops the rest. `plan` chooses γ, and the draft may be a tree. `round_state.py`
 has the phases for one sequence; this module handles all sequences together, and isolates their errors.
 
-    plan ─► draft ─► verify ─► judge ─► commit ─► tokens
-     ▲                                    │
-     └──────────── observe ◄──────────────┘
+    plan ─► draft ─► verify ─► accept ─► commit ─► tokens
+     ▲                                     │
+     └──────────── observe ◄───────────────┘
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DraftVerify(Decoder):
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
 
     def open(self, row: Sequence) -> None:
-        """Prime the parts for the committed tokens."""
+        """Create the states of the parts for the committed tokens."""
         row.state = DraftState()
         row.state.drafter = init_drafter_state(row, row.drafter, row.models)
         try:
@@ -77,7 +77,7 @@ class DraftVerify(Decoder):
         release_inactive(row)
 
     def step(self, rows: abc.Sequence[Sequence]) -> bool:
-        """Run one round for some sequences. Return whether there was one for any of them."""
+        """Run one round for some sequences. Return whether at least one had a round."""
         states = planned = self.plan(rows)
         if not states:
             return False
@@ -158,7 +158,7 @@ class DraftVerify(Decoder):
         Args:
             states: sequences of this forward.
             begin: number of layers that drafting has already run.
-            enters: number of layers after which probe positions enter; 0: there are none.
+            enters: number of layers after which probe positions enter; 0: no probes enter later.
         """
         entries: list[tuple[RoundState, Segment]] = []
         for state in states:
@@ -196,12 +196,12 @@ class DraftVerify(Decoder):
         """Apply the acceptance rules on the device, copy the results to the host at once, and find accepted paths."""
         acceptances: list[Acceptance] = []
         full = self.context.record
-        judged = [
+        decided = [
             state for state in states if self._guard(state.sequence, lambda t=state: acceptances.append(t.accept(full)))
         ]
-        for state, acceptance in zip(judged, Acceptance.to_host(acceptances), strict=True):
+        for state, acceptance in zip(decided, Acceptance.to_host(acceptances), strict=True):
             self._guard(state.sequence, lambda t=state, a=acceptance: t.walk(a))
-        return [state for state in judged if state.verified_tree is not None]
+        return [state for state in decided if state.verified_tree is not None]
 
     def commit(
         self, states: list[RoundState], planned: list[RoundState], marks: abc.Sequence[Mark], t_round: float
@@ -210,11 +210,11 @@ class DraftVerify(Decoder):
 
         Args:
             states: sequences with a verification result.
-            planned: all sequences of the round. Drafting took time for those that failed later, too.
-            marks: start of drafting, verifying and judging, and end of judging.
+            planned: all sequences of the round, including those that failed after drafting, which took time, too.
+            marks: start of drafting, verification and acceptance, and end of acceptance.
             t_round: start of the round, in seconds of the host's clock.
         """
-        start, verify, judge, commit = marks
+        start, verify, accept, commit = marks
         spans = spans_of(state.sequence for state in states)
         drafted = {id(d): d for state in planned if (d := state.drafting) is not None}
         shares = {row: work for d in drafted.values() for row, work in share_forwards(d.spans, d.sequence_ids).items()}
@@ -223,7 +223,9 @@ class DraftVerify(Decoder):
         for state in states:
             key, drafting = id(state.sequence), state.drafting
             assert drafting is not None
-            timing = Timing(start, verify, judge, commit, drafting, shares[key], verified[key], forwards_s, len(states))
+            timing = Timing(
+                start, verify, accept, commit, drafting, shares[key], verified[key], forwards_s, len(states)
+            )
             self._guard(state.sequence, lambda t=state, s=timing: t.commit(s, t_round, self.context))
 
 

@@ -11,7 +11,7 @@ from workbench.models.loading import Models
 
 
 def init_drafter_state(sequence: Sequence, drafter: Drafter, models: Models) -> Any:
-    """Return the drafter's state for the committed tokens; None if they exceed its context (reason in `no_drafts`)."""
+    """Return the drafter's state for the committed tokens; None if they exceed its context."""
     sequence.state.no_draft_reason = ""
     try:
         return drafter.init_state(sequence, models)

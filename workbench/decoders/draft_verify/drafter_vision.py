@@ -11,9 +11,9 @@ from workbench.engine.request import Sequence
 
 
 def report_vision(sequence: Sequence, **fields: Any) -> None:
-    """Report the image information that a sequence's drafter uses, from `prime` or `propose`.
+    """Report the image information that a sequence's drafter uses; called in `init_state` or `propose`.
 
-    See `Round.vision` for the fields. The engine records them with the next round, and again only when they change.
+    `fields` are those of `Round.vision`. The engine records them with the next round, and again after each change.
     """
     sequence.state.vision.update(fields)
 

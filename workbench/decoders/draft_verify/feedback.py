@@ -18,7 +18,7 @@ from workbench.decoders.draft_verify.draft_plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class RoundFeedback:
-    """Feedback of a round, for drafters and policies that learn from it.
+    """Feedback after a round, for drafters, tree builders, verifiers and policies.
 
     Attributes:
         tokens: drafted tokens, one per node.
@@ -49,7 +49,7 @@ class RoundFeedback:
 
     @property
     def path_indices(self) -> list[int]:
-        """Indices into `hidden` and `taps` of positions that predict the emitted tokens: root, then accepted nodes."""
+        """Indices into `hidden` and `layer_states` of positions that predict emitted tokens: root, accepted nodes."""
         return [0, *(node + 1 for node in self.result.path)][: len(self.emitted)]
 
 
@@ -70,13 +70,13 @@ class Verification:
         layer_states: layer index → hidden states after this layer, for the layers that the method requested.
         committed: tokens of the sequence, prompt included; the tree's root is the last one. This is the sequence's own
             list, which grows.
-        state: result of the verifier's `prime` for this sequence.
+        state: result of the verifier's `init_state` for this sequence.
         probe_output: results at the verifier's own probe positions (`Part.probes`); None without any.
         raw_logits: the model's unprocessed logits; None: equal to `logits`.
         histories: tokens up to and including each position, if penalties or processors need them.
         entropy: entropy of p at each position, in nats, if known: see `entropies`.
-        lazy: whether the decision's `stop` and `paid` may be `Late`. A rule that reads them from another rule's
-            decision calls that rule with `replace(v, late=False)`.
+        lazy: whether the decision's `bonus` and `distribution_error` may be lazy (`LazySequence`). A rule that reads
+            them from another rule's decision calls that rule with `replace(v, lazy=False)`.
         best: the target's most probable token at each position, if known: see `likeliest`.
     """
 

@@ -1,8 +1,9 @@
 """Attribution of emitted tokens to vision tokens, and probabilities without the image.
 
-Attention: mean over all layers and heads of the weights from the position that predicts a token to each vision token.
-Gradient × input: |Σ (∂ log p(token) / ∂e) · e| for each vision token's embedding e, as it enters the first layer. Both
-are computed after the run, on a weight-sharing copy of the model, so that no round becomes slower.
+Attention: mean over all layers and heads of the attention weights from the position that predicts a token to each
+vision token.
+Gradient × input: |Σ (∂ log p(token) / ∂e) · e| for each vision token's embedding e, the first layer's input. Both are
+computed after the run, on a weight-sharing copy of the model, so that no round becomes slower.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from workbench.models.loading import Models
 from workbench.trace.events import Round, Trace
 
 LONGEST = 1536
-"""Most positions of prompt and text together: memory for attention weights grows with the square."""
+"""Most positions of prompt and text together: the memory for attention weights grows with their square."""
 AT_ONCE = 16
 """Number of tokens whose gradients are computed together."""
 
@@ -48,7 +49,7 @@ def explain(
         request: request of the run, with its images and their changes.
         trace: trace recorded so far.
         drafter: drafter to explain.
-        on_progress: progress callback: share that is done; the target takes one half, the drafter the other.
+        on_progress: progress callback, called with the completed share; target and drafter take one half each.
 
     Raises:
         PromptError: the run has no images, or no tokens yet.
@@ -174,13 +175,13 @@ def slopes(
     towards: Sequence[Float[Tensor, "1 n D"]] | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "T n"]:
-    """Return |Σ gradient · direction| of each figure at each position, summed over all leaves.
+    """Return |Σ gradient · direction| of each value at each position, summed over all leaves.
 
     Args:
-        values: figures to differentiate, [T].
+        values: values to differentiate, [T].
         leaves: tensors to differentiate by.
         towards: a direction for each leaf; by default the leaf itself: gradient × input.
-        on_progress: progress callback: number of figures that are done.
+        on_progress: progress callback, called with the number of completed values.
     """
     results, towards = [], leaves if towards is None else towards
     for one_hot in torch.eye(len(values), device=values.device, dtype=values.dtype).split(AT_ONCE):

@@ -1,8 +1,9 @@
 """Drafter state that survives a change of drafter: earlier drafters keep learning while another one drafts.
 
-A drafter that learns from the text and the target's outputs names its state (`Drafter.state_key`). When another drafter
-replaces it, the state is set aside and still receives every round's feedback. The state is used again when a drafter
-with a memory of that name is chosen. It is released when the sequence ends or changes to a decoder of another kind.
+A drafter that learns from the text and the target's outputs has a key for its state (`Drafter.state_key`). When another
+drafter replaces it, the old drafter becomes inactive and still receives every round's feedback. Its state is used again
+when a drafter with the same key is chosen. It is released when the sequence ends or changes to a decoder of another
+kind.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class ObservingDrafter:
     """An inactive drafter that still receives feedback.
 
     Attributes:
-        drafter: the drafter, with the parameters that it had.
-        models: models that it was primed with.
+        drafter: the drafter, with the parameters that it had while it drafted.
+        models: models with which the state was created.
         state: state of the drafter for the sequence.
     """
 
@@ -44,7 +45,7 @@ def find_reusable_state(sequence: Sequence, drafter: Drafter, models: Models) ->
 
     Args:
         sequence: sequence.
-        drafter: new drafter, which does not draft yet; nothing is changed.
+        drafter: new drafter, not used yet.
         models: models that it will run with.
     """
     name = drafter.state_key()
@@ -63,10 +64,10 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
     Args:
         sequence: sequence; its drafter, models and state are still the old ones.
         drafter: new drafter.
-        reused: state that the new drafter took over (`remembered`), if any.
+        reused: state that the new drafter took over (`find_reusable_state`), if any.
     """
     name, new_name = sequence.drafter.state_key(), drafter.state_key()
-    if reused is not None and reused.state is sequence.state.drafter:  # the same memory with other parameters
+    if reused is not None and reused.state is sequence.state.drafter:  # same state, other parameters
         return
     if (
         new_name is not None
@@ -82,7 +83,7 @@ def replace_drafter(sequence: Sequence, drafter: Drafter, reused: ObservingDraft
 
 
 def send_feedback(sequence: Sequence, feedback: RoundFeedback) -> None:
-    """Pass a round's feedback to the inactive drafters. One that fails is released; the run continues."""
+    """Pass a round's feedback to the inactive drafters. If one fails, it is released and the run continues."""
     for name, observing in list(sequence.state.inactive.items()):
         if not _learns(sequence, observing, feedback):
             _release(sequence, sequence.state.inactive.pop(name))
@@ -120,7 +121,7 @@ def _release(sequence: Sequence, observing: ObservingDrafter) -> None:
 
 @contextmanager
 def _own_state(sequence: Sequence, observing: ObservingDrafter) -> Iterator[None]:
-    """Temporarily replace `row.state.drafter` by the state of an inactive drafter."""
+    """Temporarily replace `sequence.state.drafter` by the state of an inactive drafter."""
     state, sequence.state.drafter = sequence.state.drafter, observing.state
     try:
         yield

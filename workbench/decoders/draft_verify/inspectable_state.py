@@ -27,7 +27,7 @@ class StateEntry:
         before: tokens that form its key.
         after: tokens that the entry drafts.
         count: count of the entry: see `StateSummary.count_meaning`.
-        words: name of the entry, if it has no tokens.
+        words: name of the entry if its key has no tokens.
     """
 
     before: Sequence[int]
@@ -45,7 +45,7 @@ class StateSummary:
         bound: largest number of entries.
         n_bytes: approximate memory of the entries; a test compares it with a measurement.
         most_bytes: memory at the largest number of entries.
-        count_meaning: meaning of `Top.count` ("times seen").
+        count_meaning: meaning of `StateEntry.count` ("times seen").
         top: entries with the largest counts, in descending order.
     """
 
@@ -76,7 +76,7 @@ class InspectableState(ABC):
         hits: number of these rounds in which it had a draft.
         n_accepted: number of accepted tokens from its drafts.
         shared: whether other requests with the same setting use it, too.
-        sources: values of `DraftTree.source` for nodes that come from it; empty: all nodes do.
+        sources: values of `DraftTree.source` for nodes drafted from it; empty: all nodes are.
     """
 
     title: str

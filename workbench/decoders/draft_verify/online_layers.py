@@ -1,8 +1,8 @@
-"""Online training of a draft model's layers, separate from the layers that other runs draft with.
+"""Online training of a draft model's layers, separate from the layers of other runs.
 
 `TrainableLayers` are a weight-sharing copy of a loaded model: they have their own layers and share the embedding, the
-LM head and the KV cache. So they cost the memory of those layers, and training affects another run only if that
-run drafts with the same copy.
+LM head and the KV cache. So they need memory only for these layers, and training affects another run only if that run
+drafts with the same copy.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class TrainableLayers(OnlineTrainer):
             tokens: tokens of the text.
             start: position of the first of them.
             at: indices into `tokens` after which the target's distribution is known.
-            distributions: the target's distributions there, plain softmax; tokens outside the draft vocabulary are
-                ignored.
+            distributions: the target's distributions after these tokens, plain softmax; tokens outside the draft
+                vocabulary are ignored.
             rate: AdamW's learning rate.
         """
 
@@ -88,7 +88,7 @@ class TrainableLayers(OnlineTrainer):
     def step(
         self, tokens: Sequence[int], start: int, loss_of: Callable[[Float[Tensor, "m V"]], Tensor], rate: float
     ) -> float:
-        """Take one optimiser step on a loss of the log-probabilities after each token of a text; return the loss.
+        """Take one optimiser step on a loss of the log-probabilities after each token of a text, and return the loss.
 
         Args:
             tokens: tokens of the text.

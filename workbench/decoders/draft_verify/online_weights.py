@@ -26,7 +26,7 @@ MAX_STEPS = 100_000
 FURTHEST = 8.0
 """Largest change of a weight accepted from a file."""
 FINGERPRINT_KEY, STEPS_KEY = "whose", "lessons"
-"""Names in a file besides those of the weights: fingerprint digits of the original weights, and the number of steps."""
+"""Array names in a file besides those of the weights: fingerprint digits of the original weights, number of steps."""
 _NORMED = 1e-12
 
 
@@ -89,7 +89,7 @@ class OnlineTrainer(ABC):
         }
 
     def differences(self) -> dict[str, np.ndarray]:
-        """Return the change of each weight, by name; as float16 if a file could not hold float32."""
+        """Return the change of each weight, by name; as float16 if float32 would exceed the size of a file."""
         changes = [(name, change) for name, change, _ in self._changes()]
         fits = 4 * sum(change.numel() for _, change in changes) <= MOST_BYTES - (64 << 10)
         kind = torch.float32 if fits else torch.float16
@@ -134,7 +134,7 @@ class TrainedState(InspectableState, Generic[_L]):
         changes = sorted(weights.relative_changes().items(), key=lambda item: -item[1])[:n]
         top = [StateEntry((), (), 100 * share, name) for name, share in changes if share]
         return StateSummary(
-            weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "moved, in percent of its length", top
+            weights.n_steps, MAX_STEPS, weights.n_bytes, weights.most_bytes, "change, in percent of its norm", top
         )
 
     def pack(self) -> Arrays:
@@ -151,8 +151,8 @@ class TrainedState(InspectableState, Generic[_L]):
         )
         if not weights.matches(digits):
             raise ModelError(
-                f"The file is broken, or is of another {weights.label}.",
-                f"Take the {weights.label} that it was saved with, or start without the file.",
+                f"The file is broken, or belongs to another {weights.label}.",
+                f"Use the {weights.label} with which it was saved, or start without the file.",
             )
         n_steps = int(check_array(arrays, STEPS_KEY, (1,), 0, MAX_STEPS, whole=True)[0])
         shapes = {name: tuple(weight.shape) for name, weight, _ in weights.pairs()}

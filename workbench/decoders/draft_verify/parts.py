@@ -37,7 +37,7 @@ class Part:
     target verifies trees, not only chains)."""
 
     head: ClassVar[Head | None] = None
-    """Trained head that the part needs, if different from the head of the method's drafter (`Method.head`)."""
+    """Trained head that the part needs, if it is not the head of the method's drafter (`Method.head`)."""
     claims: ClassVar[tuple[Claim, ...]] = ()
     """Claims of the part's paper. Each names the method that it is measured with; that method lists it, too."""
 
@@ -62,11 +62,11 @@ class Drafter(Part):
     """Base class of drafters, which propose a tree after the committed tokens. Subclasses are frozen dataclasses.
 
     `init_state` builds the state for one sequence from its committed tokens alone, at the start and after every change
-    of drafter during a run. The result is `row.state.drafter` until `release`.
+    of drafter during a run. The result is `sequence.state.drafter` until `release`.
     """
 
     ignores_images: ClassVar[bool] = False
-    """Whether the drafter ignores images, so that a draft model trained without them suits it better."""
+    """Whether the drafter ignores images; a draft model trained without images then suits it better."""
     reads_target: ClassVar[bool] = False
     """Whether the drafter reads the target's hidden states, and so has the same image information as the target."""
 
@@ -83,7 +83,7 @@ class Drafter(Part):
         return ""
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the states that `prime` will request from `states_of`, to be captured in prefill. Default: none."""
+        """Return the hidden states to capture in prefill, which `init_state` gets from `states_of`; default: none."""
         return CaptureSelection()
 
     def init_state(self, sequence: Sequence, models: Models) -> Any:
@@ -103,9 +103,9 @@ class Drafter(Part):
         return None
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Return one tree per sequence. Sequences share this class, but may differ in parameters: read `row.drafter`.
+        """Return one tree per sequence; by default call `propose_one` for one sequence after the other.
 
-        The default calls `propose_one` for one sequence after the other.
+        The sequences' drafters are of this class, but may differ in parameters: read `sequence.drafter`.
         """
         return [row.drafter.propose_one(row, row.state.plan) for row in sequences]
 
@@ -122,7 +122,7 @@ class Drafter(Part):
         return None
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Learn from a round's feedback. `row.committed` already contains the emitted tokens."""
+        """Learn from a round's feedback. `sequence.committed` already contains the emitted tokens."""
 
     def explain(
         self,
@@ -137,7 +137,7 @@ class Drafter(Part):
             models: models of the run.
             request: request of the run, with its images and their changes.
             tokens: all emitted tokens.
-            on_progress: progress callback: share that is done.
+            on_progress: progress callback, called with the completed share.
 
         Returns:
             `{"attention": maps, "gradient": maps}` (see `Trace.attribution`), or None if it reads no images itself.
@@ -145,16 +145,16 @@ class Drafter(Part):
         return None
 
     def state_key(self) -> Hashable | None:
-        """Return the name of the drafter's memory: a state that is learned from the text and the target's outputs.
+        """Return the key of a state that is learned from the text and the target's outputs; None: no such state.
 
-        A drafter with a memory keeps receiving feedback (`observe`) while another one drafts. A drafter whose memory
-        has the same name takes it over, even with other parameters (see `inactive_drafters.py`). So the name must
-        contain all parameters that the state depends on. None: no memory; a change of drafter primes from scratch.
+        A drafter with a key keeps receiving feedback (`observe`) while another one drafts. A new drafter with the same
+        key takes over the state, even with other parameters (see `inactive_drafters.py`). So the key must contain all
+        parameters that the state depends on. Without a key, a change of drafter creates a new state.
         """
         return None
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Release the resources that `prime` allocated (a slot of a draft model)."""
+        """Release the resources that `init_state` allocated (a slot of a draft model)."""
 
 
 class TreeBuilder(Part):
@@ -163,22 +163,22 @@ class TreeBuilder(Part):
     siblings: ClassVar[Sampling]
     """Way in which siblings of its trees are drawn when sampling. In greedy decoding they may be chosen freely."""
     superposes: ClassVar[bool] = False
-    """Whether the tree builder feeds several tokens as one. It then needs a drafter with `superposes`."""
+    """Whether the tree builder feeds the drafter several tokens as one. The drafter then needs `superposes`."""
 
     def init_state(self, drafter: Drafter, models: Models) -> Any:
         """Create the tree builder's state, at the start and after a change of drafter; None if it has none."""
         return None
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes; closes the growth."""
+        """Build a tree of at most `plan.depth` ≥ 1 levels and `plan.nodes` nodes, and call `tree.close`."""
         raise NotImplementedError
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `row.state.tree_builder` after a round. `row.committed` already contains the emitted tokens."""
+        """Update `sequence.state.tree_builder` after a round; `sequence.committed` contains the emitted tokens."""
 
 
 def siblings_of(drafter: Drafter, tree_builder: TreeBuilderProtocol | type[TreeBuilder] | None) -> frozenset[Sampling]:
-    """Return how siblings in a drafter's trees are drawn; a tree builder that it does not support is ignored."""
+    """Return how siblings in a drafter's trees are drawn; a tree builder that the drafter does not use is ignored."""
     supported = drafter.siblings()
     return supported if tree_builder is None else supported & {tree_builder.siblings} or supported
 
@@ -192,7 +192,7 @@ class DistributionDrafter(Drafter):
     superposes: ClassVar[bool] = False
     """Whether the drafter can feed several tokens as one, by their mean embedding: see `PartialTree.superpose`."""
     default_tree_builder: ClassVar[TreeBuilder | None] = None
-    """Default tree builder if neither plan nor method names one."""
+    """Tree builder if neither plan nor method names one."""
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
         """Return a tree without nodes; None if nothing can be drafted yet."""
@@ -208,7 +208,7 @@ class DistributionDrafter(Drafter):
         if grower is None:
             raise WorkbenchError(
                 f"{type(self).__name__} yields distributions, but its method names no tree builder.",
-                "Name tree builders in the method (`tree_builders`): see workbench/methods/growers.",
+                "Name tree builders in the method (`tree_builders`): see workbench/methods/tree_builders.",
             )
         if (growth := self.begin(row)) is None:
             return DraftTree.empty(device=row.models.target.device)
@@ -219,8 +219,8 @@ class Verifier(Part):
     """Base class of verifiers, which decide the accepted tokens. `workbench.core.rejection` has the form of rules.
 
     A verifier that learns has a state for each sequence: `init_state` creates it from the committed tokens, at the
-        start and
-    after every change of verifier during a run; `observe` may write to it; a rule reads it as `Verification.state`.
+    start and after every change of verifier during a run; `observe` may update it; a rule reads it as
+    `Verification.state`.
     """
 
     exact_for: ClassVar[frozenset[Sampling]] = frozenset()
@@ -261,7 +261,7 @@ class Verifier(Part):
         return not sampling.greedy
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update `row.state.verifier` after a round. `row.committed` already contains the emitted tokens."""
+        """Update `sequence.state.verifier` after a round. `sequence.committed` already contains the emitted tokens."""
 
     def max_tentative(self) -> int:
         """Return the largest number of tentative tokens that the verifier may take back; 0: all tokens are final.
@@ -276,9 +276,9 @@ class Verifier(Part):
         """Decide which tentative tokens become final; called after each round's `observe` if `max_tentative` is not 0.
 
         Args:
-            sequence: sequence; `row.committed` ends with the tentative tokens, those of this round included.
+            sequence: sequence; its `committed` tokens end with the tentative ones, those of this round included.
             tentative: tentative tokens, oldest first, with the target's probability of each; they have no text yet.
-            ends: whether the text ends with the last of them; all that are not taken back are then final.
+            ends: whether the text ends with the last of them; tokens that are not taken back are then final.
         """
         raise NotImplementedError
 
@@ -287,7 +287,7 @@ class Policy(Part):
     """Base class of policies, which decide how much to draft. Subclasses are frozen dataclasses of parameters."""
 
     simulates: ClassVar[bool] = False
-    """Whether the policy uses information that no real policy has; the run is then a simulation."""
+    """Whether the policy uses information that is unavailable in practice; the run is then a simulation."""
     timed: ClassVar[bool] = False
     """Whether the policy depends on measured times; two runs of one request may then draft differently."""
     tree_builder: ClassVar[type[TreeBuilder] | None] = None
@@ -302,13 +302,13 @@ class Policy(Part):
 
         Args:
             sequence: sequence.
-            state: state from `start`.
+            state: result of `init_state`.
             batch: all sequences of the coming verification, this one included; the cost of a draft depends on them.
         """
         raise NotImplementedError
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> Bool[Tensor, ""] | bool:
-        """Return whether to draft another level; called if the plan `stops`.
+        """Return whether to draft another level; called if `Plan.can_stop_early`.
 
         It must not depend on the tokens drawn last: `step` only has the distributions before the draw, so that stopping
         does not bias the accepted tokens. The engine synchronises to read a result on the device; a policy that has

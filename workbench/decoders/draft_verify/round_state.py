@@ -62,7 +62,7 @@ class RoundState:
     verified_tree: VerifiedTree | None = None
 
     def plan(self, batch: abc.Sequence[Sequence]) -> None:
-        """Set the draft budget, limited by the remaining text, the plan's nodes and the drafter's context."""
+        """Set the draft budget, limited by the remaining tokens, the plan's nodes and the drafter's context."""
         row = self.sequence
         planned = row.policy.plan(row, row.state.policy, batch)
         depth = max(0, min(planned.depth, row.remaining - 1, levels_left(row), planned.limit_nodes(planned.depth)))
@@ -141,8 +141,8 @@ class RoundState:
                 "The target returned NaN instead of probabilities.",
                 "Try another dtype; bfloat16 or float32 often helps.",
             )
-        verdict, n_before = verified_tree.result, len(row.committed)
-        tokens = [*(verified_tree.acceptance.tokens[i] for i in verdict.path), verdict.bonus]
+        result, n_before = verified_tree.result, len(row.committed)
+        tokens = [*(verified_tree.acceptance.tokens[i] for i in result.path), result.bonus]
         is_tentative = bool(row.state.tentative) or row.verifier.max_tentative() > 0
         if is_tentative:
             n_emitted, reason = find_end(row, tokens, context.models, n_before)
@@ -150,13 +150,13 @@ class RoundState:
         else:
             n_emitted, reason, spans = apply_stop_conditions(row, tokens, context.models)
         root, previous_hidden = row.committed[-1], row.cache_slot.last_hidden
-        path = verdict.path[:n_emitted]
+        path = result.path[:n_emitted]
         context.models.target.commit(row.cache_slot, [0, *(node + 1 for node in path)])
         row.cache_slot.last_hidden = hidden[path[-1] + 1 if path else 0]
         row.committed.extend(tokens[:n_emitted])
         scores = list[TokenLogprob]()
         if (raw := verified_tree.acceptance.raw_logits) is not None:
-            positions = [0, *(node + 1 for node in verdict.path)][:n_emitted]
+            positions = [0, *(node + 1 for node in result.path)][:n_emitted]
             n_top = row.request.options.logprobs or 0
             scores = token_logprobs(raw[positions], tokens[:n_emitted], n_top, context.token_text)
         if not reason:
@@ -179,7 +179,7 @@ class RoundState:
     def _tentative_tokens(
         self, new: list[EmittedToken], before: Tensor | None, scores: list[TokenLogprob], context: EngineContext
     ) -> list[TentativeToken]:
-        """Return the round's tokens as tentative ones. `before`: LM head input from which its root was drawn."""
+        """Return the round's tokens as tentative ones. `before`: LM head input from which the root was drawn."""
         assert self.verified_tree is not None
         assert self.hidden is not None
         places = [0, *(node + 1 for node in self.verified_tree.result.path)]

@@ -133,7 +133,7 @@ def reset(sequence: Sequence) -> None:
         raise MethodUnavailableError(f"The {state.title.lower()} is read-only.", AFTER)
     state.clear()
     release_drafter(sequence)
-    state.clear()  # again: releasing may have returned the sequence's own entries to it
+    state.clear()  # again, because `release` may have added the sequence's own entries to it
     sequence.state.drafter = init_drafter_state(sequence, sequence.drafter, sequence.models)
 
 

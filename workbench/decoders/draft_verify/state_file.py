@@ -53,7 +53,7 @@ class StateFile:
             ModelError: it belongs to another drafter.
         """
         if self.kind != kind:
-            raise ModelError(f"This file holds the state of {self.kind}; the run drafts with {kind}.", SAME)
+            raise ModelError(f"This file contains the state of {self.kind}; the run drafts with {kind}.", SAME)
         if self.tokenizer != hash_of(models):
             raise TokenizerMismatchError(
                 f"This file was saved with the tokenizer of {self.target or 'another model'}: its ids mean other "
@@ -68,7 +68,7 @@ class StateFile:
 
 
 def kind_of(memory: Any) -> str:
-    """Return the kind of a drafter's memory (`Drafter.state_key`), its first element if it is a tuple."""
+    """Return the kind of a state from its key (`Drafter.state_key`): the key, or its first element if it is a tuple."""
     return str(memory[0] if isinstance(memory, tuple) else memory)
 
 

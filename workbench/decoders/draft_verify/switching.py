@@ -21,8 +21,8 @@ from workbench.models.runner import Runner
 def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
     """Change parts, sampling, models or images of a sequence; either all changes are applied, or none.
 
-    A new drafter is primed with the committed tokens before the old one releases its resources. The tokens and, unless
-    images change, the target's KV cache stay.
+    A new drafter creates its state from the committed tokens before the old one releases its resources. The tokens and,
+    unless images change, the target's KV cache stay.
 
     Raises:
         Exception: errors of the new parts. The sequence is then unchanged.
@@ -54,7 +54,7 @@ def switch(sequence: Sequence, target: Runner, settings: Settings) -> None:
 def _change_drafter(
     sequence: Sequence, target: Runner, drafter: Drafter, models: Models, swaps: abc.Sequence[ImageChange]
 ) -> None:
-    """Process the images that changed, prime the new drafter, release the old one."""
+    """Process changed images, create the new drafter's state, release the old drafter."""
     slot = sequence.cache_slot
     length, pictured, images, pictures = slot.length, slot.image_prefill, sequence.image_inputs, sequence.pil_images
     vision, no_drafts, old_swaps = (
@@ -64,7 +64,7 @@ def _change_drafter(
     )
     observer = None if swaps else find_reusable_state(sequence, drafter, models)
     try:
-        with convert_panics():  # a Rust panic, too, must reach the restoration below
+        with convert_panics():  # a Rust panic must also reach the `except` block below
             for swap in swaps:
                 _apply_image_change(sequence, target, swap)
             sequence.state.vision = {}

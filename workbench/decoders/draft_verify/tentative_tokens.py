@@ -1,6 +1,6 @@
 """Tentative tokens: committed tokens that a verifier may still take back. See `Verifier.max_tentative`.
 
-They are in `row.committed` and in the target's KV cache, and drafts continue after them as after all committed
+They are in `Sequence.committed` and in the target's KV cache, and drafts continue after them as after all committed
 tokens. The trace lists them as `Round.placed` until they are final. Only then are they emitted: no text, stop string,
 stream or log-probability ever contains a token that is taken back.
 """
@@ -31,7 +31,7 @@ class TentativeToken:
 
     Attributes:
         token: entry for the trace, still without text.
-        before: LM head input that drew the token before it: `last_hidden` of the sequence without this token.
+        before: LM head input from which the previous token was drawn: `last_hidden` of the sequence without this token.
         text: text of this token alone, for display.
         logprob: log-probability of the token, if requested.
         is_in_trace: whether the trace already lists it in `Round.placed`.
@@ -107,8 +107,8 @@ def _final(held: TentativeToken, span: tuple[str, int, int]) -> EmittedToken:
 def revoke_tokens(sequence: Sequence, n: int) -> None:
     """Take back the last `n` committed tokens, all of them tentative.
 
-    The drafter is primed again, inactive drafters are released, and the positions get other random numbers. States of
-    policies, tree builders and the verifier stay.
+    The drafter's state is created anew, inactive drafters are released, and the positions get other random numbers. The
+    states of policy, tree builder and verifier stay.
     """
     if n == 0:
         return

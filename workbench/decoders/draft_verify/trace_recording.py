@@ -1,4 +1,4 @@
-"""Conversion of a verification result to the `Round` in the trace."""
+"""Convert a verification result to the `Round` in the trace."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def emitted_tokens(
     verified_tree: VerifiedTree, base: int, spans: abc.Sequence[tuple[str, int, int]]
 ) -> list[EmittedToken]:
     """Return the tokens that a verification result adds to a text of `base` tokens, one for each span of text."""
-    verdict, tokens = verified_tree.result, []
+    result, tokens = verified_tree.result, []
     for i, (text, start, end) in enumerate(spans):
-        if i < len(verdict.path):
-            node = verdict.path[i]
+        if i < len(result.path):
+            node = result.path[i]
             token, p = verified_tree.acceptance.tokens[node], verified_tree.acceptance.p_node[node]
             tokens.append(EmittedToken(token, text, start, end, ACCEPTED, node, base + i, p))
         else:
-            kind = CORRECTED if verdict.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
-            p = verified_tree.acceptance.p_bonus[verdict.path[-1] + 1 if verdict.path else 0]
-            tokens.append(EmittedToken(verdict.bonus, text, start, end, kind, None, base + i, p))
+            kind = CORRECTED if result.corrected else BONUS if verified_tree.acceptance.tokens else PLAIN
+            p = verified_tree.acceptance.p_bonus[result.path[-1] + 1 if result.path else 0]
+            tokens.append(EmittedToken(result.bonus, text, start, end, kind, None, base + i, p))
     return tokens
 
 
@@ -65,20 +65,20 @@ def record_round(
         t_round: start of the round, in seconds of the host's clock.
     """
     assert sequence.trace is not None
-    verdict, acceptance = verified_tree.result, verified_tree.acceptance
+    result, acceptance = verified_tree.result, verified_tree.acceptance
     n, n_new = len(acceptance.tokens), len(new)
-    path = list(verdict.path[:n_new])
-    bonus_emitted = n_new > len(verdict.path)
+    path = list(result.path[:n_new])
+    bonus_emitted = n_new > len(result.path)
     status = [DISCARDED] * n
     accept: list[float | None] = [None] * n
     uniform: list[float | None] = [None] * n
     reached_parents = {-1, *path[:-1]}
-    for node, is_accepted in verdict.tested:
+    for node, is_accepted in result.tested:
         # If the text ends on the path, tests after its last token do not count.
         if bonus_emitted or acceptance.parents[node] in reached_parents:
             status[node] = ACCEPTED if is_accepted else REJECTED
             accept[node] = acceptance.accept[node]
-            uniform[node] = verdict.uniform.get(node)
+            uniform[node] = result.uniform.get(node)
     rule, inputs = _why(acceptance, sequence.trace.header.rules, [a is not None for a in accept])
     if acceptance.distribution_error:
         name = DISTRIBUTION_ERROR_BOUND if acceptance.is_upper_bound else DISTRIBUTION_ERROR

@@ -1,4 +1,4 @@
-"""Building of draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
+"""Build draft trees: a tree builder requests a drafter's distributions, level by level, and chooses nodes.
 
 A `PartialTree` is a tree under construction, for one sequence and one drafter. It records each node's parent and
 attention mask; subclasses compute the distribution after a node. So each tree builder works with every drafter that
@@ -46,7 +46,7 @@ class NodeDistributions:
         raise NotImplementedError
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens, in descending order; fewer if unknown."""
+        """Return log-probabilities and ids of the k most probable tokens, in descending order, or of all known ones."""
         p = self.full_probs()
         top = p.topk(min(k, p.shape[1]), dim=1)
         return top.values.log(), top.indices
@@ -106,7 +106,7 @@ class Step:
 def should_continue(
     sequence: Sequence, level: int, p: Callable[[], Float[Tensor, "w V"]], hidden: Float[Tensor, "w D"] | None = None
 ) -> bool:
-    """Whether the policy continues the draft after `level` levels. Synchronises if the plan `stops`."""
+    """Whether the policy continues the draft after `level` levels. Synchronises if `Plan.can_stop_early`."""
     continues = not sequence.state.plan.can_stop_early or bool(
         sequence.policy.should_continue(sequence, sequence.state.policy, Step(level, p(), hidden))
     )
@@ -131,7 +131,7 @@ class PartialTree:
             them.
         attention_mask: bool [w, expanded nodes]: attention mask of the nodes expanded last, themselves included.
         rank_probs: how often the r-th best token of each level was correct on held-out text, if measured; the last
-            level also applies to all deeper ones. For shapes that are decided before the distributions are known.
+            level also applies to all deeper ones. Used for shapes that are chosen before the distributions are known.
     """
 
     root: NodeDistributions
@@ -194,7 +194,8 @@ class PartialTree:
         """Process nodes of the newest level, in one forward, and return the distributions after them.
 
         Args:
-            tokens: tokens of the nodes. `sees` is their attention mask, and their level is `len(self.tokens)`, from 1.
+            tokens: tokens of the nodes. Their attention mask is `attention_mask`, their level `len(self.tokens)`, from
+                1.
             below: for each, the index of its parent among the nodes processed before; None: the root.
         """
         raise NotImplementedError
@@ -202,7 +203,7 @@ class PartialTree:
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> NodeDistributions:
         """Process the newest level as one token, in one forward of one position. Arguments: see `superpose`."""
         raise MethodUnavailableError(
-            f"{self.source} drafts from tokens, not from embeddings: it cannot read several of them as one.",
+            f"{self.source} drafts from tokens, not from embeddings: it cannot process several of them as one.",
             "Choose another tree builder, or a method with a draft model.",
         )
 
@@ -219,12 +220,12 @@ class PartialTree:
         ]
 
     def to_tree(self, fanout: int, score: Float[Tensor, " N"], grown: TreeExplanation) -> DraftTree:
-        """Return the tree of all added nodes, at least one, for nodes that were chosen, not drawn.
+        """Return the tree of all added nodes, at least one, as deterministic proposals.
 
         Args:
             fanout: largest number of children of one node.
             score: draft probability of each node.
-            grown: reasons for the nodes.
+            grown: explanation of the nodes.
         """
         return DraftTree(
             tokens=torch.cat(self.tokens),

@@ -31,13 +31,13 @@ def forward_entering(
     layer: int,
     capture_layers: Collection[int] = (),
 ) -> Output:
-    """Run `Runner.forward` for whole blocks whose probes enter after `layer` layers.
+    """Run `Runner.forward` for inputs whose probes enter after `layer` layers.
 
     Args:
         models: models with the target.
-        batch: one block per sequence, in the order of the KV cache slots.
+        batch: one input per sequence, in the order of the KV cache slots.
         layer: number of layers, the same for all of them, 1 … L.
-        capture_layers: indices of any layers; those of lower layers do not contain these probes.
+        capture_layers: indices of layers to capture; states of layers below `layer` do not contain these probes.
     """
     target = models.target
     lower_segments = [block.below().segment(row, models) for row, block in batch]

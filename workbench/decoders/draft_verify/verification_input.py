@@ -23,7 +23,7 @@ from workbench.models.runner import SCRATCH
 PROBING_PARTS = ("drafter", "verifier")
 """Parts that may request probe positions, in the order of their probes in a block."""
 ROOM = min(SCRATCH, MOST) - 1
-"""Most nodes and probes in a block. Larger blocks could not use compiled passes, which would change other results."""
+"""Most nodes and probes in a block. Larger blocks could not use the compiled forward, which would change rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class VerificationInput:
         return max((p.layer_input.layer for p in self.probes_by_part.values() if p.layer_input is not None), default=0)
 
     def below(self) -> VerificationInput:
-        """Return the part of the block that the layers before `enters` process."""
+        """Return the part of the block that the layers before `probe_entry_layer` process."""
         return replace(
             self, probes_by_part={part: p for part, p in self.probes_by_part.items() if p.layer_input is None}
         )
 
     def entry_states(self, stream: Float[Tensor, "n D"]) -> Float[Tensor, "n_plus_P D"]:
-        """Return the residual streams of the whole block at that layer. `stream`: those of `below`."""
+        """Return the residual streams of the whole block at `probe_entry_layer`. `stream`: those of `below`."""
         at = 1 + len(self.tree)
         parts, draft_stream = [stream[:at]], stream[:at]
         for probes in self.probes_by_part.values():
@@ -121,7 +121,7 @@ class VerificationInput:
 def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> VerificationInput:
     """Return the draft with the probes that the parts request; probes that do not fit are left out and reported.
 
-    With probes, the forward runs the draft from the first layer on: states from drafting exist for the draft alone.
+    With probes, the forward starts at the first layer: the states from drafting include no probes.
 
     Raises:
         WorkbenchError: a probe mask has the wrong shape for its draft (a mistake in the part).
@@ -153,7 +153,7 @@ def build_input(sequence: Sequence, tree: DraftTree, models: Models) -> Verifica
 
 
 def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
-    """Return the states that verification continues from, or None if a part needs hidden states missing there."""
+    """Return the states from which verification continues; None if a part needs hidden states that they lack."""
     states = None if sequence.state.no_draft_reason or len(tree) == 0 else sequence.drafter.exit_states(sequence, tree)
     if states is None:
         return None

@@ -34,10 +34,10 @@ class VerifiedTree:
         """Find the accepted path and the token after it, from results of the rule on the host."""
         scores = [acceptance.score] if acceptance.score else []
         parents, accept = acceptance.parents, acceptance.accept
-        verdict = verifier.walk(parents, accept, acceptance.bonus, acceptance.uniform, *scores)
+        result = verifier.walk(parents, accept, acceptance.bonus, acceptance.uniform, *scores)
         is_shared = bool(acceptance.exact) and type(verifier).walk is Verifier.walk
-        n_accepted = expected_accepted(parents, accept) if is_shared else float(len(verdict.path))
-        return cls(tree, acceptance, verdict, n_accepted, probe_sources)
+        n_accepted = expected_accepted(parents, accept) if is_shared else float(len(result.path))
+        return cls(tree, acceptance, result, n_accepted, probe_sources)
 
     @property
     def is_nan(self) -> bool:

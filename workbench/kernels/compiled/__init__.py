@@ -1,4 +1,4 @@
-"""Forward passes over few tokens on a CPU, compiled by numba for this processor and cached on disk.
+"""Forwards over few tokens on a CPU, compiled by numba for this processor and cached on disk.
 
 The cache folder is named by a hash of all files in this package: numba alone checks the file of a function, not the
 files of the functions that it calls.

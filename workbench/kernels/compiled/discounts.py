@@ -1,4 +1,4 @@
-"""K-SEQ's discount ρ, one position at a time: its distributions stay in the processor's caches during the search."""
+"""K-SEQ's discount ρ, one position at a time, so that its distributions stay in the processor's caches."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _discount(p, q, k, halvings, least):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
-    """Compute the discount of each position, and sums that follow from it.
+    """Compute the discount ρ of each position, and sums that follow from ρ.
 
     Any number of threads may call it with the same arrays; each takes the next free position (see `work_sharing`).
 
@@ -95,8 +95,8 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
         q: float32 [M, V], the drafter's distributions.
         q_at: int64 [R], row of q for each position.
         token: int64 [R, F], tokens drafted at each position.
-        there: bool [R, F], whether there is such a child.
-        halvings: largest number of steps that narrow the bracket.
+        there: bool [R, F], whether the child exists.
+        halvings: largest number of bisection steps.
         least: precision of ρ, as a fraction of k − 1.
         found: float32 [R, 4], written: ρ; accepted share of min(q, p / ρ); residual mass of p outside the children's
             tokens; residual mass of p in total.

@@ -1,7 +1,7 @@
-"""The trace's statistics of distributions over the vocabulary, in one pass over each: top tokens and entropy.
+"""Top tokens and entropy of distributions over the vocabulary, each read once.
 
-`look` reads distributions that exist already. Greedy decoding needs no distribution: `weigh` computes the same from
-logits in the model's own dtype and writes no array of the vocabulary's size.
+`top_and_entropy` reads distributions that exist already. Greedy decoding needs no distribution: `summarise_softmax`
+computes the same from logits in the model's own dtype and writes no array of the vocabulary's size.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Columns per block of `look`. A block is searched only if its largest value exceeds the k-th largest so far."""
+"""Columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so far."""
 WIDER = 512
-"""Columns per block of `weigh`, which also computes exponentials: a shorter vector loop is mostly start-up cost."""
+"""Columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not pay."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -41,7 +41,7 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
         x: float32 [n, V], logits before temperature.
         p: float32 [n, V], distributions; V ≥ k.
         heat: temperature; 1 if there is none.
-        top: int64 [n, k], written: the tokens, in falling order of probability.
+        top: int64 [n, k], written: the tokens, in descending order of probability.
         p_top: float32 [n, k], written: their probabilities. NaN entries of p are skipped; −1 if too few numbers remain.
         entropy: float32 [n], written: log Z − Σ p·score, with log Z computed from the most likely token.
         taken: int64 [2], zeros: number of rows taken, number of rows done.
@@ -108,7 +108,7 @@ def _weigh(x, top, p_top, logs):
     n_top = k
     while n_top > 0 and p_top[n_top - 1] == -np.inf:
         n_top -= 1
-    for i in range(size if n_top < k else 0):  # fewer than k finite logits: fill up with tokens of logit −∞, each once
+    for i in range(size if n_top < k else 0):  # fewer than k finite logits: fill up with tokens of logit −∞
         if n_top < k and x[i] == -np.inf:
             top[n_top] = i
             n_top += 1
@@ -128,13 +128,13 @@ def _weigh(x, top, p_top, logs):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
-    """Compute the k most likely tokens of each row's softmax, and more, from logits without temperature.
+    """Compute each row's k most likely tokens, entropy and softmax scale from logits without temperature.
 
-    Threads share the work as in `look`.
+    Threads share the work as in `top_and_entropy`.
 
     Args:
         x: float32 [n, V], logits; V ≥ k.
-        top: int64 [n, k], written: the tokens, in falling order; of equal logits the lower token first.
+        top: int64 [n, k], written: the tokens, in descending order; of equal logits the lower token first.
         p_top: float32 [n, k], written: their probabilities.
         logs: float32 [n, k], written: logarithms of these probabilities.
         entropy: float32 [n], written: entropy in nats.
@@ -153,7 +153,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
-    """Compute `weigh` for bfloat16 logits, whose bits are int16 [n, V]."""
+    """Compute `summarise_softmax` for bfloat16 logits, whose bits are int16 [n, V]."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)

@@ -1,8 +1,8 @@
 """One level of a feature drafter's tree in one call: input products, decoder layer, LM head, top tokens.
 
 There are two input products: the input of the residual stream, and the term added to queries, keys and values. A
-drafter may have both, one or neither. Threads share each of the five functions separately. Calling them from compiled
-code avoids Python in between, which for so small a layer costs as much time as reading its weights.
+drafter may have both, one or neither. Threads share the work within each of the five functions. Calling them from
+compiled code avoids Python between them, which for such a small layer costs as much time as reading its weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inputs of a feature drafter: token embeddings and features, normed, concatenated and projected, without torch.
 
-The product is small, but torch's threads keep their core busy while they wait for more work. The compiled layer that
-follows needs that core.
+The product is small, but torch's threads keep their cores busy while they wait for more work, and the compiled layer
+that follows needs those cores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
         table: int16 [V, D], embeddings; int16 arrays hold the bits of bfloat16.
         tokens: int64 [n].
         features: int16 [n, F].
-        norms: float32 [D] and [F], norm weights of embeddings and features; [0] for one that is not normed.
+        norms: float32 [D] and [F], norm weights of embeddings and features; [0]: not normed.
         eps: float32, epsilon of the norms.
         fuse: int16 [E, D + F].
         out: float32 [n, E], written, rounded to bfloat16.

@@ -2,16 +2,16 @@
 
 Any number of threads call the same function with the same arrays. A layer has five phases (queries, keys and values;
 attention; its output; gate and up; down). A phase consists of pieces, and each thread takes the next free piece. So a
-thread that starts late, or loses its core to another program, delays at most the piece that it has, and a single thread
-can do everything. The result does not depend on which thread computes a piece (see `instructions`).
+thread that starts late, or loses its core to another program, delays at most one piece, and a single thread can do
+everything. The result does not depend on which thread computes a piece (see `instructions`).
 
-Arrays of a pass over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width F:
+Arrays of a forward over T tokens, with L layers, width D, H heads over G key-value heads, head size d, MLP width F:
     x: float32 [T, D], the residual stream, changed in place.
     weights: int64 [L, 7], addresses of q, k, v, o, gate, up, down, each [outputs, inputs].
     scales: int64 [L, 7], addresses of float32 [outputs, inputs / 64] if weights are int8.
     biases: float32 [L, 1, (H + 2 G) d], or one per token, [L, T, …]; [0, 0, 0] if there is none.
     norms: float32 [L, 2, D].
-    cos, sin: float32 [T, d], for each token's position in the sequence.
+    cos, sin: float32 [T, d], cosines and sines for each token's position in the sequence.
     cache: int64 [5], address of the KV cache, and its strides in bytes by layer, part (keys, values), row and head.
     row, place: int64 [T], row (sequence) and position of the KV cache at which each token is stored.
     seen, count: int32 [T, used] and int64 [T], positions that each token attends to, in increasing order; their number.
@@ -45,7 +45,7 @@ PHASES = 5
 """Phases per layer."""
 _OUT, _WIDE, _HEAD = 96, 256, 2048
 """Outputs per piece: of the output and down projections, of gate and up, of the LM head. Smaller pieces balance the
-work better between threads; larger ones read memory in longer runs."""
+work better between threads; larger ones read longer contiguous memory."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -54,7 +54,7 @@ def run_layers(
     kind, layers, halves, x, weights, scales, biases, norms, eps, sizes, scale, cos, sin, cache, row, place, seen,
     count, taken, query, mixed, wide,
 ):  # fmt: skip
-    """Run `layers` (int64 indices) over x; `halves`, int64 [·, 2], is 1 where attention and MLP of the layer are run.
+    """Run `layers` (int64 indices) over x; `halves`, int64 [·, 2]: 1 if the layer's attention (MLP) is run.
 
     Further arguments, besides the arrays in the module's docstring: `kind` of the weights; `sizes` (H, G, d, F);
     `scale` of the scores; scratch in float32: `query` and `mixed` [T, H, d], in even-odd order; `wide` [T, F].

@@ -1,17 +1,17 @@
-"""Instructions of a forward pass over few tokens, emitted as LLVM code: products, attention, atomic counters.
+"""Instructions of a forward over few tokens, emitted as LLVM code: products, attention, atomic counters.
 
-A single token reads every weight once and does two operations with it, so memory bandwidth limits it. torch's products
-reach about two thirds of that bandwidth: they prefetch too late, and each starts and ends its own threads. Here a
+For a single token, every weight is read once for two operations, so memory bandwidth is the limit. torch's products
+reach about two thirds of that bandwidth: they prefetch too late, and each starts and stops threads. Here a
 product prefetches weights, and up to eight tokens share each weight while it is in a register. Sums are in float32: the
-instruction that multiplies pairs of bfloat16 (vdpbf16ps) runs at half the pace of float32 on the machine used for
+instruction that multiplies pairs of bfloat16 (vdpbf16ps) has half the throughput of float32 on the machine used for
 measuring (two cores, Intel Xeon, AVX-512: 90 against 186 G products per second). There SmolLM2's 269 MB are read in
 10.3 ms with 1 token, 12.3 with 5, 14.4 with 8, 22 with 16 and 77 with 64.
 
-**A token's result does not depend on the other tokens in the pass**: each output is summed in the same order for any
-number of rows, and attention visits positions in the order of `seen`, wherever they lie in the KV cache. So text
+**A token's result does not depend on the other tokens in the forward**: each output is summed in the same order for any
+number of rows, and attention visits positions in the order of `seen`, wherever they are in the KV cache. So text
 drafted and verified with this code equals plain decoding bit for bit, in bfloat16 too.
 
-All functions take addresses. `layer_steps` builds the steps of a layer from them, `forward` a pass.
+All functions take addresses. `layer_steps` builds the steps of a layer from them, and `forward` a whole forward.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workbench.kernels.compiled import llvm
 from workbench.kernels.compiled.llvm import BF16, INT8, LANES, SIZE
 
 STEP = 32
-"""Inputs per step of a product, in even-odd order (`layer_steps.deal`); input sizes are multiples of it."""
+"""Inputs per step of a product, in even-odd order (`layer_steps.to_even_odd_order`); it divides all input sizes."""
 GROUP = 64
 """Int8 weights that share a scale, as in `workbench.kernels.quantised`; compiled code needs its own constant."""
 OUTS = 4
@@ -36,9 +36,9 @@ ROWS = 8
 VECTORS = (2, 4, 6, 8)
 """Head sizes for which attention is compiled, in vectors of 16 numbers."""
 HEADS = 3
-"""Largest number of a token's queries that share one read of keys and values: there are no registers for more."""
+"""Largest number of a token's queries that share one read of keys and values, limited by the number of registers."""
 AHEAD = 9216
-"""Prefetch distance in bytes: work on this many takes eight tokens about as long as memory's latency."""
+"""Prefetch distance in bytes: computing with this many for eight tokens takes about as long as the memory latency."""
 
 _ADDRESS = types.int64
 
@@ -49,11 +49,11 @@ def block(context, kind, rows, w, x, n, out, per_row, scale, add):
     """Compute `OUTS` neighbouring outputs for up to `ROWS` rows.
 
     out[r, o] = Σᵢ x[r, i] s(o, i) w[o, i]; added to `out` if `add` is 1. `kind` is that of the weights. `w` is the
-    address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order (`layer_steps.deal`), n
-    a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the next; `scale` of float32 [OUTS, n /
-    GROUP], read only for int8 weights, once for all rows.
+    address of the first output's weights, [OUTS, n]; `x` of float32 [rows, n] in even-odd order
+    (`layer_steps.to_even_odd_order`), n a multiple of `STEP`; `out` of float32, `per_row` numbers from one row to the
+    next; `scale` of float32 [OUTS, n / GROUP], read only for int8 weights, once for all rows.
 
-    The sums stay in the 32 registers: with more than six rows, two outputs are computed at a time.
+    The sums stay in the 32 registers; therefore, with more than six rows, two outputs are computed at a time.
     """
 
     def codegen(ctx, b, sig, args):

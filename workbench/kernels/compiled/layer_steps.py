@@ -1,6 +1,6 @@
 """Steps of a decoder layer for a few tokens: product, norm, rotary embedding, attention, gate.
 
-Division by zero gives infinity, as in numpy: an exception within a piece would leave the other threads waiting.
+Division by zero gives infinity, as in numpy: an exception within a piece would make the other threads wait forever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BYTES = np.array(SIZE)
 def product(kind, w, n, lo, hi, x, rows, out, per_row, scale, add):
     """Compute outputs lo ≤ o < hi, multiples of `OUTS`, for all rows of x; `out` is the address of output 0 of row 0.
 
-    x is what `ready` returned. Up to eight rows share each weight read; more rows are split as evenly as possible into
+    x is the result of `ready`. Up to eight rows share each weight read; more rows are split as evenly as possible into
     parts of at most six, the fastest size. With tiles, lo and hi are multiples of 16.
     """
     if kind == TILES:
@@ -74,10 +74,10 @@ def widen(bits, words):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def ready(kind, rows, dealt, packed):
-    """Bring rows, float32 [T, n], into the order that `product` reads, and return their address.
+    """Reorder rows, float32 [T, n], for `product`, and return their address.
 
-    They are written to `dealt` (even-odd order) or, for tiles, to `packed`; both are scratch. If `rows` and `dealt` are
-    the same array, it is in even-odd order already.
+    The rows are written to `dealt` (even-odd order) or, for tiles, to `packed`; both are scratch. If `rows` and `dealt`
+    are the same array, it is in even-odd order already.
     """
     is_dealt = rows.ctypes.data == dealt.ctypes.data
     if kind == TILES:
@@ -151,7 +151,7 @@ def _ordered(bits):
 def largest_of(bits):
     """Return the bits of the largest of some non-negative floats, given their bits as int32; both have the same order.
 
-    LLVM does not vectorise the maximum of floats. It does that of integers, which is ten times as fast.
+    LLVM vectorises the maximum of integers, but not of floats, which would take ten times as long.
     """
     top = bits[0]
     for j in range(1, bits.shape[0]):
@@ -195,7 +195,7 @@ def gate(rows, up):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def aligned(rows, width):
-    """Allocate scratch aligned to a cache line: a vector that crosses two lines costs two reads."""
+    """Allocate scratch aligned to a cache line: a vector that spans two lines costs two reads."""
     buffer = np.empty(rows * width + 16, np.float32)
     skip = (64 - buffer.ctypes.data % 64) % 64 // 4
     return buffer[skip : skip + rows * width].reshape((rows, width))

@@ -31,7 +31,7 @@ def at(b: Any, address: Any, kind: Any) -> Any:
 
 
 def past(b: Any, address: Any, count: Any, size: int = 1) -> Any:
-    """Return the address `count` numbers of `size` bytes further on."""
+    """Return the address that is `count` numbers of `size` bytes after an address."""
     if isinstance(count, int):
         return b.add(address, number(count * size))
     return b.add(address, b.mul(count, number(size)))
@@ -41,8 +41,8 @@ def pair(b: Any, kind: int, address: Any) -> list[Any]:
     """Load 32 weights from an address as two vectors of float32.
 
     For bfloat16 the first vector has the weights at even positions and the second those at odd ones: two weights are
-    one 32-bit word, which a shift and a mask split. Extracting 16 in their order costs twice as much. Int8 weights stay
-    in order.
+    one 32-bit word, which a shift and a mask split. Keeping their order would cost twice as much. Int8 weights stay in
+    order.
     """
     if kind == INT8:
         raw = [b.load(at(b, past(b, address, LANES * h), ir.VectorType(I8, LANES)), align=1) for h in range(2)]
@@ -59,7 +59,7 @@ def every(word: int) -> Any:
 def sums(b: Any, vectors: list[Any]) -> Any:
     """Return a vector whose lane i is the sum over the lanes of vector i, for up to 16 vectors.
 
-    Each sum is added in the same order, whichever lane it goes to.
+    Each sum is added in the same order, whatever its lane.
     """
     level, half = [*vectors, *[ir.Constant(VECTOR, [0.0] * LANES)] * (LANES - len(vectors))], LANES // 2
     while half:

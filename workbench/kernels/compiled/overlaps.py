@@ -53,8 +53,8 @@ def add_common(p, q, by):
 def add_up(p, q, by, out, taken):
     """Compute Σ (by·p − q)₊ for each row, as by · Σ (p − q / by)₊.
 
-    If hardly any mass remains, `by` is so small that by·p would be subnormal, and the processor takes a hundred times
-    as long for subnormal numbers.
+    If hardly any mass remains, `by` is so small that by·p would be subnormal, and subnormal numbers take the processor
+    a hundred times as long.
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
@@ -114,12 +114,12 @@ def _allowed(p, q, x, sure):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def unseen(p, q, x, sure, out, taken):
-    """Compute `workbench.methods.verifiers.sums.unseen` for each row; threads share the work as in `add_up`.
+    """Compute `workbench.methods.verifiers.sums.unverified_excess` for each row; threads share the work as in `add_up`.
 
     Args:
         p: float32 [R, V].
         q: float32 [R, V].
-        x: float32 [R, V], logits; read only in blocks where some p is 0, since elsewhere no token is forbidden.
+        x: float32 [R, V], logits; read only in blocks where some p is 0, since elsewhere no logit is −∞.
         sure: float32, the threshold of q.
         out: float64 [R], written.
         taken: int64 [2], zeros: number of rows taken, number of rows done.

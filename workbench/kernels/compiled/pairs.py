@@ -22,7 +22,7 @@ ADDED = 1024
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def _stand_out(p, q, p_bits, q_bits, at, top):
-    """Write to `at` the tokens with the largest max(p, q), in falling order (ties: lower token first); len(at) ≤ V."""
+    """Write to `at` ≤ V tokens with the largest max(p, q), in descending order (ties: lower token first)."""
     size, last = p.shape[0], at.shape[0] - 1
     blocks, highest = np.empty((size + BLOCK - 1) // BLOCK, np.int32), np.zeros(last + 1, np.int32)
     for b in range(blocks.shape[0]):
@@ -119,7 +119,7 @@ def _with_itself(q, found):
 def _add(one, two, of, into):
     """Sum two distributions by group, in eight banks.
 
-    Neighbouring tokens are often in the same group; with one bank, each addition would wait for the one before.
+    Neighbouring tokens are often in the same group; with one bank, each addition would wait for the previous one.
     """
     banks, n_full = np.zeros((8, into.shape[1], 2), np.float32), one.shape[0] - one.shape[0] % 8
     for x in range(0, n_full, 8):
@@ -263,9 +263,9 @@ def verify_pairs(
     left,
     taken,
 ):
-    """Compute `OptimalTwo.tests` at each position, and the residual probabilities of the children's tokens.
+    """Compute acceptance probabilities of `OptimalTwo` at each position, and residual probabilities of drafted tokens.
 
-    Args, besides those of `siblings.judge` and `improve`:
+    Args, besides those of `siblings.verify_siblings` and `improve`:
         free: number of tokens with individual weights.
         groups: number of groups of all other tokens.
         kept: float32 [R, F], written: probability that each child is the accepted one.
@@ -304,7 +304,7 @@ def verify_pairs(
         total = 0.0
         for lo in range(0, size, ADDED):
             total += _rest(target_probs[lo : lo + ADDED], chosen_probs[lo : lo + ADDED], residual[lo : lo + ADDED])
-        if total <= 0:  # reached with probability 0
+        if total <= 0:  # occurs with probability 0
             total = 1.0
             for i in range(size):
                 residual[i] = target_probs[i]

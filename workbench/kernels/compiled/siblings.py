@@ -1,8 +1,8 @@
-"""Sequential tests of siblings, position by position, in one pass over the vocabulary per test.
+"""Sequential tests of siblings, position by position; each test reads the vocabulary once.
 
-After rejections, the residual at every token that no test treats separately is (p − C · q)₊: a rejection subtracts
-c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's size.
-Only drafted tokens and their neighbours are tracked one by one; they are called `special` here.
+After rejections, the residual at all tokens other than drafted ones and their neighbours is (p − C · q)₊: a rejection
+subtracts c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's
+size. Drafted tokens and their neighbours are tracked one by one; the code calls them `special`.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _apart(p, q, special, by, weight, n):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def put(special, n, token):
-    """Insert a token into the first n entries of `special`, which are sorted, unless it is there; return the new n."""
+    """Insert a token into the n sorted entries of `special`, unless it is there already; return the new n."""
     at = n
     while at > 0 and special[at - 1] >= token:
         at -= 1
@@ -180,7 +180,7 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one position (arguments as in `judge`); return its `beside` and `apart`.
+    """Test the siblings at one position (arguments: see `verify_siblings`); return its `beside` and `apart`.
 
     `probs` may be unnormalised weights with the sum `total`.
     """
@@ -292,7 +292,7 @@ def verify_siblings(
     apart,
     taken,
 ):
-    """Compute `workbench.core.relaxed` for siblings drawn from one distribution.
+    """Compute `workbench.core.relaxed.relaxed_rejection` for siblings drawn from one distribution.
 
     The rule is exact if `share` is 1 and `near` is empty. Any number of threads may call it with the same arrays; each
     takes the next free position (see `work_sharing`).
@@ -303,21 +303,21 @@ def verify_siblings(
         q: float32 [M, V], the drafter's distributions.
         q_at: int64 [R], row of q for each position.
         token: int64 [R, F], tokens drafted at each position, in the order of testing.
-        there: bool [R, F], whether there is such a child.
+        there: bool [R, F], whether the child exists.
         tested: bool [R, F], whether the child is tested. Untested children before the last tested one are skipped; with
             `without`, they are removed from q like the others.
         near: int64 [R, F, K], neighbour tokens whose probability is added to the child's, nearest first.
         mass: float32, bound δ of the added probability; with `ratio`, see `workbench.core.relaxed.Lift`.
         ratio: float32, λ′ of `Lift`.
-        share: λ of `Lift`; the residual distribution is divided by it.
+        share: λ of `Lift`, which divides the residual distribution.
         without: whether siblings were drawn without replacement.
         figures: float32 [R, F, 4], written for tested children, 0 for others: acceptance probability; residual
-            probability of the token after its earlier siblings; its probability in q without earlier siblings; the
-            raised probability against which it was tested.
+            probability of the token after its earlier siblings; its probability in q after removing earlier siblings;
+            the raised probability against which it was tested.
         ends: float32 [R, F], written: probabilities of the children's tokens in the residual distribution after all
             rejections; or [0, F].
-        beside: float32 [R], written: total probability of all other tokens in that distribution; or [0].
-        left: float32 [R, V], written: that distribution; or [0, V].
+        beside: float32 [R], written: total probability of all other tokens in the residual distribution; or [0].
+        left: float32 [R, V], written: the residual distribution; or [0, V].
         apart: float32 [R], written: see `workbench.core.relaxed.RelaxedResult.total_variation`; or [0].
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """

@@ -1,4 +1,4 @@
-"""Work sharing between threads that run one function on the same arrays: each takes the next free piece.
+"""Share work between threads that run one function on the same arrays: each takes the next free piece.
 
 A phase is int64 [2], zeros at first: number of pieces taken, number of pieces done.
 """

@@ -34,7 +34,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2405.00263",
         "§3; Clover-2: arXiv 2408.00264",
     ),
-    summary="One recurrent step serves all levels: it knows the drafted path, and its cost does not depend on depth.",
+    summary="One recurrent step serves all levels: it reads the drafted path, and its cost does not depend on depth.",
     idea=(
         "A decoder layer over the target's last hidden states, the augmenting block, computes a speculation state. "
         "Then one step is repeated: a gate adds the last drafted token to the state, weighted by how well it fits, "

@@ -38,9 +38,9 @@ METHOD = Method(
     idea=(
         "EAGLE's layer is trained to predict the feature two positions ahead instead of the next one. The two newest "
         "positions, which attend to each other, predict the next two features in one forward; these two predict the "
-        "two after them. In training some positions are replaced by their true features, chosen at random: the more "
-        "it would predict wrong, the more of them, and ever fewer over time. So the other half of a block learns to "
-        "depend on them."
+        "two after them. In training some positions, chosen at random, are replaced by their true features: more of "
+        "them where more predictions are wrong, and fewer over time. So the other half of a block learns to depend on "
+        "them."
     ),
     formula=(
         "f̂(t+1), …, f̂(t+k) = layer( g(t−k+1), …, g(t) ; all before ),  g(s) = W [ norm e(x(s+1)) ; norm f(s) ] "
@@ -49,7 +49,7 @@ METHOD = Method(
     differences=(
         "The LSTM is a third as wide as the target, where the paper's is as wide. EAGLE's projection therefore stays "
         "beside it; otherwise the whole feature would have to pass through 96 numbers.",
-        "The LSTM runs over the positions of a block and restarts with each block. In the released code two and "
+        "The LSTM runs over the positions of a block and restarts with each block. In the released code batch and "
         "time axes are swapped, so that no state passes from one position to the next. The LSTM has no biases and no "
         "dropout: in a short training few texts are repeated.",
         "The distillation is a proper KL divergence at temperature 1; the released code weights log-probabilities at "

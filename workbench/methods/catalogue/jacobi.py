@@ -28,7 +28,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2305.10427",
         "§3.2",
     ),
-    summary="All tokens can be solved for at once, but one wrong token makes the guesses after it wrong.",
+    summary="A block of tokens can be computed at once by iteration; one wrong token makes the guesses after it wrong.",
     idea=(
         "The next K tokens are guessed, and one pass computes the target's token at each of their positions. The "
         "guesses that agree from the start are accepted; the target's tokens at the other positions are the next "

@@ -34,7 +34,7 @@ METHOD = Method(
     summary="A model can make drafts in the pass that verifies: its wrong guesses at later positions become n-grams.",
     idea=(
         "A window beside the text contains guesses at the next tokens and the target's predictions for them in "
-        "earlier passes. Each pass reads it along with the draft and adds one line to it, and each of its columns "
+        "earlier passes. Each pass reads it along with the draft and adds one row to it, and each of its columns "
         "yields an n-gram. The n-grams go into a pool, and those that begin with the newest token are the next draft."
     ),
     formula="w(r+1, c) = argmax p( · | text, w(0, 1 … c), w(1 … r, c)); draft = the tails after the newest token",

@@ -69,7 +69,7 @@ METHOD = Method(
             by_construction=IGNORES,
         ),
         Claim(
-            "τ with 1 of 16 vision tokens over τ with all, pooled", "ablation: pruning and pooling bear 20×", 1.0, 1.0,
+            "τ with 1 of 16 vision tokens over τ with all, pooled", "ablation: pruning, pooling up to 20×", 1.0, 1.0,
             f"{CITED}, ablation of ratios", lambda lab: lab.tau_over("SpecVLM, all", "SpecVLM, pool 16×"), key="pool",
             home=VISION_TARGET, by_construction=IGNORES,
         ),

@@ -57,7 +57,7 @@ METHOD = Method(
         "not built. τ says nothing about models of that size.",
     ),
     order=120,
-    testing=Testing(no_perfect_reason="Its drafter does not see the image."),
+    testing=Testing(no_perfect_reason="Its drafter does not read the image."),
     drafter=TextOnlyDraftModel(),
     verifier=Lossless(),
     other_verifiers=verifiers_for_builders(TREE_BUILDERS),

@@ -81,7 +81,7 @@ class Aggressive(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of the source and its alignment."""
+        """Return the name of the drafter's memory, which contains the parameters of the source and its alignment."""
         return "aggressive", self.begin, self.longest
 
     def init_state(self, sequence: Sequence, models: Models) -> Alignment:
@@ -95,9 +95,9 @@ class Aggressive(Drafter):
         """Propose the source tokens from the pointer on."""
         assert sequence.models is not None
         state: Alignment = sequence.state.drafter
-        sequence.report.signals["place in the input"] = state.at
+        sequence.report.signals["position in the input"] = state.at
         sequence.report.signals["aligned"] = float(not state.is_lost)
-        sequence.report.signals["times aligned again"] = state.realigned
+        sequence.report.signals["realignments"] = state.realigned
         tokens: list[int] = [] if state.is_lost else to_list(state.source.tokens[state.at : state.at + plan.depth])
         return DraftTree.chain(tokens, source="aggressive", device=sequence.models.target.device)
 

@@ -267,7 +267,7 @@ class BlockState:
         self.position += len(hidden_states)
 
     def catch_up(self) -> None:
-        """Compute the keys and values of the hidden states in `fresh`, and append them to the KV cache."""
+        """Compute the keys and values of the hidden states in `new_hidden_states`, and append them to the KV cache."""
         if self.new_hidden_states:
             streams, self.new_hidden_states = torch.cat(self.new_hidden_states, 1), []
             places = torch.arange(self.position - streams.shape[1], self.position, device=streams.device)

@@ -164,7 +164,7 @@ class ChimeraGrowth(PartialTree):
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
         """Return the distributions after nodes, given the last three tokens of each path.
 
-        All nodes attend to the text and the root's state; `sees` is the attention mask among tree nodes.
+        All nodes attend to the text and the root's state; `attention_mask` is the mask among tree nodes.
         """
         clock, entries = self.sequence.models.target.clock, self.state.kv_caches[0]
         start, self._tails = clock.mark(), tails  # tails of the nodes expanded last

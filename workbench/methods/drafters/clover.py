@@ -160,7 +160,7 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and LM head input of level 1, given the result of `over` and the newest token's projection."""
+        """Return state and LM head input of level 1, given a speculation state and the newest token's projection."""
         if self.first is None or self.first_out is None:
             return self.step(state, token_embeds)
         return state, self.after(state + self.first_out(self.first(state)))
@@ -210,7 +210,7 @@ class CloverGrowth(PartialTree):
 
     Args:
         row: the sequence.
-        state: the text's speculation state, from `CloverHeads.over`.
+        state: the text's speculation state, from `CloverHeads.head_inputs`.
     """
 
     def __init__(self, row: Sequence, state: Float[Tensor, " D"]) -> None:

@@ -83,7 +83,7 @@ class CompiledFeatureNet:
         """Return the compiled version of a net, or None if the net overrides a part of the forward.
 
         Args:
-            net: net prepared for drafting (`settle`).
+            net: net prepared for drafting (`prepare_for_drafting`).
             head: LM head: the target's, over the draft vocabulary, or the net's own.
             embed: the target's input embedding.
             capacity: maximum sequence length including scratch positions, in tokens.
@@ -202,7 +202,7 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
     """Return the compiled version of a net for its target, created once; None if either cannot be compiled."""
-    key = ("twin of", net.kind, models.heads[net.kind].name)
+    key = ("compiled", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = compile_net(net, head, models.target)
     return cast(CompiledFeatureNet | None, models.shared[key])
@@ -214,7 +214,7 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
         return None
     try:
         return CompiledFeatureNet.of(net, head, target.embed, target.cache.capacity)
-    except Exception as error:  # numba raises many kinds; the net's own code still works
+    except Exception as error:  # numba raises many exception types; the net's own code still works
         log.warning("%s is not compiled: %s: %s", net.kind, type(error).__name__, error)
         return None
 

@@ -55,7 +55,7 @@ class Duo(ReducedTargetDrafter):
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:
-        """Read the end of the text once more, and choose the target's columns by their activations."""
+        """Read the end of the text once more, and choose the columns of the target's MLPs by their activations."""
         target, slot = models.target, sequence.cache_slot
         begin = slot.image_prefill_length
         start = max(min(begin, len(sequence.committed) - 1), len(sequence.committed) - self.read)
@@ -77,7 +77,7 @@ class Duo(ReducedTargetDrafter):
         """Return the target with small MLPs; record the retained share of activations per layer."""
         state: SmallMLPs = sequence.state.drafter
         sequence.report.signals.update(
-            make_table_signals("activity that stays", {"feed-forward": state.retained_shares})
+            make_table_signals("retained activation share", {"feed-forward": state.retained_shares})
         )
         return ReducedTarget(sequence.models.target, shared_copy=state.shared_copy)
 

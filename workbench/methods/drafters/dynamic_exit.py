@@ -126,7 +126,7 @@ class DynamicExit(EarlyExitDrafter):
         return ExitStatistics(layers, target.n_layers, head_in_layers(target), PRIOR * ones, ones, np.zeros((4, m)))
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the exit states in the ledger."""
+        """Return the draft of this round with its exit states."""
         return sequence.state.drafter.exit
 
     def exit_of(self, sequence: Sequence) -> int:

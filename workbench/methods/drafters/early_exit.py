@@ -52,7 +52,7 @@ class TruncatedTarget(PartialTarget):
         return self.run_layers(batch, head=True)
 
     def run_layers(self, batch: abc.Sequence[Segment], head: bool) -> Output:
-        """Run new tokens, and store the hidden states of the layers in `wanted`."""
+        """Run new tokens, and store the hidden states of the layers in `capture_layers`."""
         out = self.target.forward(batch, layers=range(self.layer), head=head, capture_layers=self.capture_layers)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
             states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.layer_states.items()}
@@ -66,7 +66,7 @@ class EarlyExitDrafter(Drafter):
     Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
     first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
     there is no second model, no second KV cache to synchronise, and no layer reads a token twice. Subclasses define E;
-    `row.state.drafter` is the `ExitStates`, or contains it.
+    `sequence.state.drafter` is the `ExitStates`, or contains it.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are reused).
     """

@@ -86,7 +86,7 @@ class FalconNet(FeatureNet):
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Concatenate embeddings and features, E = 2 D: `reads` fuses them, once blocks are formed."""
+        """Concatenate embeddings and features, E = 2 D: `attention_inputs` fuses them, once blocks are formed."""
         return torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:

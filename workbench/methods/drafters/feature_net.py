@@ -9,8 +9,8 @@ target's own LM head turns into the distribution of the token at s + 2:
     output                 f̂(s + 1)  →  distribution of x(s + 2)
 
 The methods for vision-language targets differ only in how an *image* enters the drafter: each is a subclass that
-overrides `look`, and some also override the embedding after a position or the number of positions predicted ahead.
-Training and drafting run this same code.
+overrides `compress_image`, and some also override the embedding after a position or the number of positions predicted
+ahead. Training and drafting run this same code.
 
 """
 
@@ -32,8 +32,8 @@ NORMS = ("norm_embed", "norm_feature", "before", "after")
 FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
 """Ways in which a pair enters the layer (`FeatureNet.input_fusion`).
 
-FUSED: one product fuses embedding and feature into the residual stream. BESIDE: the state is the residual stream, and
-queries, keys and values also read the embedding. OWN_WAY: another way.
+FUSED: one product fuses embedding and feature into the residual stream. QKV_ONLY: the state is the residual stream, and
+queries, keys and values also read the embedding. CUSTOM: another way.
 """
 
 
@@ -95,7 +95,7 @@ class CompressedImage:
 
 @dataclass(slots=True)
 class PromptInputs:
-    """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `View`."""
+    """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `CompressedImage`."""
 
     inputs: Float[Tensor, "B m D"]
     positions: Int[Tensor, " m"]
@@ -127,7 +127,7 @@ class FeatureNet(DecoderLayer):
     predicts_features: ClassVar[bool] = True
     """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
     input_fusion: ClassVar[str] = FUSED
-    """FUSED, BESIDE or OWN_WAY, for compiled passes (`compiled_feature_net`); set by subclasses."""
+    """FUSED, QKV_ONLY or CUSTOM, for compiled passes (`compiled_feature_net`); set by subclasses."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -179,7 +179,7 @@ class FeatureNet(DecoderLayer):
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
-        """Return how a training batch compresses its images, for `look`; variable compression is sampled.
+        """Return how a training batch compresses its images, for `compress_image`; variable compression is sampled.
 
         Args:
             n_prompts: number of prompts in the batch.
@@ -189,7 +189,7 @@ class FeatureNet(DecoderLayer):
         return None
 
     def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
-        """Return a prompt's inputs in order: its text as pairs, its images as returned by `look`."""
+        """Return a prompt's inputs in order: its text as pairs, its images as returned by `compress_image`."""
         pairs = self.make_pairs(self.next_embeddings(prompt), self.combine_hidden_states(prompt.features))
         inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[CompressedImage](), 0
         visible: list[Tensor | None] = []

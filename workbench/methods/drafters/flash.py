@@ -54,7 +54,7 @@ class FlashNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return C weighted sums of the image's features, or the first `how`, with the weights of the first prompt."""
+        """Return C weighted sums of the image's features, or the first `options`, with the first prompt's weights."""
         start, end = prompt.spans[image]
         features, queries = prompt.features[:, start:end], self.queries[:options]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]

@@ -100,7 +100,7 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output for the result of `over` and the tokens after it. Arguments: see `HydraHeads`."""
+        """Return a head's output for a row of `head_inputs` and the tokens after it. Arguments: see `HydraHeads`."""
         feature, state = features[..., : self.width], features[..., self.width :]
         u = torch.cat([state, token_embeds], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))

@@ -19,7 +19,7 @@ from workbench.models.loading import Models
 
 ITERATED = TreeBuilderRule(
     "jacobi",
-    "Of the last iteration",
+    "Guess of the last iteration",
     "The target's token at this position in the last round, after guesses that may have been wrong; or a token of the "
     "text, before the target has predicted one.",
     "iterations in which this guess did not change",
@@ -74,7 +74,7 @@ class Jacobi(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the memory's name; the guesses depend on no parameter."""
+        """Return the name of the drafter's memory; the guesses depend on no parameter."""
         return "jacobi"
 
     def init_state(self, sequence: Sequence, models: Models) -> Iterate:
@@ -89,7 +89,7 @@ class Jacobi(Drafter):
         new = sample_from_text(sequence, max(0, state.drafted - len(state.tokens)))
         state.tokens, state.stood = [*state.tokens, *new], [*state.stood, *([0] * len(new))]
         unchanged, device = state.stood[: state.drafted], sequence.models.target.device
-        sequence.report.signals |= {"guesses that stood": sum(map(bool, unchanged)), "guesses drawn anew": len(new)}
+        sequence.report.signals |= {"unchanged guesses": sum(map(bool, unchanged)), "new random guesses": len(new)}
         tree = DraftTree.chain(state.tokens[: state.drafted], source="jacobi", device=device)
         return replace(
             tree, explanation=TreeExplanation((ITERATED,), before=to_device(unchanged, device, torch.float32))

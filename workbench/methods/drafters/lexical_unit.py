@@ -127,4 +127,4 @@ class LexicalUnit(DistributionDrafter):
             end = feedback.result.path[-1] + 1 if feedback.result.path else 0
             state.logits = feedback.probe_output.logits[end * self.places : (end + 1) * self.places]
             confidence = to_list(state.logits.float().softmax(1).amax(1))
-            sequence.report.signals.update(make_table_signals("how sure of what comes", {"placeholder": confidence}))
+            sequence.report.signals.update(make_table_signals("prediction confidence", {"placeholder": confidence}))

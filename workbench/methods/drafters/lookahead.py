@@ -178,7 +178,7 @@ class Lookahead(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of window and pool."""
+        """Return the name of the drafter's memory, which contains the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:

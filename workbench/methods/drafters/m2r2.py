@@ -136,7 +136,7 @@ class Accelerators(TrainedNet):
         return shared_copy
 
     def with_merged_adapters(self, layer: nn.Module, number: int) -> nn.Module:
-        """Return a copy of a Llama-like layer with the adapters merged into its projections. See `within`."""
+        """Return a copy of a Llama-like layer with the adapters merged into its projections. See `with_adapters`."""
         weights: dict[str, Tensor] = {}
         for place, products in INPUT_PROJECTIONS.items():
             for name in products:

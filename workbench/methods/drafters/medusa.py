@@ -120,7 +120,7 @@ class MedusaState:
     def head_logits(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
         """Return logits of each head: head k (from 1) predicts the token k + 1 positions after that of `hidden`.
 
-        W is the target's vocabulary, or the size of the draft vocabulary: `head.tokens` maps to target ids.
+        W is the target's vocabulary, or the size of the draft vocabulary: `head.token_ids` maps to target ids.
         """
         x = self.net(hidden)
         if self.net.own is not None:
@@ -152,7 +152,7 @@ class HeadsGrowth(PartialTree):
 
     Args:
         row: the sequence; its drafter state is `IndependentLevels`.
-        hidden: input of the state's `whole`.
+        hidden: input of the state's `level_logits`.
         logq: log-probabilities of each head's most likely tokens, descending.
         tokens: their ids.
     """

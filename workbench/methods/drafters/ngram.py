@@ -72,7 +72,7 @@ class NGramIndex(InspectableState):
         """Return at most `length` tokens after an earlier occurrence of the last n tokens, [] if there is none."""
         if n >= len(self.text):
             return []
-        earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last one is the query itself
+        earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last occurrence is the query itself
         if not earlier:
             return []
         start = (earlier[-1] if latest else earlier[0]) - self._n_dropped
@@ -121,7 +121,7 @@ class NGram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameter of the index but not `occurrence`."""
+        """Return the name of the drafter's memory, which contains the parameter of the index but not `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:

@@ -160,49 +160,49 @@ class OmniDraft(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the memory's name, without the training schedule; None if the layers are not trained."""
+        """Return the name of the drafter's memory, without training schedule; None if the layers are not trained."""
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
         """Read the committed text except its last token. The drafter reads no images."""
-        writer, words = models.other_vocabulary_drafter, None
-        if writer is None:
+        draft_model, vocabulary_map = models.other_vocabulary_drafter, None
+        if draft_model is None:
             assert models.drafter is not None
-            writer = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
+            draft_model = OtherVocabularyDrafter(models.drafter, models.tokenizer, models.drafter_name or "")
         if models.other_vocabulary_drafter is not None or sequence.image_inputs is not None:
-            words = VocabularyMap.get_or_build(models, writer)
-        state = OmniDraftState(writer, words, [], training=self.new_training_state(models, writer))
+            vocabulary_map = VocabularyMap.get_or_build(models, draft_model)
+        state = OmniDraftState(draft_model, vocabulary_map, [], training=self.new_training_state(models, draft_model))
         if state.training.trainable is not None:
             state.inspectable = TrainedState(state.training.trainable, self.warm)
         state.ids = state.tokenise_committed(sequence)
-        if len(state.ids) > writer.runner.context:
+        if len(state.ids) > draft_model.runner.context:
             return state
-        state.slot = writer.runner.open(id(sequence))
+        state.slot = draft_model.runner.open(id(sequence))
         try:
             state.catch_up(sequence)
         except BaseException:  # on any error: only this function can free the slot
-            writer.runner.close(state.slot)
+            draft_model.runner.close(state.slot)
             raise
         return state
 
     def new_training_state(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
         """Return new online-training state; with `warm` the state of earlier runs."""
         key = ("omnidraft online training", draft_model.name)
-        study: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
-        if study is None or study.runner is not draft_model.runner:
-            study = OnlineTrainingState(runner=draft_model.runner)
+        training: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
+        if training is None or training.runner is not draft_model.runner:
+            training = OnlineTrainingState(runner=draft_model.runner)
             if self.warm:
-                models.shared[key] = study
-        if self.rate and study.trainable is None:
-            study.trainable = TrainableLayers(draft_model.runner)
-        if self.stop and study.stop is None:
-            study.stop = StoppingHead(draft_model.runner.hidden_size)
+                models.shared[key] = training
+        if self.rate and training.trainable is None:
+            training.trainable = TrainableLayers(draft_model.runner)
+        if self.stop and training.stop is None:
+            training.stop = StoppingHead(draft_model.runner.hidden_size)
         return OnlineTrainingState(
-            study.trainable if self.rate else None, study.stop if self.stop else None, runner=draft_model.runner
+            training.trainable if self.rate else None, training.stop if self.stop else None, runner=draft_model.runner
         )
 
     def max_levels(self, sequence: Sequence) -> int:
@@ -224,10 +224,7 @@ class OmniDraft(Drafter):
             if state.vocabulary_map is None or not draft_ids
             else state.vocabulary_map.translate(draft_ids, self.merge, state.text)
         )
-        sequence.report.signals["tokens written"], sequence.report.signals["tokens translated"] = (
-            len(draft_ids),
-            len(tokens),
-        )
+        sequence.report.signals |= {"drafter tokens": len(draft_ids), "translated tokens": len(tokens)}
         if (trainable := state.training.trainable) is not None:
             sequence.report.signals["training steps"] = trainable.n_steps
             if trainable.n_steps:
@@ -237,34 +234,35 @@ class OmniDraft(Drafter):
     def continue_text(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
         """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
         state.catch_up(sequence)
-        slot, runner, words = state.slot, state.draft_model.runner, state.vocabulary_map
+        slot, runner, vocabulary_map = state.slot, state.draft_model.runner, state.vocabulary_map
         assert slot is not None
         if state.ends_mid_character or not state.ids:
             return []
-        draft_ids, feed, study = list[int](), to_device(state.ids[-1:], runner.device), state.training
-        study.draft_states, study.before, accept_prob, end = [], len(state.text), 1.0, 0
-        max_tokens = depth if words is None else depth + self.extra
+        draft_ids, feed, training = list[int](), to_device(state.ids[-1:], runner.device), state.training
+        training.draft_states, training.before, accept_prob, end = [], len(state.text), 1.0, 0
+        max_tokens = depth if vocabulary_map is None else depth + self.extra
         while len(draft_ids) < min(max_tokens, runner.context - len(state.ids) + 1):
             out = runner.forward([Segment(slot, feed)], last_only=True, shared_copy=state.shared_copy)
-            if study.stop is not None and words is not None:
-                accept_prob *= study.stop.acceptance_prob(out.hidden[0, -1])
+            if training.stop is not None and vocabulary_map is not None:
+                accept_prob *= training.stop.acceptance_prob(out.hidden[0, -1])
                 if draft_ids and accept_prob < self.stop:
                     runner.rewind(slot, slot.length)
                     break
             runner.commit(slot, [0])
             state.cached_ids += [draft_ids[-1] if draft_ids else state.ids[-1]]
             logits = out.logits[0, -1:]
-            if words is None:
+            if vocabulary_map is None:
                 # other logits are padding of the draft model's vocabulary
                 logits = logits[:, : sequence.models.target.vocab_size]
             feed = likeliest(logits.float())
             draft_ids.append(int(feed))
-            if study.stop is not None and words is not None:
-                end += len(words.text(draft_ids[-1]))
-                study.draft_states.append((out.hidden[0, -1], end))
-                sequence.report.signals["chance that all is kept"] = accept_prob
-            if words is not None and (
-                words.has_no_text(draft_ids[-1]) or len(words.translate(draft_ids, self.merge, state.text)) >= depth
+            if training.stop is not None and vocabulary_map is not None:
+                end += len(vocabulary_map.text(draft_ids[-1]))
+                training.draft_states.append((out.hidden[0, -1], end))
+                sequence.report.signals["predicted acceptance of the whole draft"] = accept_prob
+            if vocabulary_map is not None and (
+                vocabulary_map.has_no_text(draft_ids[-1])
+                or len(vocabulary_map.translate(draft_ids, self.merge, state.text)) >= depth
             ):
                 break
         return draft_ids
@@ -272,28 +270,28 @@ class OmniDraft(Drafter):
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
         """Train the stopping head on the verification result, collect positions, and run a training step when due."""
         state: OmniDraftState = sequence.state.drafter
-        study, words = state.training, state.vocabulary_map
-        if words is None or sequence.image_inputs is not None or not isinstance(sequence.drafter, OmniDraft):
+        training, vocabulary_map = state.training, state.vocabulary_map
+        if vocabulary_map is None or sequence.image_inputs is not None or not isinstance(sequence.drafter, OmniDraft):
             return
         n_accepted = min(len(feedback.result.path), len(feedback.emitted))
-        if study.draft_states and feedback.tokens:
+        if training.draft_states and feedback.tokens:
             text = _decode(sequence, len(sequence.committed) - len(feedback.emitted) + n_accepted).rstrip(BROKEN)
-            study.train_stopping_head(
-                len(text) - study.before, n_accepted < len(feedback.tokens) and n_accepted < len(feedback.emitted)
+            training.train_stopping_head(
+                len(text) - training.before, n_accepted < len(feedback.tokens) and n_accepted < len(feedback.emitted)
             )
-        if not self.rate or not study.is_due or feedback.hidden is None:
+        if not self.rate or not training.is_due or feedback.hidden is None:
             return
         first = len(sequence.committed) - len(feedback.emitted)
         positions = [(first + i, feedback.hidden[at]) for i, at in enumerate(feedback.path_indices)]
-        study.waiting = [*study.waiting, *positions][-MAX_POSITIONS:]
-        study.rounds += bool(positions)
-        if study.rounds >= self.every:
+        training.waiting = [*training.waiting, *positions][-MAX_POSITIONS:]
+        training.rounds += bool(positions)
+        if training.rounds >= self.every:
             ids = state.tokenise_committed(sequence)
-            ends = borders(state.text, ids, state.draft_model.tokenizer, words.drafter_texts)
+            ends = borders(state.text, ids, state.draft_model.tokenizer, vocabulary_map.drafter_texts)
             direct, spelt = training_positions(
-                list(self.training_positions(sequence, study, words)), ends, ids, words.shared
+                list(self.training_positions(sequence, training, vocabulary_map)), ends, ids, vocabulary_map.shared
             )
-            study.train_on(ids, direct, spelt, words.shared, self.reads, self.spelt, self.rate)
+            training.train_on(ids, direct, spelt, vocabulary_map.shared, self.reads, self.spelt, self.rate)
 
     def training_positions(
         self, sequence: Sequence, training: OnlineTrainingState, vocabulary_map: VocabularyMap

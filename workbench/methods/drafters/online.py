@@ -74,11 +74,11 @@ class Online(Drafter):
     warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the training schedule."""
+        """Return the name of the drafter's memory, which does not contain the training schedule."""
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:

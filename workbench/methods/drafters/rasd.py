@@ -146,7 +146,7 @@ class Rasd(TreeFromModel):
         retrieved.record_signals(row, state.store)
         retrieved = prune(retrieved, first)
         place, added = fuse(tokens, parents, retrieved, room)
-        row.report.signals["nodes from the store"] = len(added)
+        row.report.signals["nodes from the datastore"] = len(added)
         parents += [-1 if retrieved.parents[node] < 0 else place[retrieved.parents[node]] for node in added]
         merged = DraftTree.from_parents(
             [*tokens, *(retrieved.tokens[node] for node in added)], parents, device=tree.tokens.device

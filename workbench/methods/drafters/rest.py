@@ -97,9 +97,9 @@ class RetrievedTree:
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:
         """Record the match and its position in the sequence's trace."""
-        sequence.report.signals["store tokens"] = len(store)
+        sequence.report.signals["datastore tokens"] = len(store)
         sequence.report.signals["matched tokens"] = self.matched
-        sequence.report.signals["hits in the store"] = self.hits
+        sequence.report.signals["occurrences in the datastore"] = self.hits
         if self.hits:
             sequence.report.signals["entry"] = self.entry
 

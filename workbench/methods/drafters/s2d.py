@@ -138,7 +138,7 @@ class S2DState:
         return stream
 
     def positions_and_mask(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """Return the places and the attention mask of positions `start` to `end`; mask None: causal."""
+        """Return the text positions and the attention mask of the entries `start` to `end`; mask None: causal."""
         device, text, widths = self.blocks[0].waiting.device, self.n_text, [len(level) for level in self.levels]
         if end <= text or max(widths) == 1:  # a chain is causal, as a text is
             return torch.arange(start, end, device=device), None

@@ -210,11 +210,11 @@ class Stand(DistributionDrafter):
     warm: bool = warm_param("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of the table."""
+        """Return the name of the drafter's memory, which contains the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Table:
@@ -233,10 +233,10 @@ class Stand(DistributionDrafter):
         """Start a tree; None if no known context ends with the newest token."""
         table: Table = sequence.state.drafter
         n, entry = table.lookup(sequence.committed)
-        sequence.report.signals |= {"contexts known": len(table), "matched tokens": n}
+        sequence.report.signals |= {"known contexts": len(table), "matched tokens": n}
         if entry is None or not n:
             return None
-        sequence.report.signals["distributions averaged"] = entry.n
+        sequence.report.signals["averaged distributions"] = entry.n
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -209,11 +209,11 @@ class Suffix(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the parameters of drafting."""
+        """Return the name of the drafter's memory, which does not contain the parameters of drafting."""
         return "suffix", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> SuffixState:
@@ -231,7 +231,7 @@ class Suffix(Drafter):
         guess, device = self.draft(state.text, sequence.committed, plan), sequence.models.target.device
         if state.store is not None:
             other = self.draft(state.store, sequence.committed, plan)
-            sequence.report.signals["from earlier runs"] = float(other.score > guess.score)
+            sequence.report.signals["draft from earlier runs"] = float(other.score > guess.score)
             guess = max(guess, other, key=lambda g: g.score)  # ties go to the request's own text
         sequence.report.signals["matched tokens"] = guess.matched
         sequence.report.signals["expected tokens"] = guess.score

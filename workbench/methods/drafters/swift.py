@@ -116,7 +116,7 @@ class Swift(LayerSkippingDrafter):
                 if score > state.score:
                     state.best, state.score = candidate, score
         sequence.report.signals["sets tried"] = state.n_tried
-        sequence.report.signals["halves left out"] = len(state.best)
+        sequence.report.signals["skipped half layers"] = len(state.best)
         if state.n_tried:
             sequence.report.signals["matchness"] = state.score
 

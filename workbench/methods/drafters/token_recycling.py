@@ -119,7 +119,7 @@ class TokenRecycling(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -127,7 +127,7 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which does not contain the parameters of the tree."""
+        """Return the name of the drafter's memory, which does not contain the parameters of the tree."""
         return "token-recycling", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Successors:

@@ -233,11 +233,11 @@ class LookaheadTrie(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the branch length but not the parameters of the look-up."""
+        """Return the name of the drafter's memory, which contains the branch length but no parameter of the look-up."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:

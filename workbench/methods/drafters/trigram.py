@@ -69,11 +69,11 @@ class AdaptiveTrigram(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on other runs (warm)."""
+        """Return a note if drafts depend on earlier runs (`warm`)."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the memory's name, which contains the parameters of the table but not those of the search."""
+        """Return the name of the drafter's memory, which contains the parameters of the table, not of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
@@ -93,7 +93,7 @@ class AdaptiveTrigram(Drafter):
         table: Trigrams = sequence.state.drafter
         pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
         successors = table.successors(pair)
-        sequence.report.signals |= {"pairs known": len(table), "successors known": len(successors)}
+        sequence.report.signals |= {"known pairs": len(table), "known successors": len(successors)}
         sequence.report.signals["matched tokens"] = 2.0 if successors else 0.0
         nodes, device = plan.limit_nodes(self.nodes), sequence.models.target.device
         if not successors:

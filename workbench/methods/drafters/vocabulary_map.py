@@ -136,7 +136,7 @@ class VocabularyMap:
         """
         if self.tokenizer is None:
             return None
-        begin = before.find(" ", max(0, len(before) - BEFORE))  # a word starts there, for tokenizers with words
+        begin = before.find(" ", max(0, len(before) - BEFORE))  # at a word border, where tokenizers split texts
         before = before[begin:] if begin >= 0 else before[-BEFORE:]
         encoding = self.tokenizer(before + text, add_special_tokens=False, return_offsets_mapping=True)
         spans = list(zip(encoding["input_ids"], encoding["offset_mapping"], strict=True))

@@ -85,8 +85,8 @@ class Bandit(Policy):
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundHistory(parts)
         played = state[0]
-        if (lap := played.stats_reader.take_last_round(sequence)) is not None:
-            played.add(lap, self.remembered)
+        if (stats := played.stats_reader.take_last_round(sequence)) is not None:
+            played.add(stats, self.remembered)
         k = self.choose(played.rates())
         sequence.report.signals["planned depth"] = k
         return Plan(k)

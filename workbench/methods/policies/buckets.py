@@ -31,7 +31,7 @@ MOST = 32
 def budget(batch_size: int) -> int:
     """Return the most tokens verified per sequence of a batch.
 
-    >>> [budget(rows) for rows in (1, 2, 4, 5, 20, 21, 32, 33)]
+    >>> [budget(n) for n in (1, 2, 4, 5, 20, 21, 32, 33)]
     [48, 32, 32, 16, 16, 8, 8, 0]
     """
     return 0 if batch_size > MOST else min(most for least, most in BUDGETS if batch_size >= least)
@@ -82,7 +82,7 @@ class Pulls:
 
 @dataclass(frozen=True)
 class Buckets(Policy):
-    """Verify at most `budget(rows)` tokens, and choose a length by ε-greedy over the last rounds with that batch size.
+    """Verify at most `budget(batch_size)` tokens; choose a length by ε-greedy over the last rounds of that batch size.
 
     Lengths that were not used are tried first, the longest first. Rounds with another batch size do not count. Above
     `MOST` sequences nothing is drafted.
@@ -106,15 +106,15 @@ class Buckets(Policy):
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
-        if (lap := pulls.stats_reader.take_last_round(sequence)) is not None:
+        if (stats := pulls.stats_reader.take_last_round(sequence)) is not None:
             history = pulls.rounds.setdefault(pulls.batch_size, deque())
-            history.append((lap.planned, lap.tokens, lap.seconds))
+            history.append((stats.planned, stats.tokens, stats.seconds))
             while len(history) > self.remembered:
                 history.popleft()
         pulls.batch_size = rows
         nodes = budget(rows)
         k = self.choose(pulls.rewards(rows), pulls.rng) if nodes else 0
-        sequence.report.signals |= {"planned depth": k, "rows of the batch": rows, "verified at most": nodes}
+        sequence.report.signals |= {"planned depth": k, "sequences in the batch": rows, "maximum draft nodes": nodes}
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:

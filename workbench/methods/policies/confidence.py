@@ -13,7 +13,7 @@ from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
-SIGNAL = "largest q when last asked"
+SIGNAL = "largest q at the last test"
 """Signal: value compared with the threshold, of the node with the highest confidence."""
 
 

@@ -18,7 +18,7 @@ from workbench.decoders.draft_verify.tree_building import Step
 from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
-SIGNAL = "√H of the drafter when last asked"
+SIGNAL = "√H of the drafter at the last test"
 """Signal: value compared with the bound, of the node with the lowest entropy."""
 
 

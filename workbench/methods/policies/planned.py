@@ -129,7 +129,7 @@ class RoundEstimates:
         if bool(stats.planned) is not self.is_drafting:
             self.is_drafting, self.n_same_kind = not self.is_drafting, 0
         self.n_same_kind += 1
-        if 0 in self.seconds and stats.planned:  # a stall of the machine is not a cost of the draft
+        if 0 in self.seconds and stats.planned:  # other load on the machine is not a cost of the draft
             plain_s = stats.tokens * median_low(self.seconds[0])
             self.lost_s = max(0.0, self.lost_s + min(stats.seconds, 2 * median_low(durations) + idle_s) - plain_s)
 
@@ -161,12 +161,12 @@ class Planned(Policy):
         """Plan the best K from 0 to `depth`, or a length to try again."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
-        belief = state[0]
-        if (lap := belief.stats_reader.take_last_round(sequence)) is not None:
-            belief.add_times(lap)
-        k = self.choose(belief)
+        estimates = state[0]
+        if (stats := estimates.stats_reader.take_last_round(sequence)) is not None:
+            estimates.add_times(stats)
+        k = self.choose(estimates)
         sequence.report.signals["planned depth"] = k
-        sequence.report.signals["believed acceptance"] = belief.acceptance
+        sequence.report.signals["estimated acceptance"] = estimates.acceptance
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:

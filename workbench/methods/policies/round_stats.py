@@ -31,12 +31,12 @@ class RoundStats:
 
 
 def parts_of(sequence: Sequence) -> tuple[Any, ...]:
-    """Return the drafter, verifier, tree builder and models of a sequence; other laps are not comparable."""
+    """Return a sequence's drafter, verifier, tree builder and models; rounds with different ones are not comparable."""
     return sequence.drafter, sequence.verifier, sequence.configured_method.tree_builder, id(sequence.models)
 
 
 class RoundStatsReader:
-    """Reader of laps: tokens of a round are available after verification, times when the round is over."""
+    """Reader of round statistics: tokens are available after verification, times when the round is over."""
 
     def __init__(self) -> None:
         self._run: RoundStats | None = None
@@ -48,11 +48,11 @@ class RoundStatsReader:
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
         """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
-        lap, self._run = self._run, None
+        stats, self._run = self._run, None
         rounds = [] if sequence.trace is None else sequence.trace.rounds
-        if lap is None or not rounds:
+        if stats is None or not rounds:
             return None
         last = rounds[-1]
         start_s = last.phases[0].start_s if last.phases else 0.0
         drafting_s = next((phase.start_s - start_s for phase in last.phases if phase.name == "verify"), 0.0)
-        return replace(lap, seconds=last.seconds, drafting_s=max(0.0, min(drafting_s, last.seconds)))
+        return replace(stats, seconds=last.seconds, drafting_s=max(0.0, min(drafting_s, last.seconds)))

@@ -61,8 +61,8 @@ class AcceptanceHead(TrainedNet):
 
 
 LITTLE = (
-    f"{WRONG_SCALE}: the head of that date predicts little (right in {{}} %, a constant answer in {{}} %) and runs "
-    "after every draft."
+    f"{WRONG_SCALE}: the head of that date predicts little (accuracy {{}} %; a constant answer reaches {{}} %) and "
+    "runs after every draft."
 )
 
 
@@ -126,7 +126,7 @@ class SpecDecPlusPlus(Policy):
     def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
         """Record the head's estimate for the round's drafts."""
         if state[0] is not None:
-            sequence.report.signals["chance of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
+            sequence.report.signals["probability of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
@@ -137,7 +137,7 @@ def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Flo
         hidden: the draft model's last hidden states after the drafts.
 
     Raises:
-        ModelError: see `SpecDecPlusPlus.go_on`.
+        ModelError: see `SpecDecPlusPlus.should_continue`.
     """
     net = load_trained(AcceptanceHead, models, "acceptance head", TRAIN_ADVICE)
     if hidden is None or hidden.shape[1] != net.width:

@@ -46,7 +46,7 @@ class TokensPerLayer(Policy):
         rates = ledger.rates(self.depth)
         cells_by_exit = {f"exit {layer}": values.tolist() for layer, values in zip(ledger.layers, rates, strict=True)}
         sequence.report.signals.update(
-            make_table_signals("expected tokens a layer", cells_by_exit, range(self.depth + 1))
+            make_table_signals("expected tokens per layer", cells_by_exit, range(self.depth + 1))
         )
         depth = int(rates.max(0).argmax())
         state[0] = ledger.threshold(ledger.best(depth))

@@ -127,7 +127,7 @@ def draft_chain(
     warped distribution, which the tree carries for the acceptance test.
 
     Args:
-        sequences: `row.state.plan` gives the depth; a sequence with a shorter plan stops earlier.
+        sequences: the sequences; `state.plan` of each gives its depth, so one with a shorter plan stops earlier.
         runner: the model that drafts.
         slots: slot of `runner`'s cache for each sequence.
         first: tokens [n_i] to feed before the first draft: those missing in the KV cache, including the last committed

@@ -97,7 +97,8 @@ class DySpec(TreeBuilder):
             sampler.add(top.indices[below, place], below)
             all_worths = torch.cat([all_worths, worth[below, place]])
             drafted.append(path[below] * q[below, place])
-            path = torch.minimum(path[below] * q[below, place], all_worths[-len(below) :])  # also after rounding
+            # A path's product does not exceed the worth of its position, also after rounding.
+            path = torch.minimum(path[below] * q[below, place], all_worths[-len(below) :])
             inner = ((path >= bound) & (path > 0)).nonzero().squeeze(1)
             if (
                 level + 1 == plan.depth

@@ -245,7 +245,7 @@ def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -
     """Return T[l, b, m]: most expected tokens of a tree of m nodes (with the root), l levels, b children of the root.
 
     T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
-    such tree. The shape is [depth + 1, len(chances) + 1, most + 1].
+    such tree. The shape is [depth + 1, len(sibling_probs) + 1, most + 1].
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1.2.
     """

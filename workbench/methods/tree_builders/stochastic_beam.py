@@ -55,7 +55,7 @@ class StochasticBeam(TreeBuilder):
         """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
         row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
-        path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # of all levels
+        path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # one entry per level
         phi = torch.zeros(1, dtype=torch.float64, device=tree.device)
         value = torch.zeros(1, dtype=torch.float64, device=tree.device)
         for level, width, p in sampler.levels([self.width] * plan.depth, most):

@@ -20,7 +20,7 @@ from workbench.kernels.rejection import recursive_rejection, supports_distributi
 
 EMITTED = Rule(
     "emitted",
-    "The draw is followed",
+    "Match with the drawn token",
     "e / m",
     {"e": "emitted", "m": "unclaimed"},
     "e is the probability that this position emits the token, given all drafts for it; m is the mass of that "
@@ -38,7 +38,7 @@ class Exact(Verifier):
     """Ways of drawing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match, the rule for deterministic drafts, or `judge`."""
+        """Apply greedy match, the rule for deterministic drafts, or `decide`."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
@@ -65,10 +65,10 @@ class EmissionVerifier(Exact):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `tests` by compiled code: (acceptance, final distribution at the children's tokens, its other mass).
+        """Return `acceptance` by compiled code: (probabilities, residual at the children's tokens, its other mass).
 
-        None: there is no compiled version. `workbench.kernels.rejection.passes` must accept the distributions, and
-        every position must have children.
+        None: there is no compiled version. `workbench.kernels.rejection.supports_distributions` must accept the
+        distributions, and every position must have children.
         """
         return None
 

@@ -86,12 +86,12 @@ class KSeq(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `tests` by compiled code, which keeps a position's distributions in the CPU caches."""
+        """Return `acceptance` by compiled code, which keeps a position's distributions in the CPU caches."""
         rho, share, other_mass, total = _compiled_discounts(fans)
         p, q, tiny = fans.target.gather(fans.token), fans.drafter.gather(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
         accept_probs = _first(torch.where(fans.has_child, shared / q.clamp_min(tiny), 0.0))
-        is_empty = total <= 0  # no residual: return p, as in `tests`; it is never drawn from
+        is_empty = total <= 0  # no residual: return p, as in `acceptance`; it is never drawn from
         at_tokens = torch.where(is_empty, p, (p - shared * share).clamp_min_(0) / total.clamp_min(tiny))
         return accept_probs, at_tokens, torch.where(is_empty, 1.0, other_mass / total.clamp_min(tiny))
 

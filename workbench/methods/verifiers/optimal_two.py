@@ -71,7 +71,7 @@ class OptimalTwo(EmissionVerifier):
             by_construction="the optimum over all rules cannot be below one of them",
         ),
         Claim(
-            "acceptance per position / the optimal-transport bound, 2 independent drafts", "any pair of laws", 1.0, 1.0,
+            "acceptance per position / the optimal-transport bound, 2 independent drafts", "any p and q", 1.0, 1.0,
             "Khisti et al. 2024, arXiv:2410.18234; Hu et al. 2025, arXiv:2502.18779",
             lambda lab: lab.accepted_over((OptimalTwo(), Sampling.SAMPLED), (None, Sampling.SAMPLED), 2),
             key="bound", tolerance=0.005, method="draft-tree-sampled",
@@ -130,13 +130,13 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `tests` by compiled code, without wide intermediate tensors."""
+        """Return `acceptance` by compiled code, without wide intermediate tensors."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """Return the result of `outline`, and the residual distribution if `ends`."""
+        """Return the result of `compiled_acceptance`, and the residual distribution if `ends`."""
         pairs = load_kernels("pairs")
         assert pairs is not None
         distributions = [probs.numpy() for probs in (fans.target.distributions, fans.drafter.distributions)]
@@ -235,7 +235,7 @@ def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"
 def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the result of `_found` from a compiled function, if available, in a tenth of the time."""
+    """Return the result of `_search_weights` from a compiled function, if available, in a tenth of the time."""
     if (pairs := load_kernels("pairs")) is None:
         return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Compatibility of trained heads with a target: one result per checked property, and a target that would fit."""
+"""Compatibility of trained heads with a target: one result per checked property, and properties of a fitting target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIKE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class HeadRequirements:
-    """Properties of a target that heads have to match.
+    """Properties of a target that trained heads have to match.
 
     Attributes:
         name: name of the target.
@@ -79,30 +79,28 @@ def _sizes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
     facts, intended_target = checkpoint.facts, f" ({checkpoint.verifier})" if checkpoint.verifier else ""
     n_in = facts.get("target_hidden_size", facts["hidden_size"])
     if n_in == target.hidden_size:
-        yield CheckResult("hidden size", True, f"it reads {n_in:,} numbers, which the target gives")
+        yield CheckResult("hidden size", True, f"{n_in:,}, as the target's")
     else:
         yield CheckResult(
             "hidden size",
             False,
-            f"it reads {n_in:,} numbers and the target gives {target.hidden_size:,}; it is for a target of hidden size "
-            f"{n_in:,}{intended_target}",
+            f"it is for a target of hidden size {n_in:,}{intended_target}; this target's is {target.hidden_size:,}",
         )
     width = facts["hidden_size"]
     if width != n_in:
-        yield CheckResult("embedding", False, f"it has embeddings of its own width {width:,}; the target's width is "
+        yield CheckResult("embedding", False, f"its embeddings have width {width:,}; the target's width is "
                                        f"{target.hidden_size:,}")  # fmt: skip
     vocab = facts["vocab_size"]
     if vocab == target.vocab_size:
-        yield CheckResult("vocabulary", True, f"{vocab:,} tokens, as the target has")
+        yield CheckResult("vocabulary", True, f"{vocab:,} tokens, as the target's")
     else:
         yield CheckResult(
             "vocabulary",
             False,
-            f"it knows {vocab:,} tokens and the target has {target.vocab_size:,}; it is for a target of {vocab:,} "
-            f"tokens{intended_target}",
+            f"it is for a target of {vocab:,} tokens{intended_target}; this target has {target.vocab_size:,}",
         )
     if checkpoint.draft_tokens is not None:
-        yield CheckResult("draft vocabulary", None, f"it proposes {len(checkpoint.draft_tokens):,} of them")
+        yield CheckResult("draft vocabulary", None, f"{len(checkpoint.draft_tokens):,} of the target's tokens")
 
 
 def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
@@ -122,8 +120,8 @@ def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRes
         yield CheckResult(
             "layers",
             False,
-            f"it names no layers, and the usual ones (2, L/2, L - 3) are {names} of {n}: not "
-            "three in order; from 7 layers on they are",
+            f"its config.json lists no layers, and the default ones (2, L/2, L - 3) are {names} of {n}: they are not "
+            "increasing; the target needs 7 layers or more",
         )
     else:
         yield CheckResult("layers", True, f"it reads the inputs of layers {names} of the target's {n}")
@@ -132,7 +130,7 @@ def _taps(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRes
 def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckResult]:
     if "rope" in checkpoint.facts:
         head_rope, target_rope = _rope(checkpoint.facts["rope"]), _rope(target.rope)
-        comparison = "as the target's" if head_rope == target_rope else f"its own; the target's are {target_rope}"
+        comparison = "as the target's" if head_rope == target_rope else f"unlike the target's: {target_rope}"
         yield CheckResult("positions", None, f"{head_rope}, {comparison}")
     yield from (CheckResult("note", None, note) for note in checkpoint.notes)
 
@@ -140,11 +138,11 @@ def _notes(checkpoint: Checkpoint, target: HeadRequirements) -> Iterator[CheckRe
 def _rope(rope: Mapping[str, Any]) -> str:
     kind, base = rope.get("rope_type", "default"), rope.get("rope_theta", 10_000.0)
     factor = f" by {rope['factor']:g}" if "factor" in rope else ""
-    return f"rotary of base {base:,.0f}" + ("" if kind == "default" else f", scaled ({kind}{factor})")
+    return f"rotary with base {base:,.0f}" + ("" if kind == "default" else f", scaled ({kind}{factor})")
 
 
 def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str) -> str:
-    """Return an error if the heads were trained for other weights: their copy of the embedding is not the target's.
+    """Return an error if the heads were trained for other weights, as their copy of the embedding shows.
 
     The result is empty if the embeddings agree or the heads have no copy.
 
@@ -166,7 +164,7 @@ def other_embedding(checkpoint: Checkpoint, embedding: torch.Tensor, target: str
     if similarity >= ALIKE:
         return ""
     return (
-        f"{checkpoint.name} ({checkpoint.layout}) has a copy of an embedding that is not that of {target} (cosine "
+        f"{checkpoint.name} ({checkpoint.layout}) has a copy of an embedding that differs from {target}'s (cosine "
         f"{similarity:.2f}): it was trained for other weights, and its drafts would be rejected. Use the weights of "
         f"{checkpoint.verifier or 'the target that it was trained for'}."
     )

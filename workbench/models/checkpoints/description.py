@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ROPES = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Suffix of the name of a buffer that older programs stored; it is computed from the configuration and not read."""
+"""Suffix of the name of a buffer that older programs stored; it is ignored, as the configuration determines it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,11 @@ class Checkpoint:
             `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`. `medusa` and `hydra`: `n_heads`,
             `n_layers`; `hydra`: `grounded` and `prefix` (a decoder layer over the features, as in Hydra++).
         tensor_names: name of each tensor in this workbench → its name in the file.
-        draft_tokens: ids of the tokens that the heads can propose, increasing; None: all of the target's.
-        order: row of each of these tokens in the heads' LM heads; None: the rows are in the order of `draft_tokens`.
-        unread: names of tensors in the files that are not needed.
+        draft_tokens: ids of the tokens that the heads can propose, in increasing order; None: all of the target's
+            tokens.
+        order: row of each of these tokens in the LM heads of the checkpoint; None: the rows are in the order of
+            `draft_tokens`.
+        unread: names of tensors in the files that are not used.
         verifier: name of the target in the configuration; empty: none is named.
     """
 
@@ -71,7 +73,7 @@ class Checkpoint:
     def read(self) -> dict[str, Tensor]:
         """Return the tensors by their names in this workbench, without the copy of the target's embedding.
 
-        Rows of LM heads are in the order of `kept`.
+        Rows of LM heads are in the order of `draft_tokens`.
 
         Raises:
             ModelError: a tensor cannot be read.
@@ -106,7 +108,7 @@ class TensorSpec:
 def match_tensors(
     stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return each tensor's name in the files, by its name in this workbench; unknown tensors in the files are refused.
+    """Return each tensor's name in the files, by its name in this workbench; raise an error for unknown tensors.
 
     Args:
         stored: files of the checkpoint.
@@ -121,14 +123,14 @@ def match_tensors(
     missing = [part.stored_name for part in parts if part.stored_name not in stored.shapes and not part.optional]
     if missing:
         raise ModelError(
-            f"{stored.folder} is of the layout {layout}, but lacks {_some(missing)}.",
-            "Fetch it again, or convert it again: it needs all of these tensors.",
+            f"{stored.folder} has the layout {layout}, but lacks {_some(missing)}.",
+            "Fetch or convert it again: all of these tensors are needed.",
         )
     for part in parts:
         shape = stored.shapes.get(part.stored_name)
         if shape is not None and shape != part.shape:
             raise ModelError(
-                f"{part.stored_name} in {stored.folder} is {_times(shape)}; by its configuration it would be "
+                f"{part.stored_name} in {stored.folder} is {_times(shape)}; its configuration requires "
                 f"{_times(part.shape)}.",
                 "Give it the config.json that it was trained with.",
             )
@@ -136,8 +138,8 @@ def match_tensors(
     unknown = [name for name in sorted(stored.shapes) if name not in expected and not name.endswith(COMPUTED)]
     if unknown:
         raise ModelError(
-            f"{stored.folder} is of the layout {layout}, but also has the unknown {_some(unknown)}: drafts without "
-            "them would be wrong.",
+            f"{stored.folder} has the layout {layout}, but also the unknown tensors {_some(unknown)}; without them, "
+            "drafts would be wrong.",
             "Use heads of the published layout.",
         )
     return {part.name: part.stored_name for part in parts if part.stored_name in stored.shapes}
@@ -153,7 +155,7 @@ def read_positive_int(
     """
     value = next((config[name] for name in names if config.get(name) is not None), default)
     if type(value) is not int or value < 1:
-        phrase = "does not say" if value is None else f"says {value!r:.40} for"
+        phrase = "lacks" if value is None else f"has {value!r:.40} for"
         raise ModelError(
             f"The config.json in {stored.folder} {phrase} `{names[0]}`, which must be a whole number above 0.",
             "Give it the config.json that it was trained with.",
@@ -193,9 +195,9 @@ def sort_draft_tokens(
     for index, token in enumerate(ids):
         if not 0 <= token < vocab_size:
             raise ModelError(
-                f"`{what}` in {stored.folder} has token {token:,} at index {index:,}; the vocabulary is 0 to "
+                f"`{what}` in {stored.folder} has token {token:,} at index {index:,}; valid ids are 0 to "
                 f"{vocab_size - 1:,}.",
-                "Fetch it again: the map belongs to other heads, or is truncated.",
+                "Fetch it again: the map belongs to other heads or is truncated.",
             )
     order = sorted(range(len(ids)), key=ids.__getitem__)
     tokens = [ids[i] for i in order]

@@ -28,12 +28,12 @@ def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:
         mask = stored.array("t2d").astype(bool)
         if mask.shape != (vocab_size,):
             raise ModelError(
-                f"`t2d` in {stored.folder} is of {mask.size:,} tokens; the vocabulary has {vocab_size:,}.",
+                f"`t2d` in {stored.folder} has {mask.size:,} tokens; the vocabulary has {vocab_size:,}.",
                 "Fetch it again: the map belongs to other heads.",
             )
         if mask.nonzero()[0].tolist() != tokens:
             raise ModelError(
-                f"`d2t` and `t2d` in {stored.folder} keep different tokens ({len(tokens):,} and {int(mask.sum()):,}).",
+                f"`d2t` and `t2d` in {stored.folder} have different tokens ({len(tokens):,} and {int(mask.sum()):,}).",
                 "Fetch it again: one of the two belongs to other heads.",
             )
     return tuple(tokens), None if order is None else tuple(order)
@@ -49,9 +49,9 @@ def token_map(stored: CheckpointFiles, name: str, vocab_size: int, rows: int) ->
     """
     tokens, order = sort_draft_tokens(stored, stored.array(name).tolist(), name, vocab_size)
     if rows == vocab_size and rows != len(tokens):
-        return tuple(tokens), tuple(tokens)  # the rows of these tokens
+        return tuple(tokens), tuple(tokens)  # full LM heads: rows by token id
     if rows != len(tokens):
         raise ModelError(
-            f"`{name}` in {stored.folder} keeps {len(tokens):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
+            f"`{name}` in {stored.folder} has {len(tokens):,} tokens, its LM heads have {rows:,}.", "Fetch it again."
         )
     return tuple(tokens), None if order is None else tuple(order)

@@ -64,9 +64,9 @@ def read_eagle(stored: CheckpointFiles) -> Checkpoint | None:
     facts = layer_facts(stored, layer)
     if facts["heads"] * facts["head_size"] != facts["hidden_size"]:
         raise ModelError(
-            f"The heads in {stored.folder} cannot be computed here: {facts['heads']} attention heads of "
-            f"{facts['head_size']} numbers are not {facts['hidden_size']:,} together.",
-            "Take others.",
+            f"The heads in {stored.folder} are not supported: {facts['heads']} attention heads of size "
+            f"{facts['head_size']} do not make a hidden size of {facts['hidden_size']:,}.",
+            "Use other heads.",
         )
     names = OUTSIDE[layout] | {name: LAYER[layout] + inside for name, inside in IN_LAYER.items()}
     norms = norms_of(layout, config)
@@ -133,13 +133,13 @@ def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str,
     if config.get("hidden_act", "silu") != "silu":
         reason = f"its activation is {config['hidden_act']!r:.30}; silu is supported"
     elif heads % facts["kv_heads"]:
-        reason = f"its {heads} heads cannot share {facts['kv_heads']} keys and values"
+        reason = f"its {heads} attention heads cannot share {facts['kv_heads']} key-value heads"
     elif (kind := facts["rope"].get("rope_type", "default")) not in ROPES:
         reason = f"its positions are of the kind {kind!r:.30}; supported are {', '.join(ROPES)}"
     elif (layers := config.get("num_hidden_layers", 1)) != 1:
         reason = f"it has {layers!r:.20} layers; one is supported"
     if reason:
-        raise ModelError(f"The heads in {stored.folder} cannot be computed here: {reason}.", "Take others.")
+        raise ModelError(f"The heads in {stored.folder} are not supported: {reason}.", "Use other heads.")
     return facts
 
 

@@ -1,4 +1,4 @@
-"""EAGLE-3: features of three layers, a layer that reads twice the width, an LM head over a draft vocabulary.
+"""EAGLE-3: features of three layers, a layer with an input of twice the width, an LM head over a draft vocabulary.
 
 Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
 vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
@@ -48,15 +48,15 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
     draft_size = config.get("draft_vocab_size") or config.get("truncated_vocab_size")
     if draft_size is not None and draft_size != n_proposed:
         raise ModelError(
-            f"The config.json in {stored.folder} says {draft_size:,} tokens of a draft vocabulary; its LM head has "
+            f"The config.json in {stored.folder} has a draft vocabulary of {draft_size:,} tokens, but the LM head has "
             f"{n_proposed:,}.",
             "Give it the config.json that it was trained with.",
         )
     if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
-            f"{stored.folder} proposes {n_proposed:,} of {facts['vocab_size']:,} tokens, but lacks the map `d2t` that "
-            "says which.",
-            "Fetch it again: without the map its tokens mean nothing.",
+            f"{stored.folder} proposes {n_proposed:,} of {facts['vocab_size']:,} tokens, but lacks `d2t`, the map "
+            "to their ids.",
+            "Fetch it again: without the map its tokens are unknown.",
         )
     shapes = layer_shapes(facts, 2 * width) | {
         "fuse.weight": (width, n_taps * target),
@@ -127,7 +127,7 @@ def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
     is_valid = isinstance(ids, list) and ids and all(type(i) is int and i >= 0 for i in ids)
     if not is_valid or sorted(set(ids)) != ids:
         raise ModelError(
-            f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {ids!r:.60}: no increasing list of layers.",
+            f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {ids!r:.60}, not an increasing list of layers.",
             "Give it the config.json that it was trained with.",
         )
     return tuple(ids)

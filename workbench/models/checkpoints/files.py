@@ -76,7 +76,7 @@ class CheckpointFiles:
 
 
 def open_checkpoint(place: Path) -> CheckpointFiles:
-    """Open the checkpoint in a folder, or in one safetensors file with the config.json next to it.
+    """Open the checkpoint in a folder, or in one safetensors file with a config.json next to it.
 
     Raises:
         ModelError: the path does not exist; weights are pickles, truncated or in two files; or the configuration is
@@ -94,7 +94,7 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
         pickles = [path for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:
             raise _pickled(pickles[0])
-        raise ModelError(f"{folder} has no *.safetensors.", "Give the folder that holds the weights of the heads.")
+        raise ModelError(f"{folder} has no *.safetensors.", "Give the folder with the weights of the heads.")
     shapes: dict[str, tuple[int, ...]] = {}
     files: dict[str, Path] = {}
     for path in paths:
@@ -102,7 +102,7 @@ def open_checkpoint(place: Path) -> CheckpointFiles:
             for name in file.keys():  # noqa: SIM118 (no mapping)
                 if name in files:
                     raise ModelError(
-                        f"{name} is in {files[name].name} and in {path.name}.", "Name the file that is meant."
+                        f"{name} is in {files[name].name} and in {path.name}.", "Give the path of the file to use."
                     )
                 shapes[name], files[name] = tuple(file.get_slice(name).get_shape()), path
     return CheckpointFiles(folder, _config(folder), shapes, files)
@@ -148,6 +148,6 @@ def _damaged(path: Path, error: BaseException) -> ModelError:
 def _pickled(path: Path) -> ModelError:
     new = path.with_suffix(".safetensors")
     return ModelError(
-        f"{path} is a pickle, which can run any program when it is opened; only safetensors are opened here.",
+        f"{path} is a pickle, which can run any program when it is opened; only safetensors are supported.",
         f"If you trust it, convert it: {_CONVERT.format(old=path, new=new)}",
     )

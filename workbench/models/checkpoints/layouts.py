@@ -1,4 +1,4 @@
-"""Recognition of checkpoint layouts: the readers are tried in turn, and the first that recognises the files is used."""
+"""Recognise checkpoint layouts: try the readers in turn, and use the first that recognises the files."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ class OwnHeads:
 log = logging.getLogger(__name__)
 _chosen: list[str] = []
 _preferred: set[str] = set()
-"""Folders that `prefer` added while the process ran. If one is missing later, no user waits for an error at a prompt,
-so a warning is logged instead."""
+"""Folders that `prefer` added in this process. If one is missing later, a warning is logged instead of an error,
+because no user is waiting for the result."""
 _missed: set[str] = set()
-"""Preferred folders for which the warning that they cannot be read was logged."""
+"""Preferred folders that cannot be read and for which a warning was already logged."""
 
 
 def use_heads(*places: str) -> None:
@@ -87,7 +87,7 @@ def own_heads() -> Iterator[OwnHeads]:
                 raise
             if folder not in _missed:
                 _missed.add(folder)
-                log.warning("heads cannot draft: %s", error)
+                log.warning("Heads cannot be used: %s", error)
             continue
         yield heads
 
@@ -111,7 +111,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """Return the result of `read`, cached until a file in the folder changes (`changed` is the newest date)."""
+    """Return the result of `read_checkpoint`, cached until a file in the folder changes (`changed`: newest date)."""
     return read_checkpoint(Path(place))
 
 
@@ -122,7 +122,7 @@ def _date(path: Path) -> float:
 
 
 def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
-    """Return why heads do not fit a target, judged by its files; empty if they fit or nothing is known about it.
+    """Return why heads do not fit a target, according to its files; empty if they fit or the target is unknown.
 
     Args:
         heads: heads to check.
@@ -140,7 +140,7 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
 
 
 def check(place: str, target: str, folder: Path | None) -> None:
-    """Refuse heads that cannot be read or do not fit a target, judged by its files.
+    """Refuse heads that cannot be read or, according to the target's files, do not fit the target.
 
     Raises:
         ModelError: the heads cannot be used; the message names a target that would fit.

@@ -19,7 +19,7 @@ import psutil
 from workbench.core.errors import CapacityError
 
 _PATIENCE_S = 2.0
-"""Time to wait for a lock, in seconds; a process that only tests the lock holds it briefly."""
+"""Time to wait for a lock, in seconds; a process that tests whether the lock is free takes it briefly."""
 
 
 def identity(pid: int) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from workbench.service.lab.runs import DONE, PROMOTED_AT, LabRun
 from workbench.trace.files import write_atomically
 
 PreferHeads = Callable[[str, bool], int]
-"""Type of `Backend.prefer_heads`: function (folder, on) that prefers heads or stops it, and returns the number of
-running generations that change."""
+"""Type of `Backend.prefer_heads`: function (folder, on) that prefers the heads of a folder, or stops preferring them,
+and returns the number of running generations that change."""
 
 
 def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: PreferHeads) -> dict[str, Any]:
@@ -28,21 +28,21 @@ def promote(run: LabRun, runs: Sequence[LabRun], heads: Path, prefer_heads: Pref
         run: the run.
         runs: all runs: only one head of each kind is promoted for a target.
         heads: folder of the copies.
-        prefer_heads: function that makes the backend draft with it.
+        prefer_heads: function that makes the backend draft with the head.
 
     Returns:
         {"folder", "step", "switched"}: folder of the copy, step of the checkpoint, and number of running generations
         that now draft with it.
 
     Raises:
-        WorkbenchError: there is no checkpoint yet, or it is damaged or does not fit the target.
+        WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.
     """
     step = run.saved_step
     folder = _copy_head(run, heads, step)
     try:
         switched = prefer_heads(str(folder), True)
     except WorkbenchError as problem:
-        if promoted_folder(run) == str(folder):  # it was promoted before
+        if promoted_folder(run) == str(folder):  # this checkpoint is already promoted
             (run.folder / PROMOTED_AT).unlink()
         shutil.rmtree(folder, ignore_errors=True)
         remedy = f"{problem.remedy} Or continue training, and promote the next checkpoint."
@@ -91,7 +91,7 @@ def restore_promotions(runs: Sequence[LabRun], prefer_heads: PreferHeads) -> lis
 
 
 def _end(run: LabRun, folder: str, heads: Path, prefer_heads: PreferHeads) -> None:
-    """Stop drafting with a run's promoted head and delete the copy; any other folder in the record is kept."""
+    """Stop drafting with a run's promoted head and delete the copy; a folder outside `heads` is never deleted."""
     (run.folder / PROMOTED_AT).unlink(missing_ok=True)
     if folder:
         prefer_heads(folder, False)
@@ -119,7 +119,7 @@ def _copy_head(run: LabRun, heads: Path, step: int) -> Path:
                     shutil.rmtree(folder, ignore_errors=True)
                     copy.replace(folder)
                 return folder
-        time.sleep(0.2 if n_retries else 0.0)  # training was just saving it, or it is damaged
+        time.sleep(0.2 if n_retries else 0.0)  # training may be saving the head now
     raise WorkbenchError(
         f"The head of step {step} is damaged: its weights do not match their checksum.",
         "Train a new head: this run is finished."

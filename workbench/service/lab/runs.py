@@ -46,7 +46,7 @@ class LabRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Content of `run.json`: head, target, options, created, stopped, process; `damaged` if it cannot be read."""
+        """Content of `run.json`: head, target, options, created, stopped, process; if unreadable: {"damaged": True}."""
         try:
             content = json.loads((self.folder / "run.json").read_text(encoding="utf-8"))
             texts = all(isinstance(content[name], str) for name in ("head", "target", "created"))
@@ -79,7 +79,7 @@ class LabRun:
 
     @property
     def is_training(self) -> bool:
-        """Whether a training process is running, even if its id could not be recorded."""
+        """Whether a training process is running, even if its process id could not be recorded."""
         return processes.is_locked(self.lock) or processes.find(self.record) is not None
 
     @property

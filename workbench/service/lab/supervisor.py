@@ -33,7 +33,7 @@ ENV = "WORKBENCH_LAB"
 """Folder of the lab's runs, answers and promoted heads."""
 NICE = 10
 GRACE_S, LEAVING_S = 60.0, 10.0
-"""Time for a stopped training to finish its step and save a checkpoint, in seconds; and the same when the app ends."""
+"""Seconds for a stopped training to finish its step and save a checkpoint; the second value: when the app ends."""
 SPARE = 256 << 20
 """Disk space that must stay free, in bytes."""
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def default_lab() -> Path:
     """Return the folder of the lab: `WORKBENCH_LAB`, or a folder next to that of the saved runs."""
-    from workbench.trace.store import default_folder  # brings Polars
+    from workbench.trace.store import default_folder  # imports Polars
 
     variable = os.environ.get(ENV)
     return Path(variable) if variable else default_folder().parent / "lab"
@@ -76,9 +76,7 @@ class Lab:
         """
         folder = self.folder / "runs" / run_id if isinstance(run_id, str) and is_id(run_id) else None
         if folder is None or not (folder / "run.json").is_file():
-            raise UnknownNameError(
-                "There is no such run in the lab any more.", "Choose another run, or train a new head."
-            )
+            raise UnknownNameError("The lab no longer has this run.", "Choose another run, or train a new head.")
         self._reap()
         return LabRun(folder)
 
@@ -140,7 +138,7 @@ class Lab:
         return run
 
     def stop(self, run_id: Any) -> LabRun:
-        """Stop a run: it finishes its step and saves a checkpoint. It is killed if it does not end in time."""
+        """Stop a run: it finishes its step and saves a checkpoint. It is killed if it does not end within `GRACE_S`."""
         run = self.run(run_id)
         process = run.process
         if process is not None:
@@ -155,7 +153,7 @@ class Lab:
 
         Args:
             run_id: id of the run.
-            prefer_heads: function that makes the backend draft with a head, or stops it.
+            prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
 
         Raises:
             CapacityError: the run is being trained.
@@ -175,13 +173,13 @@ class Lab:
 
         Args:
             run_id: id of the run.
-            prefer_heads: function that makes the backend draft with a head, or stops it.
+            prefer_heads: function that makes the backend draft with a head, or stop drafting with it.
             on: True: draft with it; False: stop.
 
         Raises:
-            WorkbenchError: there is no checkpoint yet, or it is damaged or does not fit the target.
+            WorkbenchError: there is no checkpoint yet, or the checkpoint is damaged or does not fit the target.
         """
-        with self._locked():  # otherwise a concurrent withdrawal could leave the record of a deleted head
+        with self._locked():  # otherwise a concurrent `delete` could leave the record of a deleted head
             run, heads = self.run(run_id), self.folder / "heads"
             return (
                 promotion.promote(run, self.runs(), heads, prefer_heads)
@@ -194,7 +192,7 @@ class Lab:
         if not self.folder.is_dir():
             return []
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(WorkbenchError):  # a read-only folder is still read
+            with contextlib.suppress(WorkbenchError):  # a lab in a read-only folder still lists its runs
                 stack.enter_context(self._locked())
             return promotion.restore_promotions(self.runs(), prefer_heads)
 
@@ -231,7 +229,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock while no run is trained.
+        """Hold the lab's lock for the block, unless a run is being trained.
 
         Raises:
             CapacityError: a run is being trained.

@@ -92,7 +92,7 @@ class TimeBreakdown:
         ]
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the budget with its derived values as JSON data."""
+        """Return the breakdown with its derived values as JSON data."""
         wire = asdict(self) | {"round_s": self.round_s, "speedup": self.speedup, "predicted": self.predicted_speedup}
         return wire | {"steps": [{"what": step, "speedup": gain} for step, gain in self.steps()]}
 
@@ -153,7 +153,7 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """Return the rounds of plain decoding that serve as baseline, and their source in words; see `budget`."""
+    """Return the rounds of plain decoding that serve as baseline, and their source in words: see `time_breakdown`."""
     if plain is not None:
         header, plain_header = trace.header, plain.header
         for field, a, b in (

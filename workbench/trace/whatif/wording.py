@@ -1,4 +1,4 @@
-"""Explain a run's speed in sentences, from its time budget."""
+"""Explain a run's speed in sentences, from its time breakdown."""
 
 from __future__ import annotations
 

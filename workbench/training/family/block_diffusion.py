@@ -1,6 +1,6 @@
 """Training of block diffusion drafters: on the target's distributions, in blocks that begin at positions of answers.
 
-Each time an answer is read, new positions are sampled in it. After each of them follows a block of masked tokens. In
+Each time an answer is used, new positions are sampled in it. After each of them follows a block of masked tokens. In
 some blocks a part of the tokens stays visible, as in drafting in several steps.
 """
 
@@ -32,7 +32,7 @@ from workbench.training.loop import RunResult
 __all__ = ["choose_capture_layers", "train"]
 
 DECAY = 4.0
-"""Number of positions after which a token's loss weighs 1/e of the first one's, in blocks of 8: if an early token is
+"""Number of positions after which a token's loss weighs 1/e of the first token's, in blocks of 8: if an early token is
 wrong, the later ones are useless."""
 ANCHORS = 16
 """Largest number of blocks per answer each time it is read; the paper has 512, in texts of thousands of tokens."""
@@ -54,12 +54,12 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher = setup.options, setup.teacher
     taps, table = check_capture_layers(setup), setup.lm_head_rows
 
-    def fresh() -> BlockNet:
+    def build_untrained() -> BlockNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options) | {"taps": taps})
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         anchors, is_there = sample_anchors(batch.answer, generator)

@@ -15,7 +15,7 @@ BITS = "bits"
 RANKED, BEST = "head_accuracy", (1, 3, 10)
 """`RANKED`: key in the configuration of heads with a static tree: how often the r-th best guess of each head is right.
 `BEST`: numbers of best guesses for which a card shows the accuracy."""
-_DRAFTER = "A draft model with the target's tokenizer, distilled from the target's laws over its own answers."
+_DRAFTER = "A draft model with the target's tokenizer, distilled from the target's distributions over its own answers."
 
 
 def card(model: TrainedModel) -> str:
@@ -29,23 +29,23 @@ def card(model: TrainedModel) -> str:
     agrees = DEFAULT_AGREEMENT if head is None else head.agreement
     curve = [(f"{tokens / 1e6:.2f} M", f"{value:.3f}") for tokens, value in _thin_curve(figures["curve"])]
     lines = [
-        f"Drafts for `{config['target']}`. {idea} What it drafts never changes the output{_approximate_text(kind)}.",
+        f"Drafts for `{config['target']}`. {idea} Drafts do not change the output{_approximate_text(kind)}.",
         "",
         *([_vocabulary(config, figures)] if KEY in config else []),
         f"- **Data**: {figures['answer_tokens']:,} tokens of the target's own answers (half greedy, half at temperature"
         f" 0.7 or 1), written by `workbench train answers`{_rate(figures)} to prompts from {_sources(measured)}"
-        f"{_text_answers_text(figures)}, read once by `workbench train readings`. No text of public sets is in "
-        "this repository.",
+        f"{_text_answers_text(figures)}, with hidden states computed by `workbench train readings`. No text of public"
+        " data sets is in this repository.",
         f"- **Training**: {_command(kind, figures)}: {steps_of(figures)}, {minutes_of(figures)} on a share of"
         f" {machine['cores']} cores ({machine['cpu']}). Losses at the end, smoothed: {losses_of(figures)}"
         f"{_loss_sum_text(config, figures)}.",
         *([_start_text(figures["begun"], figures["options"].get("average"))] if "begun" in figures else []),
         *([_storage_text(config[STORED], measured)] if STORED in config else []),
-        f"- **Licence**: that of the target's weights, of which it is made{_licence(config['target'])}.",
+        f"- **Licence**: that of the target's weights, from which it is derived{_licence(config['target'])}.",
         "",
         "## Learning curve",
         "",
-        f"Share of the places of held-out answers, true text before them, at which {agrees}.",
+        f"Share of the positions of held-out answers at which {agrees}, with the true text as context.",
         "",
         table(["tokens", "agreement"], curve, left=0),
         "",
@@ -53,8 +53,8 @@ def card(model: TrainedModel) -> str:
         "## On policy",
         "",
         f"Greedy decoding of {measured['prompts']} held-out prompts, up to {measured['tokens']} tokens each, target in"
-        f" {measured['dtype']}. A place counts in the rounds that came to it; τ is the mean accepted length, the"
-        " target's own token among it.",
+        f" {measured['dtype']}. A position counts in the rounds that reached it; τ is the mean accepted length,"
+        " including the target's own token.",
     ]
     for name, section in measured.items():
         if isinstance(section, dict):
@@ -68,26 +68,27 @@ def _command(kind: str, figures: Figures) -> str:
     settings, is_single = figures.get("asked", figures["options"]), "recipe" in figures
     recipe = figures.get("recipe") or ("chat-drafter" if head is None else f"{head.recipe} --set method={kind}")
     options = "".join(f" --set {key}={value}" for key, value in settings.items() if key not in ("method", "resume"))
-    return f"`workbench train {recipe}{options}`{'' if is_single else ' in the folders of those answers and readings'}"
+    return f"`workbench train {recipe}{options}`{'' if is_single else ' in the folders of these answers and readings'}"
 
 
 def _lm_head_text(net: Figures) -> str:
-    """Return whether a net has an LM head of its own, in words; empty for kinds that never have one."""
+    """Return a sentence on whether a net has its own LM head; empty for kinds that never have one."""
     if "draft_vocab_size" not in net:
         return ""
     n_tokens = net["draft_vocab_size"]
     return (
         f" Its own LM head has {n_tokens:,} tokens."
         if n_tokens
-        else " It has no LM head of its own and speaks by the target's."
+        else " It has no LM head of its own and uses the target's."
     )
 
 
 def _sources(measured: Figures) -> str:
-    """Return the sources of the prompts, in words: groups that are not the project's own are public sets."""
+    """Return the sources of the prompts as text; groups that are not the project's own are public data sets."""
     groups = {group for section in measured.values() if isinstance(section, dict) for group in section["groups"]}
     generators = "the project's own generators"
-    return f"public sets and from {generators}" if any(not group.startswith("own ") for group in groups) else generators
+    has_public = any(not group.startswith("own ") for group in groups)
+    return f"public data sets and from {generators}" if has_public else generators
 
 
 def _loss_sum_text(config: Figures, figures: Figures) -> str:
@@ -101,13 +102,13 @@ def _licence(target: str) -> str:
 
 
 def _ranks(config: Figures, agrees: str) -> list[str]:
-    """Return how often one of the best guesses of each head was right, for heads from which static trees are built."""
+    """Return the section on how often the best guesses of each head were right, for heads with a static tree."""
     if not config.get(RANKED):
         return []
     rows = [(str(k + 1), *(f"{sum(row[:best]):.3f}" for best in BEST)) for k, row in enumerate(config[RANKED])]
-    correct_token = "the one that was written" if "the text has" in agrees else "the target's likeliest"
+    correct_token = "the token of the text" if "the text has" in agrees else "the target's most probable one"
     caption = (
-        "Share of the places of held-out answers at which the first, or one of the first, tokens of a head is "
+        "Share of the positions of held-out answers at which one of the most probable tokens of a head is "
         f"{correct_token}:"
     )
     return ["## By rank", "", caption, "", table(["head", *(f"top {best}" for best in BEST)], rows, left=0), ""]
@@ -115,21 +116,22 @@ def _ranks(config: Figures, agrees: str) -> list[str]:
 
 def _storage_text(stored: Figures, measured: Figures) -> str:
     """Return how the weights are stored, and whether they were measured in that form."""
-    when = "so" if BITS in measured else "before, with 16 bits"
+    when = "in this form" if BITS in measured else "before that, with 16 bits"
     return (
-        f"- **Stored** with {stored['bits']} bits a weight (`workbench heads shrink`), which moved the weights by"
-        f" {stored['error']:.2%} of their size. What is said below was measured {when}."
+        f"- **Stored** with {stored['bits']} bits per weight (`workbench heads shrink`), which changed the weights by"
+        f" {stored['error']:.2%} of their norm. The figures below were measured {when}."
     )
 
 
 def _start_text(before: Figures, average: str | None) -> str:
     """Return the earlier training runs that this one started from, and the share of their weights in it."""
     share = float(average or 0)
-    average_note = f" The weights are a mean: {share:.0%} are those." if share else ""
-    line = f"- **Begun** with finished weights, {_run_text(before)}. Losses there: {losses_of(before)}.{average_note}"
+    average_note = f" The final weights average these ({share:.0%}) and this run's." if share else ""
+    losses = losses_of(before)
+    line = f"- **Started** from finished weights {_run_text(before)}. Losses of that run: {losses}.{average_note}"
     while "begun" in before:
         before = before["begun"]
-        line += f" These had begun with others, {_run_text(before)}."
+        line += f" That run had started from weights {_run_text(before)}."
     return line
 
 
@@ -143,26 +145,26 @@ def _run_text(figures: Figures) -> str:
 
 def _rate(figures: Figures) -> str:
     """Return the rate at which the answers were written, if it was recorded."""
-    return f", {figures['answer_rate']:,} tokens a second," if "answer_rate" in figures else ""
+    return f", {figures['answer_rate']:,} tokens per second," if "answer_rate" in figures else ""
 
 
 def _text_answers_text(figures: Figures) -> str:
-    """Return the amount of training text that the target did not write."""
+    """Return a note on the amount of training text that the target did not generate."""
     n_tokens = figures.get("given_tokens", 0)
-    return f", and {n_tokens:,} tokens of answers that those sets give (`--set given=true`)" if n_tokens else ""
+    return f", and {n_tokens:,} tokens of answers from those data sets (`--set given=true`)" if n_tokens else ""
 
 
 def _approximate_text(kind: str) -> str:
-    """Return the approximate methods that use this drafter and may change the output."""
+    """Return a note on the approximate methods that use this drafter and may change the output."""
     approximate = [m.name for m in registry.methods() if kind in m.needs and m.promise is Promise.APPROXIMATE]
-    return f", unless an approximate rule judges it (`{'`, `'.join(approximate)}`)" if approximate else ""
+    return f", except with an approximate method (`{'`, `'.join(approximate)}`)" if approximate else ""
 
 
 def _vocabulary(config: Figures, figures: Figures) -> str:
     return (
-        f"- **Vocabulary**: it proposes {len(config[KEY]):,} tokens, those that the target says most (VocabTrim, Goel"
-        f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of what the target said in answers"
-        " kept out of training."
+        f"- **Vocabulary**: it proposes {len(config[KEY]):,} tokens, the target's most frequent ones (VocabTrim, Goel"
+        f" et al. 2025, arXiv 2506.22694); they make up {figures['covered']:.1%} of the target's tokens in answers to"
+        " held-out prompts."
     )
 
 
@@ -174,7 +176,7 @@ def _evaluation_section(name: str, figures: Figures) -> list[str]:
     ]
     groups = ", ".join(f"{group} {tau:.2f}" for group, tau in figures["groups"].items())
     return [
-        f"### As a {name}: `{figures['method']}`, {params or 'as it is by default'}",
+        f"### As a {name}: `{figures['method']}`, {params or 'default parameters'}",
         "",
         f"τ = {figures['tau']:.2f}. By kind of prompt: {groups}.",
         "",
@@ -183,7 +185,7 @@ def _evaluation_section(name: str, figures: Figures) -> list[str]:
 
 
 def _thin_curve(curve: list[list[float]], most: int = 12) -> list[list[float]]:
-    """Return a dozen points of a curve, including the first and the last."""
+    """Return at most `most` points of a curve, including the first and the last."""
     if len(curve) <= most:
         return curve
     return [curve[round(i * (len(curve) - 1) / (most - 1))] for i in range(most)]

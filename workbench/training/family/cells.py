@@ -18,20 +18,20 @@ CELL = "cell.json"
 
 
 def load_study_prompts(target: str, answers: Path, readings: Path, each: int) -> list[tuple[str, list[int]]]:
-    """Return (group, tokens) of the held-out prompts that each cell of a study is measured on.
+    """Return (group, tokens) of the held-out prompts on which each cell of a study is measured.
 
     Raises:
-        ParameterError: there are no answers or no readings, or no held-out prompt.
+        ParameterError: there are no answers, no readings or no held-out prompts.
     """
     for folder, file, recipe in ((answers, ANSWERS, "answers"), (readings, "readings.json", "readings")):
         if not (folder / file).is_file():
             raise ParameterError(
-                f"{folder} holds no {recipe}.",
-                f"Make them: workbench train {recipe} --set target={target} --set out={folder}.",
+                f"{folder} has no {recipe}.",
+                f"Create them: workbench train {recipe} --set target={target} --set out={folder}.",
             )
     prompts = list(read_held_out_prompts(answers / ANSWERS, each))
     if not prompts:
-        raise ParameterError(f"{answers} has no held-out prompt.", "Make more: workbench train answers.")
+        raise ParameterError(f"{answers} has no held-out prompt.", "Generate more answers: workbench train answers.")
     return prompts
 
 
@@ -55,7 +55,7 @@ def load_finished_cell(folder: Path, settings: dict[str, Any]) -> dict[str, Any]
     """Return a finished cell; None if there is none.
 
     Raises:
-        ParameterError: it was made with other settings.
+        ParameterError: the cell was made with other settings.
     """
     path = folder / CELL
     if not path.exists():
@@ -64,6 +64,6 @@ def load_finished_cell(folder: Path, settings: dict[str, Any]) -> dict[str, Any]
     changed = [f"{name}={value}" for name, value in cell["settings"].items() if settings.get(name) != value]
     if changed:
         raise ParameterError(
-            f"{folder} was made with {', '.join(changed)}.", "Give the same again to go on, or another out."
+            f"{folder} was made with {', '.join(changed)}.", "Use the same options to continue, or set another out."
         )
     return cell

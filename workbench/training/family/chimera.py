@@ -48,7 +48,7 @@ def compute_draft_states(
 
     Args:
         net: the heads.
-        token_inputs: their input for each token.
+        token_inputs: the heads' input for each token.
         features: the target's features.
     """
     layer, n = net.layer, features.shape[1]

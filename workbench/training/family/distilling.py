@@ -39,7 +39,7 @@ from workbench.training.resuming import resolve_resume
 
 REPORT, START, METHOD = "distilling.json", "start", "draft-model"
 TEXT_ONLY_LOSS = "forward_kl:0"
-"""Loss of the initial model, in which the text weighs 1: it is trained on text only, not on the target's
+"""Loss of the initial model: cross-entropy with the text only, weight 0 for the divergence from the target's
 distributions."""
 TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
 SELECTION_OPTIONS = {"out", "threads", "losses", "crossed", "made"}
@@ -52,8 +52,8 @@ class DistillingOptions:
 
     Attributes:
         target: Name or folder of the target.
-        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe. For the text
-            kind "given" it must also contain those of the training text's answers.
+        readings: Folder with stored hidden states of the target's answers, from the `readings` recipe. For the source
+            "given" it must also contain those of the training text's answers.
         answers: Folder with the target's answers that `readings` was computed from; its held-out prompts are the
             evaluation set.
         out: Folder of the study, with one subfolder per cell.
@@ -64,7 +64,7 @@ class DistillingOptions:
         losses: Losses to compare on the target's own answers.
         made: Further sources of training text (see `chat-drafter`).
         crossed: Losses to compare on each source in `made`.
-        anew: Steps between two generations of text by the drafter itself.
+        anew: Training steps after which the drafter generates new training text.
         vocabulary: Size of the draft vocabulary: the tokens that the drafter can propose.
         hidden: Hidden size.
         layers: Number of decoder layers.
@@ -109,14 +109,14 @@ def run_distillation_study(options: DistillingOptions, report: Report) -> dict[s
 
     Raises:
         ParameterError: there is no such loss or kind of text, no answers of that kind, no held-out prompt, or the
-            folder holds a study with other settings.
+            folder has a study with other settings.
     """
     torch.set_num_threads(options.threads)
     pairs = [(TARGET, loss) for loss in options.losses]
     pairs += [(text_kind, loss) for text_kind in options.made for loss in options.crossed]
     pairs = list(dict.fromkeys(pairs))
     if not pairs:
-        raise ParameterError("There is nothing to compare.", "Name some losses.")
+        raise ParameterError("There are no losses to compare.", "Set losses.")
     prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     for text_kind, loss in pairs:
@@ -154,7 +154,7 @@ def _cell(
     Args:
         options: options of the study.
         name: name of the cell's folder.
-        text_and_loss: text and loss; None: the given drafter without training.
+        text_and_loss: training text and loss; None: the initial drafter without training.
         shared_settings: settings that all cells share, besides the options.
         prompts: prompts to draft on.
         report: receives progress lines.

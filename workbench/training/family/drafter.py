@@ -1,7 +1,7 @@
 """A draft model for a chat model with a large vocabulary, distilled from stored hidden states of the target.
 
-The teacher's distribution at each position is computed from its stored feature with the target's LM head. Both
-distributions are compared over the drafter's reduced vocabulary. So the teacher itself is not run again.
+The target's distribution at each position is computed from its stored feature with its LM head. Both
+distributions are compared over the drafter's reduced vocabulary. So the target is not run again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ChatDrafterOptions(RunOptions):
         made: Source of the training answers: "all" stored answers, the "target"'s own, those "given" in the training
             text, the "drafter"'s own, sampled from its current weights for the same prompts, or a "mix": half of each
             batch from the target, half from the drafter. Answers of the drafter have no cross-entropy loss on the text.
-        anew: Steps between two generations of text by the drafter itself.
+        anew: Training steps after which the drafter generates new training text.
         device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
     """
 
@@ -101,7 +101,7 @@ class Teacher:
     Attributes:
         lm_head: weights of its LM head, float32 [V, D].
         embedding: weights of its input embedding, float32 [V, D].
-        last_norm: its final norm, whose output the features are.
+        last_norm: its final norm; the features are its output.
         config: its configuration.
         tokenizer: its tokenizer.
         name: its name.
@@ -123,7 +123,7 @@ class Teacher:
         return [] if end is None else [end]
 
     def logits(self, features: Tensor, lm_head_rows: Tensor | None = None) -> Tensor:
-        """Return logits for features [N, D], float32: of all tokens, or of those with these rows of the LM head."""
+        """Return logits for features [N, D], float32: of all tokens, or of the tokens of `lm_head_rows`."""
         with half_precision():
             return F.linear(
                 features.to(self.lm_head.dtype), self.lm_head if lm_head_rows is None else lm_head_rows
@@ -136,10 +136,10 @@ class Teacher:
 
 
 def load_teacher(options: Any) -> Teacher:
-    """Load the target's LM head and the parts that a drafter shares with it, on the device of the training.
+    """Load the target's LM head and the parts that a drafter shares with it, on the training device.
 
     Raises:
-        ParameterError: the readings are of another target or of other weights, or there are none to train on.
+        ParameterError: the readings are of another target or of other weights, or there are too few.
         ModelError: this machine has no such device.
     """
     device = resolve_device(options.device)
@@ -150,22 +150,22 @@ def load_teacher(options: Any) -> Teacher:
         or not readings.split_indices(held_out=True)
     ):
         raise ParameterError(
-            f"{options.readings} holds too few readings: some to train on and some to measure with.",
-            "Make more: workbench train answers, then workbench train readings.",
+            f"{options.readings} has too few readings: training and held-out readings are needed.",
+            "Create more: workbench train answers, then workbench train readings.",
         )
     facts, name = readings.facts, short_name(options.target)
     if facts["target"] != name:
         raise ParameterError(
-            f"{options.readings} holds readings of {facts['target']}, not of {options.target}.",
-            f"Give target={facts['target']}, or make readings of {options.target} in another folder.",
+            f"{options.readings} has readings of {facts['target']}, not of {options.target}.",
+            f"Set target={facts['target']}, or create readings of {options.target} in another folder.",
         )
     model = load_model(options.target, torch.device("cpu"), torch.float32)
     head = model.get_output_embeddings()
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"{options.readings} was made with other weights than those of this {name}.",
-            "Make readings of these in another folder: workbench train readings.",
+            f"{options.readings} was made with weights other than those of this {name}.",
+            "Create readings of these weights in another folder: workbench train readings.",
         )
     modules = (head, model.get_input_embeddings())
     weights, embedding = (part.to(device).get_parameter("weight").detach() for part in modules)
@@ -185,8 +185,8 @@ class Curve:
     """Learning curve of a run; stored beside its checkpoint, so that a resumed run continues it.
 
     Attributes:
-        path: its file; none: it is not stored.
-        points: pairs of tokens read and the held-out figure.
+        path: its file; none: the curve is not stored.
+        points: pairs of the number of tokens read and the held-out figure.
     """
 
     path: Path | None
@@ -295,7 +295,8 @@ def train_chat_drafter(options: ChatDrafterOptions, report: Report) -> tuple[Run
         curve.add(result.tokens, result.held["agreement"])
         drafter.train()
         write_drafter(drafter, teacher, vocab_ids, options.out)
-        return f"chat-drafter: says the target's likeliest token at {result.held['agreement']:.3f} of held-out places"
+        agreement_text = f"{result.held['agreement']:.3f} of held-out positions"
+        return f"chat-drafter: predicts the target's most probable token at {agreement_text}"
 
     loop = options.loop("chat-drafter")
     result = run_loop(loop, drafter, optimizers, step_losses, report, on_checkpoint)
@@ -311,7 +312,7 @@ def build_drafter(config: LlamaConfig, teacher: Teacher, seed: int) -> DrafterIn
 
 
 def write_drafter(drafter: DrafterInTraining, teacher: Teacher, draft_vocabulary: list[int], out: Path) -> None:
-    """Write a drafter's folder; without tokenizer and embedding rows for targets that always provide their own."""
+    """Write a drafter's folder; without tokenizer and embedding rows if its target always provides them."""
     entries: dict[str, Any] = {KEY: draft_vocabulary, "target": teacher.name}
     if teacher.name in MODEL_INDEX:
         entries |= {VOCABULARY: vocabulary_hash(teacher.tokenizer.get_vocab()), ROWS: teacher.lm_head.shape[1]}
@@ -336,10 +337,10 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
     """Load the drafter to continue from.
 
     Raises:
-        ParameterError: it was not made by this recipe for this target.
+        ParameterError: this recipe did not train it for this target.
     """
-    message = f"The model in {folder} is no drafter that was trained by this recipe for {teacher.name}."
-    remedy = "Give the folder of one, or leave `begin` out."
+    message = f"The model in {folder} is not a drafter that this recipe trained for {teacher.name}."
+    remedy = "Set `begin` to the folder of one, or leave it out."
     try:
         config: Any = LlamaConfig.from_pretrained(str(folder), local_files_only=True)
         is_ours = isinstance(getattr(config, KEY, None), list) and getattr(config, "target", None) == teacher.name
@@ -353,13 +354,13 @@ def _load_start_drafter(folder: Path, teacher: Teacher) -> DrafterInTraining:
 
 
 def check_folders_differ(begin: Path | None, out: Path) -> None:
-    """Raise an error if a run would overwrite the model it starts from: resumed later, it would start from another one.
+    """Raise an error if a run would overwrite the model from which it starts: when resumed, it would start differently.
 
     Raises:
         ParameterError: both folders are the same.
     """
     if begin is not None and begin.resolve() == out.resolve():
-        raise ParameterError(f"{out} is what the run begins with, and where it would write.", "Give another `out`.")
+        raise ParameterError(f"{out} is both the model to start from and the output folder.", "Set another `out`.")
 
 
 AnswerBatches = list[tuple[list[int], tuple[Tensor, Tensor, Tensor]]]
@@ -369,7 +370,7 @@ target's most probable tokens [N]."""
 
 @torch.inference_mode()
 def load_answer_batches(teacher: Teacher, readings: Readings, rows: list[int], size: int = 16) -> AnswerBatches:
-    """Return stored answers in batches, with the target's most probable token (of all tokens) at each position."""
+    """Return stored answers in batches, with the most probable token of the target's full vocabulary per position."""
     batches, order = [], sorted(rows, key=lambda row: readings.rows[row, 3])
     for start in range(0, len(order), size):
         chunk = order[start : start + size]

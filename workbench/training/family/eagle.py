@@ -14,7 +14,7 @@ from workbench.training.heads.trainer import train_net
 from workbench.training.loop import RunResult
 
 STARTS_FROM_EAGLE = True
-"""Training may start from a finished layer of the same kind; afterwards both may be averaged."""
+"""Training may start from a finished layer of the same kind; afterwards the weights of both may be averaged."""
 
 
 class TargetParts(nn.Module):
@@ -37,7 +37,7 @@ class TargetParts(nn.Module):
         return self.embed
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the LM head, under the name of Transformers' models, without the tokens left out."""
+        """Return the LM head, under the name of Transformers' models, reduced to the draft vocabulary."""
         return self.lm_head
 
     def get_decoder(self) -> nn.Module:
@@ -64,19 +64,19 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     def write(net: FeatureNet) -> None:
         save_net(net, options.folder, teacher.name, **setup.facts(net), **draft_vocabulary_config(vocab, teacher))
 
-    def keep(net: FeatureNet, result: RunResult) -> None:
+    def record(net: FeatureNet, result: RunResult) -> None:
         curve.add(result.tokens, result.held["agreement 1"])
         write(net)
 
-    def batch(pictured: bool, step: int) -> list[Dialogue]:
+    def batch(has_images: bool, step: int) -> list[Dialogue]:
         return [readings.dialogue(row) for row in rows(step)]
 
-    def theirs(said: Tensor, features: Tensor) -> Tensor:
-        return vocab[said] == teacher.greedy_tokens(features)
+    def is_target(token_indices: Tensor, features: Tensor) -> Tensor:
+        return vocab[token_indices] == teacher.greedy_tokens(features)
 
     shared = TargetParts(teacher, vocab)
     net, result = train_net(
-        options, shared, batch, setup.report, groups, net, on_evaluation=keep, is_target_token=theirs
+        options, shared, batch, setup.report, groups, net, on_evaluation=record, is_target_token=is_target
     )
     if start_weights and options.average:
         net.load_state_dict(interpolate_weights(net.state_dict(), start_weights, options.average))

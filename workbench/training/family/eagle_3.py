@@ -29,14 +29,14 @@ from workbench.training.loop import RunResult
 
 __all__ = ["STARTS_FROM_EAGLE", "choose_capture_layers", "draft_vocabulary_size", "train"]
 VOCAB_DIVISOR = 4
-"""By default, the share of the target's vocabulary that the head's own LM head has is 1 / SHARE: as released, 32,000 of
-128,256 tokens."""
+"""Default size of the head's own LM head: the target's vocabulary divided by this number. The released head has
+32,000 of 128,256 tokens."""
 LOSS_DECAY = 0.8
 """Weight of each step's loss relative to the step before."""
 STARTS_FROM_EAGLE = True
-"""Training may start from a finished layer of EAGLE's, whose weights have similar functions."""
+"""Training may start from a finished EAGLE layer, whose weights have similar functions."""
 COPIED_WEIGHTS = ("norm_embed.weight", "out.weight", "between.weight", "gate_up.weight", "down.weight", "after.weight")
-"""Names of the weights that are copied unchanged from EAGLE's layer."""
+"""Names of the weights that are copied unchanged from an EAGLE layer."""
 
 
 def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
@@ -47,10 +47,10 @@ def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the layer, its fusion and its LM head, if it has one: `ttt` steps of a draft; step i has the weight 0.8ⁱ.
+    """Train the layer, its fusion and its LM head, if it has one, in drafts of `ttt` steps; step i has the weight 0.8ⁱ.
 
-    It may start from a finished layer of EAGLE's. The paper's does not, and is trained on half a million dialogues.
-    With few dialogues the start matters: of SmolLM2's held-out tokens it predicted 39% after 39,000 tokens; an
+    It may start from a finished EAGLE layer. The paper's does not, and is trained on half a million dialogues. With few
+    dialogues the start matters: such a layer predicted 39% of SmolLM2's held-out tokens after 39,000 tokens; an
     untrained layer predicted 25% after 330,000.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.2; the weights 0.8ⁱ are those of the released code.
@@ -66,14 +66,14 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     if setup.start_layer is not None:
         init_from_eagle(setup, net, setup.start_layer, size)
 
-    def theirs(state: Tensor) -> Tensor:
+    def target_head_logits(state: Tensor) -> Tensor:
         return F.linear(net.lm_head_input(state), setup.lm_head_rows)
 
     return train_unrolled(
         setup,
         net,
         lambda rows, _: load_fusion_batch(setup, rows, taps),
-        net.logits if net.has_lm_head else theirs,
+        net.logits if net.has_lm_head else target_head_logits,
         [LOSS_DECAY**step for step in range(options.ttt)],
         vocab_size=len(teacher.lm_head),
         **({} if net.has_lm_head else draft_vocabulary_config(setup.draft_vocabulary, teacher)),
@@ -84,15 +84,15 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
     """Return a net whose LM head, if it has one, is initialised with the target's rows of its tokens.
 
     Raises:
-        ParameterError: it is to start from a layer with parts that this net lacks.
+        ParameterError: the layer to start from has parts that this net lacks.
     """
     table, layer = setup.lm_head_rows, setup.start_layer
     heads, ffn = options.heads, options.ffn
     if layer is not None:
         if extra := set(layer.sizes) - {"width", "heads", "ffn"}:
             raise ParameterError(
-                f"The layer in {options.begin} has {', '.join(sorted(extra))} of its own, which EAGLE-3's cannot have.",
-                "Begin with one of `workbench train chat-heads --set method=eagle`, or leave `begin` out.",
+                f"The layer in {options.begin} has parts that EAGLE-3's layer lacks: {', '.join(sorted(extra))}.",
+                "Start from a layer of `workbench train chat-heads --set method=eagle`, or leave `begin` out.",
             )
         heads, ffn = layer.heads, layer.down.in_features
     net = Eagle3Net(table.shape[1], heads, ffn, capture_layers, len(table) if options.head_learns else 0)
@@ -107,7 +107,7 @@ def build_net(options: Any, setup: TrainingSetup, capture_layers: tuple[int, ...
 
 @torch.no_grad()
 def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, scales: Float[Tensor, " TD"]) -> None:
-    """Initialise the net from a finished layer of EAGLE's, as closely as the different inputs allow.
+    """Initialise the net from a finished EAGLE layer, as closely as the different inputs allow.
 
     EAGLE's residual stream is x = A e + B f, of the token's embedding e and the target's feature f, each normalised;
     queries, keys and values are computed from normalised x. Here they are computed from e and the stream. The stream is
@@ -118,7 +118,7 @@ def init_from_eagle(setup: TrainingSetup, net: Eagle3Net, layer: FeatureNet, sca
         setup: training setup, whose readings provide the sizes of streams and features.
         net: the net to initialise.
         layer: the finished layer.
-        scales: sizes of the fused numbers, see `normalise_inputs`.
+        scales: sizes of the fused input numbers, see `normalise_inputs`.
     """
     layer = layer.to(setup.device)
     for_token, for_feature = layer.fuse.weight.chunk(2, -1)

@@ -28,7 +28,7 @@ from workbench.training.loop import Report
 
 SUITE = "on-policy"
 """Key under which methods declare how their drafter is measured: `workbench.decoders.method.Method.suites`. In an entry
-named "chain" a tree has one branch, so that each position is accepted or not."""
+named "chain" the draft tree has one branch, so that each position is either accepted or not."""
 RECIPES = ("chat-drafter", "chat-heads")
 """Recipes whose drafters are measured here."""
 
@@ -74,12 +74,12 @@ def evaluate_drafters(options: ChatEvaluateOptions, report: Report) -> dict[str,
     folders = {kind: folder for kind, folder in folders.items() if options.only in ("", kind)}
     for kind, folder in list(folders.items()):
         if not all((folder / f"{file}.json").exists() for file in ("config", "training")):
-            del folders[kind]  # none exists, or it is being trained
+            del folders[kind]  # it does not exist, or is being trained
             report(f"{folder.name} is left out: its training has not ended")
     if not prompts or not folders:
         raise ParameterError(
-            f"There is nothing to measure: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
-            "Make them: workbench train answers, readings, chat-drafter, chat-heads.",
+            f"Nothing can be measured: {len(prompts)} held-out prompts, {len(folders)} drafters of {name}.",
+            "Create them: workbench train answers, readings, chat-drafter, chat-heads.",
         )
     drafter = str(folders["drafter"]) if "drafter" in folders else None
     models = load_models(options.target, drafter, options.device, options.dtype, strict=drafter is not None)
@@ -122,7 +122,7 @@ def evaluation_settings(kind: str) -> list[Setting]:
 
 
 def with_chain_drafts(models: Models) -> Models:
-    """Return the same models, with heads whose static tree takes only the best of the ranked guesses."""
+    """Return the same models, with heads whose static tree has only the most probable token of each head."""
     heads = {
         kind: HeadInfo(f"{info.name}, one branch", info.folder, info.config | {RANKED: [r[:1] for r in ranked]})
         if (ranked := info.config.get(RANKED))

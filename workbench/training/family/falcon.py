@@ -27,25 +27,25 @@ from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
 FINAL_GLANCE_RATIO = 0.10 / 0.45
-"""Glancing share at the end of training relative to its start, as in the released code."""
+"""Glancing share at the end of training, relative to the share at the start, as in the released code."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the layer and its LSTM on texts that are cut into blocks, at other positions in every step.
 
-    Noise on the input features is EAGLE's: in drafting they are predictions from the second block of a draft on.
+    Noise is added to the input features, as in EAGLE: from the second block of a draft on, they are predictions.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (coupled sequential glancing distillation).
     """
     options, teacher = setup.options, setup.teacher
     table, progress = setup.lm_head_rows, 0.0
 
-    def fresh() -> FalconNet:
+    def build_untrained() -> FalconNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
     block_size = net.block
 
     def logits(state: Tensor) -> Tensor:
@@ -100,9 +100,9 @@ def noise(features: Tensor, share: float, generator: torch.Generator) -> Tensor:
 def sample_glanced(
     wrong: Bool[Tensor, "B n"], starts: Bool[Tensor, "B n"], share: float, generator: torch.Generator
 ) -> Bool[Tensor, "B n"]:
-    """Choose the positions that get their answer as input: per text, a share of the number of wrong predictions.
+    """Choose the positions that get the correct token as input: per text, a share of the number of wrong predictions.
 
-    At most the same share of the candidates is chosen; otherwise none of them would have a loss while all predictions
+    At most the same share of the candidates is chosen; otherwise no candidate would have a loss while all predictions
     are wrong.
 
     Args:

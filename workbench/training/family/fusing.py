@@ -1,4 +1,4 @@
-"""Fusion of a target's hidden states from several layers: their sizes, the initialisation, and scaled training.
+"""Fusion of a target's hidden states from several layers: input scales, initialisation, and scaled training.
 
 The hidden states are unnormalised, and their sizes differ widely: 3 to 25 on average, with single numbers up to 300.
 No learning rate suits such inputs, so the weights on them are trained as if the inputs had size 1.
@@ -19,37 +19,37 @@ from workbench.training.family.drafter import pad_and_stack
 from workbench.training.family.head_training import TrainingSetup
 
 SCALE_TEXTS, MIN_SCALE = 64, 2.0**-10
-"""Number of texts over which the sizes are measured, and the least size of a number."""
+"""Number of texts over which the sizes are measured, and the minimum size."""
 POSITIONS_PER_INPUT = 16
-"""Positions per input number from which an initial fusion is fitted."""
+"""Number of positions, per input number, to which an initial fusion is fitted."""
 RIDGE = 1e-3
 """Ridge term added to the mean square of each input number, so that redundant inputs do no harm."""
 
 
 def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:
-    """Return the layers that are fused; they must be among the readings' captured layers.
+    """Return the layers that are fused; the readings must have captured them.
 
     Raises:
-        ParameterError: the target has too few.
+        ParameterError: the target has too few layers.
     """
     try:
         return options.taps or default_capture_layers(layers)
     except ValueError as error:
-        raise ParameterError(f"It cannot be trained: {error}.", "Take a method that reads one layer.") from None
+        raise ParameterError(f"The head cannot be trained: {error}.", "Use a method that reads one layer.") from None
 
 
 def check_capture_layers(setup: TrainingSetup) -> tuple[int, ...]:
     """Return the layers that are fused, after a check that the readings have their hidden states.
 
     Raises:
-        ParameterError: the readings have none of one of them.
+        ParameterError: the readings lack the hidden states of one of them.
     """
     options, captured = setup.options, setup.readings.facts["taps"]
     taps = choose_capture_layers(options, setup.teacher.config.num_hidden_layers)
     if missing := [tap for tap in taps if tap not in captured]:
         raise ParameterError(
-            f"{options.readings} holds nothing of layer {missing[0]}.",
-            f"Make readings with taps={','.join(map(str, taps))} in another folder.",
+            f"{options.readings} has no hidden states of layer {missing[0]}.",
+            f"Create readings with taps={','.join(map(str, taps))} in another folder.",
         )
     return taps
 
@@ -114,16 +114,16 @@ def normalise_inputs(layer: nn.Linear, scales: Float[Tensor, " i"]) -> None:
     Both are the same function. Sizes are powers of 2, so that saving and loading changes no weight.
     """
 
-    def divided(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def scale_inputs(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return (inputs[0] / scales.to(inputs[0].device), *inputs[1:])
 
-    def times(by: Tensor) -> Callable[..., None]:
+    def scale_weights(by: Tensor) -> Callable[..., None]:
         def change(_: nn.Module, weights: dict[str, Tensor], prefix: str, *__: Any) -> None:
             name = f"{prefix}weight"
             weights[name] = weights[name] * by.to(weights[name].device)
 
         return change
 
-    layer.register_forward_pre_hook(divided)
-    layer.register_state_dict_post_hook(times(1 / scales))
-    layer.register_load_state_dict_pre_hook(times(scales))
+    layer.register_forward_pre_hook(scale_inputs)
+    layer.register_state_dict_post_hook(scale_weights(1 / scales))
+    layer.register_load_state_dict_pre_hook(scale_weights(scales))

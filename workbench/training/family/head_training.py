@@ -58,7 +58,7 @@ def starts_from_eagle(kind: str) -> bool:
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """Training setup: teacher, data and options.
+    """Training setup: target, data and options.
 
     Attributes:
         options: options of the recipe (`ChatHeadOptions`).
@@ -131,7 +131,7 @@ class TrainingSetup:
         on_progress: Callable[[float], None] = lambda _: None,
         **facts: Any,
     ) -> tuple[RunResult, Curve]:
-        """Train, and write the heads at each checkpoint; the first measured figure makes the learning curve.
+        """Train, and write the heads at each checkpoint; the learning curve consists of the first measured figure.
 
         Args:
             net: the net to train.

@@ -1,8 +1,8 @@
 """The recipe `chat-heads`: heads for a chat model, trained on the target's stored hidden states over its own answers.
 
-Each kind's training is a module of this package. All but two kinds use the target's own LM head over a reduced
-vocabulary, in drafting and in training: S2D's draft model has token rows of its own, and EAGLE-3's layer may have an LM
-head of its own (`head_learns`).
+Each kind's training is a module of this package. All but two kinds use the target's LM head over a reduced
+vocabulary, in drafting and in training: S2D's draft model has its own token rows, and EAGLE-3's layer may have its own
+LM head (option `head_learns`).
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class ChatHeadOptions(HeadOptions):
         answers: Folder with the target's answers that `readings` was computed from. With this and `curves`, each
             checkpoint is evaluated by drafting for some held-out prompts.
         drafted: Number of held-out prompts for the evaluation at each checkpoint.
-        begin: Folder of a finished EAGLE layer for these weights, to continue from; EAGLE, PARD and EAGLE-3 can. Its
+        begin: Folder of a finished EAGLE layer for these weights, to start from (EAGLE, PARD and EAGLE-3 only). Its
             draft vocabulary and sizes are kept: `vocabulary`, `heads` and `ffn` are ignored. None: random initial
             weights.
         average: Share of the weights of `begin` in the final weights (EAGLE only); the rest is this run's. Averaging
-            two runs on different texts keeps what both learned; the second run alone forgets some of the first. Source:
-            Wortsman et al. 2022, Model soups, arXiv:2203.05482.
+            two runs on different texts keeps the accuracy of both; the second run alone loses some on the first texts.
+            Source: Wortsman et al. 2022, Model soups, arXiv:2203.05482.
         everywhere: Train on the prompts' tokens, too. The target did not generate them, but its distributions there
             need no extra computation. This helps runs with little time or few answers.
         device: Training device: cpu, cuda, cuda:1, …; "auto" uses a GPU if there is one.
@@ -164,7 +164,7 @@ def train_chat_heads(
 
     Raises:
         ParameterError: the vocabulary is too small to draft from; the kind has a fixed loss, and another is given; the
-            readings are few, or of another target.
+            readings are too few, or of another target.
     """
     module, setup, facts = prepare_training(options, report, has_head_settings)
     result, curve = module.train(setup)
@@ -182,7 +182,7 @@ def prepare_training(
     torch.set_num_threads(options.threads)
     if options.vocabulary < RANKS:
         raise ParameterError(
-            f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Give {RANKS} or more."
+            f"vocabulary={options.vocabulary} is too few tokens to draft from.", f"Use {RANKS} or more."
         )
     check_begin(options)
     check_loss(options)
@@ -213,7 +213,7 @@ def check_loss(options: ChatHeadOptions) -> None:
     fixed_loss = getattr(get_training_module(options.method), "FIXED_LOSS", "")
     if fixed_loss and options.loss:
         raise ParameterError(
-            f"{options.method} learns by one loss, {fixed_loss}: not by {options.loss}.", "Leave it out."
+            f"{options.method} has one fixed loss, {fixed_loss}, not {options.loss}.", "Leave `loss` out."
         )
 
 
@@ -221,27 +221,27 @@ def check_begin(options: ChatHeadOptions) -> None:
     """Check that a head can start from the given one, before hours are spent on its training data.
 
     Raises:
-        ParameterError: this kind cannot start from a finished layer, or cannot be averaged with it; or there is no such
-            layer, or it is of another kind, or in the folder of the new one.
+        ParameterError: this kind cannot start from a finished layer, or cannot be averaged with it; or there is no
+            such layer, or it is of another kind, or in the output folder.
     """
     if options.average and options.method != FeatureNet.kind:
-        message = f"The mean with what a head begins with is kept of {FeatureNet.kind} alone, not of {options.method}."
+        message = f"Only {FeatureNet.kind} can be averaged with the head it starts from, not {options.method}."
         raise ParameterError(message, "Leave `average` out.")
     if options.begin is None:
         return
     if not starts_from_eagle(options.method):
         kinds = sorted(filter(starts_from_eagle, registry.heads()))
-        message = f"{options.method} does not go on from a finished head: {', '.join(kinds)} do."
+        message = f"{options.method} cannot start from a finished head. These can: {', '.join(kinds)}."
         raise ParameterError(message, "Leave `begin` out.")
     check_folders_differ(options.begin, options.folder)
     try:
         kind = json.loads((options.begin / "config.json").read_text()).get("workbench_head")
     except (OSError, ValueError, AttributeError) as error:
-        message = f"{options.begin} holds no head to begin with: {error}"
-        raise ParameterError(message, "Give the folder of one.") from None
+        message = f"{options.begin} has no head to start from: {error}"
+        raise ParameterError(message, "Set `begin` to a head's folder.") from None
     if kind != FeatureNet.kind:
-        message = f"The head in {options.begin} is of another kind than {FeatureNet.kind}: {kind}."
-        raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind}.")
+        message = f"The head in {options.begin} is of kind {kind}, not {FeatureNet.kind}."
+        raise ParameterError(message, f"Use a head of kind {FeatureNet.kind}.")
 
 
 def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[int]]:
@@ -253,8 +253,10 @@ def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[
     try:
         net, config = load_net(folder)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ParameterError(f"{folder} holds no head to begin with: {error}", "Give the folder of one.") from None
+        raise ParameterError(
+            f"{folder} has no head to start from: {error}", "Set `begin` to a head's folder."
+        ) from None
     if fingerprints_differ(config.get(WEIGHTS, ""), teacher.weights):
-        message = f"The head in {folder} was trained for other weights than these."
-        raise ParameterError(message, f"Give the folder of a head of {FeatureNet.kind} for {teacher.name}.")
+        message = f"The head in {folder} was trained for other weights of the target."
+        raise ParameterError(message, f"Use a head of kind {FeatureNet.kind} for {teacher.name}.")
     return net, list(config.get(KEY, range(len(teacher.lm_head))))

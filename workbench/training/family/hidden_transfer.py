@@ -1,4 +1,4 @@
-"""Training of transfer matrices: gradients flow through the frozen layers above to the pseudo states they compute."""
+"""Training of transfer matrices: gradients flow through the frozen layers above to the predicted pseudo states."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 def run_probes(net: Transfers, model: Any, texts: ProbedTexts) -> Float[Tensor, "B P D"]:
-    """Return the LM head's inputs at the pseudo states, which enter after layer l and pass through the layers above."""
+    """Return the LM head's inputs at the pseudo states, inserted after layer l and passed through the layers above."""
     _, layers = decoder_layers(model)
     layer_outputs: list[Tensor] = []
 

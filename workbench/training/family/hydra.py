@@ -1,4 +1,4 @@
-"""Training of Hydra's heads: each on the target's distribution after the true tokens that it gets as input."""
+"""Training of Hydra's heads: each on the target's distribution after the true tokens that the head gets as input."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def train_sequential_heads(setup: TrainingSetup, guesses: Guesses, loss_decay: f
 def guesses(
     net: SequentialHeads, embedding: Tensor, ids: Tensor, features: Tensor, answer: Tensor, sample: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield per block the predicted and the true features, at positions that have both in one answer.
+    """Yield per head the predicted and the true features, at positions where both belong to one answer.
 
     Args:
         net: the heads.
@@ -99,7 +99,7 @@ def guesses(
 
 @torch.inference_mode()
 def hit_rates(net: SequentialHeads, setup: TrainingSetup, table: Tensor, guesses: Guesses) -> list[list[float]]:
-    """Return how often the r-th best token of each block is the target's most probable one, r = 1 … 10: [K, 10]."""
+    """Return how often the r-th best token of each head is the target's most probable one, r = 1 … 10: [K, 10]."""
     hits = torch.zeros(net.blocks, RANKS, device=table.device)
     total = hits.new_zeros(net.blocks)
     for start in range(0, len(setup.held_out), EVAL_BATCH_SIZE):

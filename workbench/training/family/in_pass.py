@@ -88,13 +88,13 @@ def train_probes(
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
     table, loss = teacher.lm_head, WeightedLoss.parse(options.loss)
 
-    def fresh() -> ProbeNet:
+    def build_untrained() -> ProbeNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         with torch.no_grad():
             init_net(net, model)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
         ids, features, _, answer = load_batch(setup.readings, rows)
@@ -171,7 +171,7 @@ def guesses(
     visible = torch.cat(
         [torch.arange(n, device=positions.device) <= positions[..., None], layout.mask.expand(rows, -1, -1)], -1
     )
-    lowest = torch.finfo(model.dtype).min  # a mask of another dtype than the model's is silently misread
+    lowest = torch.finfo(model.dtype).min  # with another dtype than the model's, results are silently wrong
     mask = torch.zeros(visible.shape, dtype=model.dtype, device=positions.device).masked_fill(~visible, lowest)[:, None]
     states = run_probes(net, model, ProbedTexts(ids, positions, layout, mask)).view(
         rows, n_cuts, net.levels, net.ensemble, -1

@@ -1,4 +1,4 @@
-"""Training of Kangaroo's adapter: after an early exit it should predict the target's final output."""
+"""Training of Kangaroo's adapter: after an early exit it predicts the target's final features."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, table, taps = setup.options, setup.lm_head_rows, setup.readings.facts["taps"]
     if options.exit_layer not in taps:
         raise ParameterError(
-            f"{options.readings} holds nothing of layer {options.exit_layer}.",
-            f"Make readings with taps={options.exit_layer} in another folder"
-            + (f", or give exit_layer among {taps}." if taps else "."),
+            f"{options.readings} has no hidden states of layer {options.exit_layer}.",
+            f"Create readings with taps={options.exit_layer} in another folder"
+            + (f", or set exit_layer to one of {taps}." if taps else "."),
         )
     loss = WeightedLoss.parse(options.loss)
 
-    def fresh() -> ExitAdapter:
+    def build_untrained() -> ExitAdapter:
         net = ExitAdapter(table.shape[1], options.heads, options.exit_layer)
         init_weights(net, setup.teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def guesses(rows: list[int], decide: Tensor) -> Tensor:
         exits = pad_and_stack([setup.readings.hidden_states(f"tap-{options.exit_layer}", row) for row in rows])

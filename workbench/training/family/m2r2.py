@@ -1,4 +1,4 @@
-"""Training of M2R2's accelerator adapters: after the exit layer, the fast stream should predict the target's output.
+"""Training of M2R2's accelerator adapters: after the exit layer, the fast stream predicts the target's output.
 
 The frozen target's first layers process a batch of answers once, unchanged. The fast residual stream passes through the
 same layers over their KV cache, all positions at once. As in a draft, each position attends to the true text before it.
@@ -40,7 +40,7 @@ def default_exit_layer(layers: int) -> int:
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train only the adapters; initially they change nothing.
 
-    Losses on directions compare the fast stream with the target's residual stream after its last layer.
+    Losses on directions (`cosine`) compare the fast stream with the target's residual stream after its last layer.
 
     Raises:
         ParameterError: the target has no such layer.
@@ -55,7 +55,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         )
     model = load_model(options.target, setup.device, torch.float32).requires_grad_(False)
     table, loss = teacher.lm_head, WeightedLoss.parse(options.loss)
-    with torch.no_grad():  # scale per number; the unscaled stream has the direction of f / scale
+    with torch.no_grad():  # scale per component; the unscaled stream has the direction of f / scale
         scale = teacher.last_norm(table.new_ones(table.shape[1]))
     held_batches = load_answer_batches(teacher, setup.readings, setup.held_out)
     net = build_seeded(options.seed, lambda: registry.heads()[options.method].build(table.shape[1], vars(options)))
@@ -75,7 +75,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     @torch.inference_mode()
     def measure() -> dict[str, float]:
-        """Return figures of the fast stream, and of the slow one after the same layer: those of a plain early exit."""
+        """Return figures of the fast stream, and of the slow one after the same layer (a plain early exit)."""
         (matches, similarity), count = torch.zeros(2, 2, device=setup.device), 0
         for rows, (ids, answer, target_tokens) in held_batches:
             truth = load_batch(setup.readings, rows)[1][answer].float() / scale
@@ -93,7 +93,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
 
 class SlowStreamCache(DynamicCache):
-    """KV cache of the slow stream: the fast one reads it, and adds nothing."""
+    """KV cache of the slow stream, which the fast stream reads without adding to it."""
 
     def __init__(self, cache: DynamicCache) -> None:
         super().__init__()

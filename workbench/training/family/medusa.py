@@ -22,14 +22,14 @@ from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
 
-FIXED_LOSS = "cross-entropy of what was written"
+FIXED_LOSS = "cross-entropy with the text"
 """The fixed loss of these heads."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     """Train the heads; their losses are summed. Each is the cross-entropy with the token of the text.
 
-    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target stays as it is).
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.2.1 (Medusa-1: the target is not changed).
     """
     options, table, size = setup.options, setup.lm_head_rows, len(setup.teacher.lm_head)
     heads = build_seeded(options.seed, lambda: MedusaHeads(table.shape[1], options.blocks))

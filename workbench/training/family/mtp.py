@@ -14,19 +14,19 @@ from workbench.training.loop import RunResult
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train the module; `ttt` = 1 is DeepSeek-V3's training, with one depth. The loss is the mean over depths.
+    """Train the module on the mean loss over `ttt` depths; `ttt` = 1 is DeepSeek-V3's training.
 
     Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, §2.2, equations 24 and 25.
     """
     options, teacher = setup.options, setup.teacher
     table = setup.lm_head_rows
 
-    def fresh() -> FeatureNet:
+    def build_untrained() -> FeatureNet:
         net = registry.heads()[options.method].build(table.shape[1], vars(options))
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
     return train_unrolled(
         setup,
         net,

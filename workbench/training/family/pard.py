@@ -1,8 +1,8 @@
 """Training of PARD's drafter: on distributions alone, in drafts of mask tokens, most of which are dropped.
 
-Drafts of masks follow a text's positions. Each mask is one more token to process, so whole drafts after every position
-would cost as many passes as they have tokens. If a step's mask is dropped, those of all later steps of the draft are,
-too (conditional drop of tokens). So each remaining mask attends to all the masks that it will attend to in drafting.
+Drafts of mask tokens follow the positions of a text. Each mask is one more token to process, so full drafts after every
+position would multiply the cost by the draft length. If a step's mask is dropped, those of all later steps are dropped,
+too (conditional drop of tokens). So each remaining mask attends to all masks to which it will attend in drafting.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 
 STARTS_FROM_EAGLE = True
-"""Training may start from a finished layer of EAGLE's: it has the same shape, and only the mask is new, as in PARD,
+"""Training may start from a finished EAGLE layer of the same shape, with only the mask added, as in PARD,
 which adapts an existing draft model."""
 RETENTION, MIN_RETENTION = 0.7, 0.2
-"""Share of the drafts that have one more mask than the step before, and the least share, as released."""
+"""Share of the drafts that keep the mask of the next step, and the minimum share, as in the released code."""
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
-    """Train layer and mask in drafts of `ahead` tokens. Each remaining position has the same weight, in every step.
+    """Train layer and mask in drafts of `ahead` tokens. Each remaining position of each step has the same weight.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; it begins with a trained drafter).
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.2 (conditional drop of tokens; start from a trained drafter).
     """
     options, teacher = setup.options, setup.teacher
     table = setup.lm_head_rows
 
-    def fresh() -> PARDNet:
+    def build_untrained() -> PARDNet:
         if setup.start_layer is not None:
             net = PARDNet(**setup.start_layer.sizes)
             net.load_state_dict(net.state_dict() | setup.start_layer.state_dict())
@@ -53,7 +53,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         init_weights(net, teacher.last_norm)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
 
     def drafts(batch: Batch, generator: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         follows = [answer_continues(shift_left(batch.answer, 1), step)[:, :-1] for step in range(options.ahead)]
@@ -82,7 +82,7 @@ def sample_retained(
 
     Args:
         follows: per step, whether a pair has a token to predict in that step. Pairs without one are dropped first:
-            nothing is right after the end, where the released code wraps around to the text's beginning.
+            after the end no token is correct; the released code wraps around to the start of the text there.
         generator: random generator of the dropped pairs; None: no others are dropped.
     """
     columns = [torch.arange(len(follows[0]), device=follows[0].device)]

@@ -31,7 +31,7 @@ from workbench.training.recipe import changed_options, finish, load_start_figure
 from workbench.training.resuming import check_same_settings, matches_checkpoint, resolve_resume
 
 ALL_TOKENS = 1 << 62
-"""Number of tokens larger than any set of answers."""
+"""Limit that no set of answers reaches, in tokens."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class PipelineOptions:
         other_rate: Peak learning rate of AdamW.
         vocabulary: Size of the draft vocabulary: the tokens that the target generates most often.
         everywhere: Train on the prompts' tokens, too.
-        begin: Folder of a finished EAGLE layer for this target, to continue from; EAGLE, PARD and EAGLE-3 can. None:
+        begin: Folder of a finished EAGLE layer for this target, to start from (EAGLE, PARD and EAGLE-3 only). None:
             random initial weights.
         seed: Seed of answers, initial weights and batches.
         threads: Number of CPU threads.
@@ -116,18 +116,18 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
         report: receives progress lines.
 
     Raises:
-        ParameterError: the target has too few layers or is too narrow for it, a part was begun with other settings, or
+        ParameterError: the target has too few layers or is too narrow for it, a step was run with other settings, or
             a finished head would be overwritten.
         ModelError: there is no such target.
     """
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:
-        raise ParameterError("The head's training would have no length.", "Give minutes above 0, or steps from 1.")
+        raise ParameterError("The length of the training is 0.", "Set minutes above 0, or steps to at least 1.")
     if not options.data.is_dir():
-        report(f"{options.data} is not there: prompts that are still to be asked come from generators alone")
+        report(f"{options.data} does not exist: further prompts come from the generators only")
     config = AutoConfig.from_pretrained(locate(options.target))
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:  # other architectures are checked when they are loaded
-        with torch.device("meta"):  # fail early, before hours of generating answers
+        with torch.device("meta"):  # fails before hours of generating answers
             last_norm(AutoModelForCausalLM.from_config(config))
     shape = text_config(config)
     heads = _heads(shape.hidden_size, shape.num_attention_heads)
@@ -163,7 +163,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
         longest_prompt=options.longest_prompt, per_task=options.per_task, rows=32, seed=options.seed, **shared,
     )  # fmt: skip
     write_answers(answers_options, report)
-    report(f"{kind}: 2 of 4, what it thinks while it reads them")
+    report(f"{kind}: 2 of 4, hidden states over its answers")
     longest = options.longest_prompt + options.max_new_tokens  # so that all generated texts fit
     read_options = ReadingsOptions(
         options.target, work / "answers", head_options.readings, taps, ALL_TOKENS, longest, **shared
@@ -182,7 +182,7 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     )
     evaluate_drafters(evaluate_options, report)
     command = draft_command(options.target, kind, settled.folder)
-    report(f"{kind}: done, in {settled.folder}: see its README.md. Draft with it: {command}")
+    report(f"{kind}: done, in {settled.folder}: see its README.md. To draft with it: {command}")
     return figures
 
 
@@ -206,8 +206,8 @@ def _check_output_folder(options: ChatHeadOptions) -> None:
     folder = options.folder
     if (folder / "config.json").exists() and not matches_checkpoint(options, "out", "target"):
         raise ParameterError(
-            f"There is a finished head in {folder}, which this run would write over.",
-            f"Give the new one a place of its own, --set out=FOLDER, and draft with it: --head FOLDER/{folder.name}.",
+            f"There is a finished head in {folder}, which this run would overwrite.",
+            f"Choose another folder with --set out=FOLDER, and draft with --head FOLDER/{folder.name}.",
         )
 
 
@@ -219,7 +219,7 @@ def _heads(width: int, target_heads: int) -> int:
     """
     n_heads = next((n for n in range(target_heads, 0, -1) if width % (2 * n) == 0), None)
     if n_heads is None:
-        raise ParameterError(f"A head cannot read {width} numbers: they are odd in number.", "Take another target.")
+        raise ParameterError(f"A head cannot read {width} numbers, an odd width.", "Use another target.")
     return n_heads
 
 

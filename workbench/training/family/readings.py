@@ -1,7 +1,7 @@
-"""Readings: a frozen target's hidden states over its own answers: the LM head's inputs ("features") and chosen layers.
+"""Readings: a frozen target's hidden states over its answers: the LM head's inputs ("features"), chosen layers.
 
 Every drafter is trained on the same readings, so they are computed once and stored as flat files, appended answer by
-answer: a stopped run continues where it was. Distributions are not stored: the target's LM head computes them from the
+answer: a stopped run continues from there. Distributions are not stored: the target's LM head computes them from the
 features.
 """
 
@@ -139,7 +139,7 @@ def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
     """Compute readings of answers until all are processed, or enough; return the figures.
 
     Raises:
-        ParameterError: the answers are another target's; the folder holds readings of other weights or layers.
+        ParameterError: the answers are another target's; the folder has readings of other weights or layers.
     """
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -151,8 +151,8 @@ def make_readings(options: ReadingsOptions, report: Report) -> dict[str, Any]:
     facts["prompts"] = check_answers(options.answers, options.target, allow_text_answers=True)
     if not all(1 <= tap < target.n_layers for tap in options.taps):
         raise ParameterError(
-            f"{models.target_name} has no layers {options.taps} whose stream could be kept.",
-            f"Give taps from 1 to {target.n_layers - 1}.",
+            f"{models.target_name} does not have the layers {options.taps}.",
+            f"Set taps to layers from 1 to {target.n_layers - 1}.",
         )
     readings = _open_readings(options.out, facts)
     finished = {(n, kind == TEXT_ANSWER) for n, kind in readings.rows[:, [0, 4]].tolist()}
@@ -220,20 +220,20 @@ def last_norm(model: Any) -> nn.Module:
     """Return a target's final norm, whose output its LM head reads; the initial value of heads' own norms.
 
     Raises:
-        ParameterError: it has no norm of Llama's kind.
+        ParameterError: the norm is not Llama's RMSNorm.
     """
     norm = getattr(model.get_decoder(), "norm", None)
     if not isinstance(norm, nn.Module) or getattr(norm, "bias", None) is not None:
         raise ParameterError(
-            f"Heads cannot be trained for a {type(model).__name__}: its last norm is not of Llama's kind.",
-            "Take a target of the kind of Llama, Mistral, Qwen, Gemma, SmolLM or Phi-3; draft models, and all that "
-            "needs no training, draft for others, too.",
+            f"Heads cannot be trained for a {type(model).__name__}: its final norm is not Llama's RMSNorm.",
+            "Use a target such as Llama, Mistral, Qwen, Gemma, SmolLM or Phi-3. Draft models and methods without "
+            "training also support other targets.",
         )
     return norm
 
 
 def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
-    """Return the existing readings, if any, after a check that they are of the same kind."""
+    """Return the existing readings, if any, after a check that they have the same settings."""
     path = folder / "readings.json"
     old_facts = json.loads(path.read_text()) if path.exists() else facts
     if not fingerprints_differ(old_facts.get(WEIGHTS, ""), facts[WEIGHTS]):
@@ -241,7 +241,9 @@ def _open_readings(folder: Path, facts: dict[str, Any]) -> Readings:
     old_facts.setdefault("prompts", facts["prompts"])  # readings of older versions lack it
     if old_facts != facts:
         changed = ", ".join(f"{name}={old_facts.get(name)}" for name in facts if old_facts.get(name) != facts[name])
-        raise ParameterError(f"{folder} was made with {changed}.", "Give the same again to go on, or another out.")
+        raise ParameterError(
+            f"{folder} was made with {changed}.", "Use the same options to continue, or set another out."
+        )
     write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
     for name in ("ids", "features", "rows", *(f"tap-{layer}" for layer in facts["taps"])):
         (folder / f"{name}.bin").touch()

@@ -1,8 +1,8 @@
-"""A small loop that imitates reinforcement learning for a drafter: rollouts, and an updated target between them.
+"""A loop that simulates reinforcement learning for a drafter: rollouts, and updates of the target between them.
 
 Each step generates answers to new prompts, with log-normal lengths: by plain decoding, with a frozen EAGLE head, and
 with TLT's head, which is trained online. Then the target is trained on a format, by likelihood. Reinforcement learning
-is not needed here: for a drafter it only matters that the target's weights and texts change.
+is not needed here: the drafter is affected only by the changes of the target's weights and texts.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class RolloutOptions:
     """Options of the `rollouts` recipe.
 
     Attributes:
-        target: Name or folder of the target; it needs an EAGLE head.
+        target: Name or folder of the target; it must have an EAGLE head.
         out: Folder of the report.
         steps: Number of rollouts; the target is trained between them.
         batch: Number of prompts per rollout.
         median: Median length of an answer, in tokens (log-normal distribution).
         spread: Standard deviation of the logarithm of the length.
         longest: Maximum length of an answer, in tokens.
-        updates: AdamW steps on the target between two rollouts.
+        updates: Number of AdamW steps on the target between two rollouts.
         rows: Batch size of the target's training steps: texts per step.
         target_rate: Learning rate of the target.
-        lessons: Training steps of the drafter between two rollouts, while the target is trained.
+        lessons: Number of training steps of the drafter between two rollouts, while the target is trained.
         every: Rounds between two training steps of the drafter in the tail of a rollout.
-        share: The tail begins when at most this share of the sequences still runs; the drafter is trained from there
-            on.
+        share: The tail of a rollout begins when at most this share of its sequences is still running; the drafter is
+            trained from then on.
         rate: Learning rate of the drafter.
         texts: Number of texts per training step of the drafter.
         reads: Number of tokens per text in a training step of the drafter.
@@ -98,7 +98,7 @@ def number_sentences(answer: str) -> str:
 
 
 def is_numbered(text: str) -> bool:
-    """Return whether a text, which may be cut off anywhere, is in this format."""
+    """Return whether a text, which may be cut off at any position, is in the format of `number_sentences`."""
     lines = text.strip().split("\n")
     return all(line.startswith(f"{i}. "[: max(1, len(line))]) for i, line in enumerate(lines, 1))
 
@@ -119,14 +119,14 @@ def run_rollouts_study(options: RolloutOptions, report: Report) -> dict[str, Any
     """
     torch.set_num_threads(options.threads)
     if min(options.steps, options.batch) < 2:
-        raise ParameterError("A drafter that adapts needs steps to adapt over.", "Give two or more steps and prompts.")
+        raise ParameterError("The study needs two or more steps and prompts.", "Set steps and batch to 2 or more.")
     models = load_models(options.target, None, "cpu", "float32")
     drafter = TLT(
         every=options.every, tail=options.share, rate=options.rate, texts=options.texts, reads=options.reads,
         again=options.again, warm=True,
     )  # fmt: skip
     if problem := models.unsupported_reason(drafter.needs):
-        raise ParameterError(f"{options.target} has nothing to begin with: {problem}", "Take text-target or smollm2.")
+        raise ParameterError(f"{options.target} has no EAGLE head: {problem}", "Use smollm2.")
     settings = {f.name: getattr(drafter, f.name) for f in dataclasses.fields(drafter)}
     methods = {
         PLAIN: registry.get("autoregressive").with_params(),
@@ -161,7 +161,7 @@ def run_rollouts_study(options: RolloutOptions, report: Report) -> dict[str, Any
 
 
 def _write(options: RolloutOptions, facts: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """Write the report and its page for the steps so far, so that a stopped loop leaves results."""
+    """Write the report and its page for the steps so far, so that a stopped loop has results."""
     changed, settings = (
         {n: v for n, v in d.items() if n != "out"} for d in (changed_options(options), dataclasses.asdict(options))
     )
@@ -218,7 +218,7 @@ def rollout(
 
 
 class TargetTraining:
-    """The target's own training: a few steps on stories in the format, in place.
+    """Training of the target, in place: a few steps on stories in the format.
 
     Attributes:
         loss: loss of the last step, in nats per token; None before the first.

@@ -13,7 +13,7 @@ from workbench.training.cards import table
 
 BOARD = "rollouts.json"
 PLAIN, FROZEN, ADAPTIVE = "plain", "frozen", "adaptive"
-"""Ways to generate each rollout: without drafts, with the frozen EAGLE head, with online training."""
+"""Methods that generate each rollout: without drafts, with the frozen EAGLE head, with online training."""
 RESAMPLES, SEED = 2000, 0
 
 
@@ -41,15 +41,15 @@ def gain(steps: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def tail_gain(steps: Sequence[dict[str, Any]], arm: str, net: bool = False) -> tuple[float, float, float]:
-    """Return tail time of plain decoding / tail time of another way, in CPU time, with a 95 % interval over steps.
+    """Return the tail time (CPU) of plain decoding divided by that of another method, with a 95 % interval over steps.
 
     Args:
         steps: steps of the loop.
-        arm: the other way.
-        net: leave out the time of online training.
+        arm: the other method.
+        net: whether to exclude the time of online training.
 
     Returns:
-        Value, low and high; NaN each if some step had no tail, because all of its sequences ended together.
+        Value, low and high; all NaN if a step had no tail because all of its sequences ended together.
     """
     plain = np.array([s[PLAIN]["tail_s"] for s in steps])
     other = np.array([s[arm]["tail_s"] - (s[arm]["lessons_s"] if net else 0.0) for s in steps])
@@ -66,8 +66,8 @@ def figures(steps: Sequence[dict[str, Any]]) -> dict[str, tuple[float, float, fl
         "τ of the adaptive head / τ of the frozen one, all steps after the first": gain(steps[1:]),
         "the same, the second half of the steps": gain(steps[(len(steps) + 1) // 2 :]),
         "tail of plain decoding / tail with the frozen head, in CPU time": tail_gain(steps, FROZEN),
-        "tail of plain decoding / tail with the adaptive head, its lessons left out": tail_gain(steps, ADAPTIVE, True),
-        "tail of plain decoding / tail with the adaptive head and its lessons": tail_gain(steps, ADAPTIVE),
+        "tail of plain decoding / tail with the adaptive head, training excluded": tail_gain(steps, ADAPTIVE, True),
+        "tail of plain decoding / tail with the adaptive head, training included": tail_gain(steps, ADAPTIVE),
     }
 
 
@@ -85,8 +85,8 @@ def page(report: dict[str, Any]) -> str:
             f"{s[ADAPTIVE]['lessons_s']:.2f}",
         ])  # fmt: skip
     header = (
-        "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "lessons in the tail",
-        "lessons between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it lessons, s",
+        "step", "answers in the format", "τ frozen", "τ adaptive", "adaptive / frozen", "training steps in the tail",
+        "training steps between", "tail, plain, s", "tail, frozen, s", "tail, adaptive, s", "of it training, s",
     )  # fmt: skip
     result_rows = [
         [name, "–", "a step had no tail"] if math.isnan(v) else [name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"]
@@ -94,35 +94,31 @@ def page(report: dict[str, Any]) -> str:
     ]
     n = sum(len(s[FROZEN]["emitted"]) for s in steps)
     n_same = [sum(s[arm]["same"] for s in steps) for arm in (FROZEN, ADAPTIVE)]
-    never = "" if any(s["in_format"] for s in steps) else " (in so few steps none of its answers does so yet)"
+    never = "" if any(s["in_format"] for s in steps) else " (after so few steps, none of its answers has numbers yet)"
     return "\n".join(
         [
-            "# A head that learns while the target is trained",
+            "# Online training of a head while the target is trained",
             "",
-            f"`{report['target']}` is trained to number the sentences of its stories{never}, "
-            f"{settings['updates']} steps of "
-            f"AdamW between two rollouts of {settings['batch']} fresh prompts, whose answers have log-normal lengths "
-            f"(median {settings['median']}, at most {settings['longest']} tokens). Each rollout is written three "
-            "times, "
-            "greedily: by plain decoding, with EAGLE-2 and the head as it was trained for the target of step 0, "
-            "and with "
-            f"`tlt`, which begins with that head and learns while at most {settings['share']:.0%} of the rows run, and "
-            "between rollouts (Hu et al. 2025, arXiv:2511.16665). This is likelihood on a format and not reinforcement "
-            "learning: the drafter sees weights that change, and nothing else of it. The head that learns gains in two "
-            "ways, which this loop does not tell apart: it follows the target, and it sees one kind of text alone.",
+            f"`{report['target']}` is trained to number the sentences of its stories{never}, {settings['updates']} "
+            f"steps of AdamW between two rollouts of {settings['batch']} new prompts, whose answers have log-normal "
+            f"lengths (median {settings['median']}, at most {settings['longest']} tokens). Each rollout is generated "
+            "three times, greedily: by plain decoding, with EAGLE-2 and the head that was trained for the target of "
+            f"step 0, and with `tlt`, which starts from that head and trains it while at most {settings['share']:.0%} "
+            "of the sequences are running, and between rollouts (Hu et al. 2025, arXiv:2511.16665). The target is "
+            "trained by likelihood on a format, not by reinforcement learning: only the change of its weights affects "
+            "the drafter. The adaptive head gains in two ways, which this study does not separate: it follows the "
+            "target, and it is trained on one kind of text.",
             "",
-            f"Measured on {describe(report['machine'])}, {report['machine']['threads']} thread, float32. Seconds "
-            "are CPU time "
-            "of the process, in which decoding and lessons share one thread. Intervals are 95 %: of τ over prompts, of "
-            f"tails over steps. Made by `workbench train rollouts{flags}`.",
+            f"Measured on {describe(report['machine'])}, {report['machine']['threads']} thread, float32. Seconds are "
+            "CPU time of the process, in which decoding and online training share one thread. Intervals are 95 %: of τ "
+            f"over prompts, of tails over steps. Generated by `workbench train rollouts{flags}`.",
             "",
             table(("over the run", "value", "95 % interval"), result_rows),
             "",
             table(header, rows),
             "",
-            f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one are plain "
-            "decoding's "
-            "token for token; in float32 a tie may fall otherwise in a batch of another shape.",
+            f"Of {n} answers, {n_same[0]} with the frozen head and {n_same[1]} with the adaptive one equal those of "
+            "plain decoding token for token; in float32, ties may be resolved differently in batches of other shapes.",
             "",
         ]
     )

@@ -40,7 +40,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     options, teacher, vocab = setup.options, setup.teacher, setup.draft_vocabulary
     loss, vocabulary = draft_model_losses(options.loss), len(teacher.lm_head)
 
-    def fresh() -> S2DNet:
+    def build_untrained() -> S2DNet:
         shape = vars(options) | {"vocabulary": vocabulary}
         net = registry.heads()[options.method].build(teacher.lm_head.shape[1], shape)
         for weight in net.layers.parameters():
@@ -49,10 +49,10 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         init_from_lm_head(net.embed.weight, teacher.lm_head)
         return net
 
-    net = build_seeded(options.seed, fresh)
+    net = build_seeded(options.seed, build_untrained)
     names = [f"after {n} layer{'s' * (n > 1)}" for n in net.exits]
 
-    def said(state: Float[Tensor, "N W"]) -> Float[Tensor, "N K"]:
+    def compute_draft_logits(state: Float[Tensor, "N W"]) -> Float[Tensor, "N K"]:
         return F.linear(state, net.embed.weight[vocab]).float()
 
     def step_losses(rows: list[int], generator: torch.Generator) -> tuple[int, dict[str, Tensor], Tensor]:
@@ -66,7 +66,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
         with half_precision(options.half):
             for name, states in zip(names, net(ids), strict=True):
                 state = states.flatten(0, 1)[positions]
-                losses[name], _ = loss(LossInputs(state, state, said(state), target_logits))
+                losses[name], _ = loss(LossInputs(state, state, compute_draft_logits(state), target_logits))
         return int(text.sum()), losses, torch.stack(list(losses.values())).mean()
 
     @torch.inference_mode()
@@ -84,7 +84,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
                     in_vocab = torch.isin(target_tokens, vocab)
                     count, n_in_vocab = count + len(positions), n_in_vocab + int(in_vocab.sum())
                     for size, state in enumerate(states):
-                        draft_logits = said(state[positions])
+                        draft_logits = compute_draft_logits(state[positions])
                         matches[size] += (vocab[draft_logits.argmax(-1)] == target_tokens).sum()
                         losses[size] += ce_soft(
                             LossInputs(

@@ -38,7 +38,7 @@ from workbench.training.resuming import resolve_resume
 
 REPORT, FFN = "scaling.json", "ffn"
 RETRIES = 3
-"""Number of restarts of a run whose machine was lost; it continues from its checkpoint."""
+"""Number of restarts of a run whose machine was lost; the run continues from its checkpoint."""
 
 
 @dataclass
@@ -88,11 +88,11 @@ class ScalingOptions:
 
 
 def run_scaling_study(options: ScalingOptions, report: Report) -> dict[str, Any]:
-    """Train and measure the missing runs, one by one, and fit the scaling law; after an interruption, run it again.
+    """Train and measure the missing runs and fit the scaling law; after an interruption, the same command continues.
 
     Raises:
-        ParameterError: there is no such head or form, no held-out prompt, or the folder holds a study of other
-            settings; too few runs to fit a law.
+        ParameterError: there is no such head or form, no held-out prompt, or the folder has a study with other
+            settings; or there are too few runs to fit a scaling law.
     """
     torch.set_num_threads(options.threads)
     kinds = [
@@ -100,23 +100,23 @@ def run_scaling_study(options: ScalingOptions, report: Report) -> dict[str, Any]
     ]
     if options.method not in kinds:
         raise ParameterError(
-            f"There is no head {options.method!r:.40} whose size could be chosen.", f"There are: {', '.join(kinds)}."
+            f"There is no head {options.method!r:.40} of variable size.", f"Use one of: {', '.join(kinds)}."
         )
     if min(len(set(options.ffn)), len(set(options.tokens))) < 2:
-        raise ParameterError("One size, or one length of training, makes no law.", "Give two or more of each.")
+        raise ParameterError("A scaling law needs several sizes and training lengths.", "Set two or more of each.")
     if options.form not in (form_names := [setting.name for setting in evaluation_settings(options.method)]):
         raise ParameterError(
-            f"{options.method} is not measured as {options.form!r:.40}.", f"Take one of: {', '.join(form_names)}."
+            f"{options.method} is not measured as {options.form!r:.40}.", f"Use one of: {', '.join(form_names)}."
         )
     prompts = load_study_prompts(options.target, options.answers, options.readings, options.each)
     readings = Readings(options.readings)
     train = readings.split_indices(held_out=False)
     mean = float(readings.rows[train, 3].mean()) if train else 0.0
     if not mean:
-        raise ParameterError(f"{options.readings} holds nothing to train on.", "Make it: workbench train readings.")
+        raise ParameterError(f"{options.readings} has no training data.", "Create it: workbench train readings.")
     lengths = {max(1, round(tokens / (options.rows * mean))): tokens for tokens in sorted(options.tokens)}
     if len(lengths) < len(set(options.tokens)):
-        raise ParameterError("Some of these lengths are the same number of steps.", "Give lengths further apart.")
+        raise ParameterError("Some of these lengths have the same number of steps.", "Set lengths further apart.")
     rows_of_step = batches(readings, train, options.rows, options.seed)
     plan = [(ffn, steps) for ffn in dict.fromkeys(options.ffn) for steps in lengths]
     tokens_read = {
@@ -170,8 +170,8 @@ def _cells(
         if isinstance(cause, WorkbenchError):
             raise cause from None
         raise WorkbenchError(
-            f"The cluster could not train it: {' '.join(str(error).split())[:200]}",
-            "The same command goes on with what is left.",
+            f"The cluster could not train the head: {' '.join(str(error).split())[:200]}",
+            "Run the same command again to continue.",
         ) from None
     finally:
         for future in futures:

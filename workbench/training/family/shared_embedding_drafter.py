@@ -1,7 +1,7 @@
 """A draft model without embedding rows of its own: it uses the target's embedding and LM head, each through one matrix.
 
-In a small model with a large vocabulary nine tenths of the weights are token embeddings, and a million answer tokens
-train few of them. The target's rows already encode the tokens' meaning. So the draft model learns only projections: the
+In a small model with a large vocabulary, nine tenths of the weights are token embeddings, and a million answer tokens
+train few of them. The target's rows already encode the tokens' meaning. So only projections are trained: the
 input x = A e(t), and logit(t) = u(t)ᵀ Bᵀ s. e(t) and u(t) are the target's rows of a token, D wide; s is a hidden state
 of the drafter, H wide; A and B are [H, D].
 Multiplied out, these are the embedding and the LM head of an ordinary decoder (`workbench.models.shared_embeddings`).
@@ -38,7 +38,7 @@ class DrafterInTraining(nn.Module):
         self.config, self.model = config, full_model.model
         self.model.embed_tokens = nn.Embedding(1, 1)  # never used
         self.model.embed_tokens.requires_grad_(False)
-        self._target_rows = (embedding, head)  # in a tuple they are not saved in the state
+        self._target_rows = (embedding, head)  # in a tuple, so that `state_dict` does not include them
         self.enter = nn.Linear(embedding.shape[1], config.hidden_size, bias=False)
         self.leave = nn.Linear(head.shape[1], config.hidden_size, bias=False)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -62,14 +62,14 @@ class DrafterInTraining(nn.Module):
         return inner | {ENTER: self.enter.weight.detach(), LEAVE: self.leave.weight.detach()}
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Set all weights, under the names of `weights`.
+        """Set all weights, which have the names that `weights` returns.
 
         Raises:
-            ValueError: one is missing or has another shape.
+            ValueError: a weight is missing or has another shape.
         """
         current = self.weights()
         if current.keys() != weights.keys() or any(current[name].shape != weights[name].shape for name in current):
-            raise ValueError("its weights have other names or shapes")
+            raise ValueError("the weights have other names or shapes")
         with torch.no_grad():
             for name, weight in current.items():
                 weight.copy_(weights[name])

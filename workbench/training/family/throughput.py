@@ -33,7 +33,7 @@ from workbench.training.models import half_precision
 SIDE, TRIES = 2048, 6
 """Rows and columns of the matrices whose product gives the peak, and number of attempts."""
 WARM_UP, SHOWN = 3, 8
-"""Warm-up steps before timing, and number of operations that are reported, the most expensive first."""
+"""Number of warm-up steps before timing, and number of reported operations, the most expensive first."""
 
 
 @dataclass
@@ -101,10 +101,10 @@ def measure_throughput(options: ThroughputOptions, report: Report) -> dict[str, 
     """Time a head's training; return the figures.
 
     Raises:
-        ParameterError: this kind has its own training loop; further as for `train_chat_heads`.
+        ParameterError: this kind has its own training loop; see also `train_chat_heads`.
     """
     if get_training_module(options.method) is eagle:
-        raise ParameterError("EAGLE's layer is trained by a loop that it shares with targets that see.", "Take mtp.")
+        raise ParameterError("EAGLE's layer has another training loop, shared with vision targets.", "Use mtp.")
     module, setup, _ = prepare_training(options, report)
     timed_setup = TimedSetup(**{f.name: getattr(setup, f.name) for f in dataclasses.fields(setup)})
     module.train(timed_setup)
@@ -115,11 +115,11 @@ def measure_throughput(options: ThroughputOptions, report: Report) -> dict[str, 
         "machine": machine_facts(),
     }
     report(
-        f"{options.method}: {figures['parameters']:,} parameters, {options.rows} answers a step: "
+        f"{options.method}: {figures['parameters']:,} parameters, {options.rows} answers per step: "
         f"{figures['tokens_a_second']:,.0f} tokens/s, {figures['gflops']:.0f} GFLOP/s, {figures['share']:.0%} of this "
         f"machine's {peak_gflops:.0f} with {options.threads} threads. {describe(figures['machine'])}"
     )
-    report("of a step's time: " + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items()))
+    report("shares of a step's time:  " + ", ".join(f"{name} {share:.0%}" for name, share in figures["shares"].items()))
     return figures
 
 

@@ -1,7 +1,7 @@
-"""Sources of a draft model's training texts: the target's answers, those of the training text, or its own.
+"""Sources of a draft model's training texts: the target's answers, those of the training text, or the drafter's own.
 
-A drafter that was trained only on good text has never seen the continuations of its own mistakes. So it continues
-prompts with its current weights, and the target provides its distribution at each position:
+A drafter that was trained only on correct text was never trained on continuations of its own mistakes. So it continues
+prompts with its current weights, and the target's distribution at each position is the label:
 
     every N steps:  y ~ q_θ(· | prompt), sampled at temperature 1, without a gradient
                     f = features of the target over prompt and y, in one pass
@@ -35,27 +35,25 @@ ALL, TARGET, TEXT, DRAFTER, MIX = SOURCES = ("all", "target", "given", "drafter"
 """Kinds of training answers: all stored ones; the target's; the training text's; the drafter's; a mix, in which half of
 each batch is from the target and half from the drafter."""
 NextBatch = Callable[[int], tuple[list[Dialogue], int]]
-"""Function from a step's number to its dialogues, and the number of them, at the end, that the drafter generated."""
+"""Function from a step's number to its dialogues, and how many of them, at the end, the drafter generated."""
 
 
 def select_readings(readings: Readings, source: str) -> list[int]:
-    """Return the readings with training answers of this kind; for the drafter's texts, those with the prompts to use.
+    """Return the readings with answers of this kind; for texts of the drafter, the readings with their prompts.
 
     Raises:
         ParameterError: there is no such kind, or no answer of this kind.
     """
     if source not in SOURCES:
-        raise ParameterError(
-            f"There is no text of the kind made={source!r:.40}.", f"Take one of: {', '.join(SOURCES)}."
-        )
+        raise ParameterError(f"There is no source of texts made={source!r:.40}.", f"Use one of: {', '.join(SOURCES)}.")
     is_given = readings.rows[:, 4] == TEXT_ANSWER
     rows = [row for row in readings.split_indices(held_out=False) if source == ALL or is_given[row] == (source == TEXT)]
     if not rows:
         flag = " --set given=true" if source == TEXT else ""
         raise ParameterError(
-            f"{readings.folder} holds no answers for made={source}.",
-            f"Write some into a folder of their own (workbench train answers{flag}), and read these into it "
-            "(workbench train readings), too.",
+            f"{readings.folder} has no answers for made={source}.",
+            f"Create answers in a separate folder (workbench train answers{flag}), and add their readings to it "
+            "(workbench train readings).",
         )
     return rows
 
@@ -120,7 +118,7 @@ def sample_continuations(
         limits: length limit of each continuation, in tokens.
         end_tokens: tokens that end a text; they are part of it.
         uniforms: float64, uniform in [0, 1): the token sampled at step i is the first at which the cumulative
-            distribution exceeds `chance[:, i]`.
+            distribution exceeds `uniforms[:, i]`.
     """
     width, texts, device = max(map(len, prompts)), [list(prompt) for prompt in prompts], draft_vocabulary.device
     rows, stops, last = (
@@ -168,7 +166,7 @@ def make_next_batch(
         source: one of `SOURCES`.
         size: texts per step.
         seed: seed of their order.
-        regenerate_every: steps after which the drafter generates new texts; each text is used `READ` times before.
+        regenerate_every: steps after which the drafter generates new texts; each is used `USES_PER_TEXT` times.
         own: the drafter's texts; used only if `source` requires them.
 
     A resumed run begins with newly generated texts: they are not in its checkpoint.
@@ -178,7 +176,7 @@ def make_next_batch(
     batch_rows = batches(readings, rows, size - n_own, seed) if size > n_own else None
     own_groups: dict[int, list[list[Dialogue]]] = {}
 
-    def lesson(step: int) -> tuple[list[Dialogue], int]:
+    def next_batch(step: int) -> tuple[list[Dialogue], int]:
         dialogues = [] if batch_rows is None else [readings.dialogue(row) for row in batch_rows(step)]
         if not n_own or own is None:
             return dialogues, 0
@@ -191,4 +189,4 @@ def make_next_batch(
             own_groups[epoch] = [texts[g * n_own : (g + 1) * n_own] for g in order]
         return dialogues + own_groups[epoch][position % len(own_groups[epoch])], n_own
 
-    return lesson
+    return next_batch

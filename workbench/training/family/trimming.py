@@ -1,7 +1,7 @@
-"""A study of VocabTrim: drafters with ever smaller vocabularies, each compared with plain decoding on the same prompts.
+"""A study of VocabTrim: drafters with decreasing vocabulary sizes, compared with plain decoding on the same prompts.
 
-The tokens to keep are selected by frequency in two kinds of text: the target's answers, and the answers of the training
-text to the same kind of prompts. Nothing is trained.
+The kept tokens are the most frequent ones in two kinds of text: the target's answers, and the training text's answers
+to the same kind of prompts. Nothing is trained.
 
 Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3 (the counts) and §4 (size against speed).
 """
@@ -55,7 +55,7 @@ class TrimmingOptions:
         kinds: Drafters to trim: "drafter" for the draft model, or kinds of heads that use the target's LM head.
         form: Shape of the measured draft: "chain" or "tree".
         readings: Folder with stored hidden states, from the `readings` recipe: of the target's answers and of the
-            training text's answers (`given`).
+            training text's answers (option `given` of `answers`).
         answers: Folder with the target's answers that `readings` was computed from; its held-out prompts are the
             evaluation set.
         out: Folder of the report.
@@ -105,7 +105,7 @@ class Lane:
     rates: list[list[float]] = field(default_factory=list)
 
     def answer(self, ids: list[int], tokens: int) -> None:
-        """Decode a prompt once more; for a new prompt the caller first appends a list to `rates`."""
+        """Decode a prompt and record its rate; for a new prompt the caller first appends a list to `rates`."""
         rounds = decode_greedily(self.models, ids, self.method, tokens)
         if not self.rates[-1]:
             self.rounds.append(rounds)
@@ -121,7 +121,7 @@ class Lane:
 
 
 def run_trimming_study(options: TrimmingOptions, report: Report) -> dict[str, Any]:
-    """Measure every size of every kind, prompt by prompt and in turns, so that load on the machine slows all equally.
+    """Measure every size of every kind, interleaved prompt by prompt, so that other load slows all of them equally.
 
     Raises:
         ParameterError: no such kind, form or size, or there are no readings or held-out prompts.
@@ -131,7 +131,7 @@ def run_trimming_study(options: TrimmingOptions, report: Report) -> dict[str, An
     readings = Readings(options.readings)
     size = readings.facts["vocabulary"]
     if wrong := [k for k in options.sizes if not 0 < k < size]:
-        raise ParameterError(f"{wrong[0]} is no part of {size:,} tokens.", f"Give sizes from 1 to {size - 1:,}.")
+        raise ParameterError(f"{wrong[0]} is not below the full {size:,} tokens.", f"Use sizes from 1 to {size - 1:,}.")
     train = readings.split_indices(held_out=False)
     rows_of_kind = {TARGET: [row for row in train if readings.rows[row, 4] != TEXT_ANSWER],
                TEXT: [row for row in train if readings.rows[row, 4] == TEXT_ANSWER]}  # fmt: skip
@@ -194,8 +194,8 @@ def _lane(
     setting = next((setting for setting in evaluation_settings(kind) if setting.name == options.form), None)
     if setting is None or (kind != DRAFTER and kind not in full_models.heads):
         raise ParameterError(
-            f"{options.target} has no {kind!r:.40} that drafts as {options.form!r:.40}.",
-            "Name a kind of head that it has, or take form=chain.",
+            f"{options.target} has no {kind!r:.40} that drafts in the form {options.form!r:.40}.",
+            "Use a kind of head that it has, or form=chain.",
         )
     method, models = registry.get(setting.method).with_params(**dict(setting.params)), full_models
     if kind == DRAFTER:
@@ -203,7 +203,7 @@ def _lane(
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     else:
         source, config = full_models.heads[kind].folder, full_models.heads[kind].config
-    if count_source or KEY in config:  # a drafter trimmed at its creation is measured untrimmed too
+    if count_source or KEY in config:  # a drafter trained with a reduced vocabulary is measured without it
         other_entries = {name: value for name, value in config.items() if name != KEY}
         new_config = other_entries | ({KEY: draft_vocabulary} if count_source else {})
         if kind == DRAFTER:

@@ -33,7 +33,7 @@ LayerInputFunction = Callable[[list[int], Tensor], Tensor]
 
 
 class Batch(NamedTuple):
-    """Padded answers, the data for drafts after their positions.
+    """Padded answers, with the data for drafts after their positions.
 
     Attributes:
         rows: indices of the readings.
@@ -70,7 +70,7 @@ def train_unrolled(
     shares: list[float],
     **facts: Any,
 ) -> tuple[RunResult, Curve]:
-    """Train a layer that reads its own states over as many draft steps as there are shares.
+    """Train a layer that reads its own states over one draft step per entry of `shares`.
 
     Args:
         setup: training setup.

@@ -1,4 +1,4 @@
-"""On-policy evaluation of a head during training: the engine drafts with its last saved weights on held-out prompts."""
+"""On-policy evaluation of a head during training: the engine decodes held-out prompts with the last saved weights."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class OnPolicyEvaluator:
     def __call__(self) -> dict[str, float]:
         """Return acceptance by draft position, the numbers of rounds, τ and speed-up, by curve; empty without prompts.
 
-        Drafts have one branch if the method can do that, so that each position is accepted or not. Each prompt is
-        answered alone, by the method and by plain decoding in turn, so that other load on the machine slows both.
+        Drafts have one branch if the method supports that, so that each position is either accepted or not. Each prompt
+        is decoded alone, by the method and by plain decoding in turn, so that other load on the machine slows both.
         """
         if not self._models:
             self._models.append(load_models(self.target, None, self.device, "float32"))

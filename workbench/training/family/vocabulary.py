@@ -1,4 +1,4 @@
-"""Vocabulary reduction for drafters of large vocabularies: they keep the tokens that the target uses most."""
+"""Vocabulary reduction for drafters of large vocabularies, to the tokens that the target generates most often."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def count_tokens(readings: Readings, rows: Sequence[int]) -> np.ndarray:
 
 
 def most_frequent_tokens(counts: np.ndarray, size: int, always: Collection[int] = ()) -> list[int]:
-    """Return the `size` most frequent tokens, increasing; of unused ones the first, which byte-level BPE created first.
+    """Return the `size` most frequent tokens, increasing; among unused ones those with the lowest ids.
 
     Args:
         counts: how often each token was generated, [V].
         size: number of tokens to keep.
         always: tokens kept in any case: EOS.
 
-    Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: the drafter's own calibration text decides.
+    Source: Goel et al. 2025, VocabTrim, arXiv:2506.22694, §3: counts from the drafter's calibration text.
 
     Example:
         >>> most_frequent_tokens(np.array([0, 5, 0, 7, 1]), 3)
@@ -87,6 +87,6 @@ def select_draft_vocabulary(
 
 
 def index_in_vocab(draft_vocabulary: Int[Tensor, " K"], vocabulary: int) -> Int[Tensor, " V"]:
-    """Return the index of each token in the reduced vocabulary; `LEFT_OUT` for tokens that are not in it."""
+    """Return the index of each token in the reduced vocabulary; `IGNORE_INDEX` for tokens that are not in it."""
     index = torch.full((vocabulary,), IGNORE_INDEX, device=draft_vocabulary.device)
     return index.index_copy_(0, draft_vocabulary, torch.arange(len(draft_vocabulary), device=draft_vocabulary.device))

@@ -1,4 +1,4 @@
-"""Trained heads on disk: safetensors and a configuration with the target that they fit."""
+"""Trained heads on disk: safetensors and a configuration that names their target."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_net(folder: Path) -> tuple[Any, dict[str, Any]]:
     """Load the net in a folder, in float32, and its configuration."""
     config = json.loads((folder / "config.json").read_text())
     net = registry.heads()[config["workbench_head"]].net.of(config)
-    net.load_state_dict(read_weights(folder / WEIGHTS))  # it converts float16 to float32
+    net.load_state_dict(read_weights(folder / WEIGHTS))  # `load_state_dict` converts float16 to float32
     return net, config
 
 
@@ -71,20 +71,22 @@ def shrink(folder: Path, out: Path) -> dict[str, Any]:
         {"before", "after": bytes of the weights, "error": relative error of the weights (norms)}.
 
     Raises:
-        ModelError: the head cannot be read, or there is nothing to convert.
+        ModelError: the head cannot be read, or has no weights to convert.
         ParameterError: `out` is not empty.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ParameterError(f"{out} holds something.", "Name a new folder.")
+        raise ParameterError(f"{out} is not empty.", "Choose a new folder.")
     source = folder / WEIGHTS
     try:
         check_weights(folder)
         weights = load_file(source)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{folder} holds no weights that can be read: {error}", "Name the folder of a head.") from None
+        raise ModelError(f"{folder} has no readable weights: {error}", "Give the folder of a head.") from None
     int8_weights = quantise_weights(weights)
     if "workbench_head" not in config_of(folder) or int8_weights.keys() == weights.keys():
-        raise ModelError(f"Nothing in {folder} can be kept in bytes.", "Name a head that was trained here, once.")
+        raise ModelError(
+            f"{folder} has no weights that can be converted to int8.", "Give a float head that was trained here."
+        )
     restored = dequantise_weights(int8_weights)
     names = [name for name in weights if name + SCALE in int8_weights]
     error = sum(float((restored[name] - weights[name].float()).square().sum()) for name in names)

@@ -22,22 +22,22 @@ def card(model: TrainedModel) -> str:
         " rendered scenes and on the target's features over the answers. " + " Then ".join(map(_run, runs_of(figures))),
         f"- **Loss**: {config['loss']}; at the end (smoothed): {losses_of(figures)}.",
         "",
-        "## Measured on scenes kept out of training",
+        "## Measured on held-out scenes",
         "",
-        "Share of the places of an answer at which the drafter's likeliest token is the target's, with true features"
-        " before it:",
+        "Share of the positions of an answer at which the drafter's most probable token is the target's, with true"
+        " features as context:",
         "",
         table(["features ahead", "agreement"], rows, left=0),
         "",
-        "Acceptance and τ in use stand in `assets/boards/vision.md`.",
+        "Acceptance and τ in decoding are in `assets/boards/vision.md`.",
         "",
         "## Limits",
         "",
-        "It fits this target only, and drafts well only what the target says about scenes like those it was trained on."
-        " What it drafts never changes the output.",
+        "It fits this target only, and drafts well only for answers about scenes like those of its training data."
+        " Drafts never change the output.",
     ]
     return "\n".join(lines)
 
 
 def _run(figures: Figures) -> str:
-    return f"{steps_of(figures)} on {figures['answers']}, {minutes_of(figures)} of a core shared with much else."
+    return f"{steps_of(figures)} on {figures['answers']}, {minutes_of(figures)} on one core shared with other work."

@@ -90,7 +90,8 @@ def tvd_plus_plus(inputs: LossInputs) -> Float[Tensor, " N"]:
 
     The gradient of TVD is E_q[1(q > p) ∇ log q], a policy gradient with the reward r = 1(p ≥ q). Here the reward is its
     advantage (r − μ) / σ over all positions, by expectation under q. μ has no effect here, since the sum over the whole
-    vocabulary replaces sampling. The value itself means little; it is zero if the distributions agree everywhere.
+    vocabulary replaces sampling. Only the gradient is meaningful; the value is zero if the distributions agree
+    everywhere.
 
     Source: Goel et al. 2024, Direct Alignment, arXiv:2403.00858, §3.
     """

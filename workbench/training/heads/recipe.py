@@ -39,9 +39,9 @@ from workbench.training.scenes.packing import Packer, vary_wording
 from workbench.training.tokenizer import token_id
 
 TEXT_ONLY_EVERY = 5
-"""After one of so many batches of scenes, the batch is processed again without its images, as text-only data."""
+"""One batch of scenes in `TEXT_ONLY_EVERY` is used a second time without its images, as text-only data."""
 HELD_OUT_SCENES = 64
-"""Number of scenes, the last of the target's own answers, that are held out for evaluation."""
+"""Number of scenes that are held out for evaluation: the last ones with answers of the target."""
 
 
 OWN, RIGHT = "the target's own answers", "the scenes' right answers"
@@ -100,7 +100,7 @@ def train_vision_heads(options: VisionHeadOptions, report: Report) -> dict[str, 
     """
     torch.set_num_threads(options.threads)
     if options.method not in ("all", *trainable()):
-        raise ValueError(f"there is no feature drafter {options.method!r}; there are: all, {', '.join(trainable())}")
+        raise ValueError(f"there is no feature drafter {options.method!r}; use one of: all,  {', '.join(trainable())}")
     target, processor = load_vision_model(options.target)
     train, held = prepare_dialogues(options, target, processor.tokenizer, report)
     all_options = [dataclasses.replace(options, method=method) for method in options.methods()]
@@ -113,7 +113,7 @@ def _train_one(
     options: VisionHeadOptions, target: Any, train: Features, held: list[list[Dialogue]], report: Report
 ) -> dict[str, Any]:
     head, checkpoint = trainable()[options.method], next(iter(options.checkpoints()), None)
-    if options.begin is None:  # a continued one has finished its first stage
+    if options.begin is None:  # a continued drafter has finished its first stage
         options = head.apply_settings(options)
     options = dataclasses.replace(options, checkpoint=checkpoint)
     folder = head.folder(options.target.name)

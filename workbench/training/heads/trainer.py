@@ -36,7 +36,7 @@ class HeadOptions(RunOptions):
         ffn: Width of the gated MLP.
         heads: Number of attention heads.
         latents: Number of latent vectors per image (flash).
-        ahead: Number of future features predicted from one state (flash); tokens per draft (pard).
+        ahead: Number of future features predicted from one state (flash); number of tokens per draft (pard).
         loss: Losses with their weights. The papers use 1 and 0.1. At this size, equal weights agree with the target
             more often (86.0 % against 85.1 % after 100 steps of EagleVLM).
         noise: Uniform noise on the input features, as a share of their standard deviation.
@@ -95,7 +95,7 @@ def build_net(options: HeadOptions, target: Any) -> FeatureNet:
     """
     nets = {kind: head for kind, head in registry.heads().items() if issubclass(head.net, FeatureNet)}
     if options.method not in nets:
-        raise ValueError(f"there is no feature drafter {options.method!r}; there are: {', '.join(nets)}")
+        raise ValueError(f"there is no feature drafter {options.method!r}; use one of: {', '.join(nets)}")
     width = target.get_input_embeddings().weight.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
@@ -143,7 +143,7 @@ def predict_answers(
         diagonal = torch.eye(n, dtype=torch.bool, device=device)  # a query without any key would give NaN
         mask = (diagonal.new_ones(n, n).tril() & inputs.visible.unsqueeze(1) | diagonal).unsqueeze(1)
     states = net(inputs.inputs, inputs.positions, mask)
-    begin = net_input.spans[-1][1] if net_input.spans else 0  # pairs from here on are text: the last rows
+    begin = net_input.spans[-1][1] if net_input.spans else 0  # pairs from here on are text, at the end
     n_pairs = net_input.features.shape[1] - begin
     futures = net.futures(states[:, -n_pairs:])  # [B, pairs, k, D]
     guess, truth, ahead = [], [], []
@@ -163,7 +163,7 @@ def predict_answers(
 def replace_with_predictions(
     net: FeatureNet, batch: Batch, features: Float[Tensor, "B n D"], mask: Bool[Tensor, "B n"]
 ) -> Float[Tensor, "B n D"]:
-    """Replace some features of texts by the drafter's own predictions from all earlier ones; never the first.
+    """Replace some features of texts, never the first, by the drafter's own predictions from all earlier features.
 
     Args:
         net: the drafter.
@@ -189,10 +189,10 @@ def agreement(
     Args:
         net: the drafter.
         batches: dialogues.
-        head: LM head of both.
+        head: LM head of drafter and target.
         image_mode: how images are processed.
-        is_target_token: returns whether tokens of `head` are the target's most probable ones of its whole vocabulary;
-            for a `head` with a reduced vocabulary.
+        is_target_token: returns whether token indices of `head` are the target's most probable tokens of its full
+            vocabulary; for a `head` with a reduced vocabulary.
     """
     matches, count = torch.zeros(2, net.ahead, device=next(net.parameters()).device)
     for batch in batches:
@@ -238,21 +238,21 @@ def train_net(
     held_out = [batch_of(part, embed) for part in held]
     report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
 
-    def chance(*shape: int) -> Tensor:
+    def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=rng).to(device)
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         share = 1 - options.text_share
-        has_images = bool(chance(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
+        has_images = bool(uniform(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
         batch = batch_of(batches(has_images, step), embed)
         features = batch.inputs.features
-        features = features + (2 * chance(*features.shape) - 1) * options.noise * features.std()
+        features = features + (2 * uniform(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
             if options.own and not batch.inputs.spans:
-                features = replace_with_predictions(net, batch, features, chance(*features.shape[:2]) < options.own)
-            image_mode = net.sample_options(len(batch.ids), chance, step) if batch.inputs.spans else None
+                features = replace_with_predictions(net, batch, features, uniform(*features.shape[:2]) < options.own)
+            image_mode = net.sample_options(len(batch.ids), uniform, step) if batch.inputs.spans else None
             predictions = predict_answers(net, batch, image_mode, features)
-            sample = chance(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
+            sample = uniform(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
             with torch.no_grad():
                 target_logits = head(truth)

@@ -17,51 +17,52 @@ WEAK = 0.9
 _TARGET = """\
 The bundled vision-language target of the Speculative Decoding Workbench: {parameters:,} parameters in the layout of
 LLaVA, trained from scratch by `workbench train vision-tower` and `workbench train vision-target`. It is a teaching
-aid: it knows pictures of coloured shapes and nothing else.
+aid: it was trained on images of coloured shapes only.
 
-- **Picture**: 64 × 64 pixels, 8 × 8 patches of 8 × 8 pixels, 64 vision tokens; SigLIP-type tower of {tower_layers}
+- **Image**: 64 × 64 pixels, 8 × 8 patches of 8 × 8 pixels, 64 vision tokens; SigLIP-type tower of {tower_layers}
   layers × {tower_hidden}, without pooling; projector of two layers.
 - **Language model**: Llama type, {layers} layers × {hidden}, tied embeddings, the tokenizer of `text-target`.
-- **Format**: `<|user|><|image|>question<|assistant|>answer<|endoftext|>`; the processor makes 64 tokens of the
-  placeholder. `apply_chat_template` writes it, pictures first.
-- **What it knows**: up to six shapes ({shapes}), small or large, in {colours}; nine positions; above, below, beside,
-  overlapping; one number up to 99 or one of the words {words}. Ruled or drawn by hand: filled, outlined, scribbled.
+- **Format**: `<|user|><|image|>question<|assistant|>answer<|endoftext|>`; the processor expands the
+  placeholder to 64 tokens. `apply_chat_template` inserts it, images first.
+- **Content**: up to six shapes ({shapes}), small or large, in {colours}; nine positions; above, below, beside,
+  overlapping; one number up to 99 or one of the words {words}. Exact or hand-drawn shapes: filled, outlined, scribbled.
 """
 
 _DATA = """
 ## Data
 
-Scenes drawn by `workbench/scenes`, with answers from their geometry. The tower learned first, from what every
-patch shows (colour, shape, size, place, rank from the left, relation to the shape before, writing, centre, pixels).
-With `pointing`, the default since the third run, two heads of the language model's middle layer were also taught where
-to look: at the objects that a question names or a caption describes. A scene belongs to the held-out ones by a hash of
-its contents. No picture or text from elsewhere was used.
+Scenes drawn by `workbench/scenes`, with answers from their geometry. The tower was trained first, to predict the
+content of every patch (colour, shape, size, place, rank from the left, relation to the previous shape, writing, centre,
+pixels). With `pointing`, the default since the third run, two attention heads of the language model's middle layer were
+also trained to attend to the objects that a question names or a caption describes. Held-out scenes are selected by a
+hash of their contents. No images or texts from elsewhere were used.
 """
 
 _LIMITS = """
 ## Known limits
 
-- Colours, shapes and words outside the lists above are called by the nearest one inside.
-- White, grey and brown shapes, thick frames, photographs and more than six shapes were never seen.
-- Answers have one style; questions in other words than the generators' are often answered as if they were others.
-- Asked where something is that the picture does not hold, or what colour it has, it answers all the same. Questions in
-  capitals confuse it.
+- For colours, shapes and words outside these lists, it answers with the most similar one in the lists.
+- White, grey and brown shapes, thick frames, photographs and more than six shapes are not in the training data.
+- Answers have one style; questions worded differently from the generators' are often mistaken for other questions.
+- It also answers questions about the position or colour of an object that is not in the image. Questions in
+  capitals are often answered wrongly.
 - {weak}
-- The last shapes of crowded scenes are sometimes forgotten; thin pens (under one pixel of the 64) mislead it.
+- The last shapes of crowded scenes are sometimes missing; thin lines (under one of 64 pixels) cause errors.
 """
 
 _DRAFTERS = {
     "vision-text-drafter": """\
-The blind drafter of `vision-target` (Gagrani et al. 2024, arXiv 2404.08856): a Llama-type language model of
-{parameters:,} parameters that gets the text of the prompt and never the picture; its tokenizer is the target's. It
-read questions and answers of three styles first (ground truth) and was then tuned on answers that the target wrote
-itself, by `workbench train vision-text-drafter`.
+The text-only drafter of `vision-target` (Gagrani et al. 2024, arXiv 2404.08856): a Llama-type language model of
+{parameters:,} parameters that gets the text of the prompt without the image; its tokenizer is the target's. It
+was first trained on questions and answers of three styles (ground truth), then tuned on answers that the target
+generated, by `workbench train vision-text-drafter`.
 """,
     "vision-drafter": """\
-The seeing drafter of `vision-target` (MASSV, Ganesan et al. 2025, arXiv 2505.10526), {parameters:,} parameters in the
-layout of LLaVA: the target's own vision tower, unchanged, a new projector and a small language model, the one that the
-blind drafter started from. First the projector alone learned from captions of three styles (ground truth), then
-projector and language model from answers that the target wrote itself, by `workbench train vision-drafter`.
+The drafter with image input for `vision-target` (MASSV, Ganesan et al. 2025, arXiv 2505.10526), {parameters:,}
+parameters in the layout of LLaVA: the target's own vision tower, unchanged, a new projector and the small language
+model from which the text-only drafter started. First the projector alone was trained on captions of three styles
+(ground truth), then projector and language model on answers that the target generated, by
+`workbench train vision-drafter`.
 """,
 }
 
@@ -80,18 +81,18 @@ def _target_table(results: Figures) -> str:
         for name in sorted(columns[0])
     ]
     return (
-        f"\n## Measured on held-out scenes\n\nGreedy decoding, float32, {results['count']} ruled scenes, as many"
-        " sketches, and as many freehand sheets: one to four shapes as people draw them on an empty sheet, up to seven"
+        f"\n## Measured on held-out scenes\n\nGreedy decoding, float32, {results['count']} exact drawings, as many"
+        " sketches, and as many freehand sheets: one to four shapes as drawn by a user on an empty sheet, up to seven"
         " eighths of its width, crosses of two strokes. Captions are compared object by object from the left (a missing"
-        " object is wrong in everything);"
-        " `caption: caption` is the whole text to the letter, `caption: objects` the number of objects; all other rows"
+        " object is wrong in everything); `caption: caption` is an exact match of the whole text, `caption: objects`"
+        " the number of objects; the other rows"
         " are exact match of a short answer.\n\n"
-        f"{table(['what', 'ruled', 'sketch', 'freehand', 'aim'], rows)}\n"
+        f"{table(['what', 'exact', 'sketch', 'freehand', 'aim'], rows)}\n"
     )
 
 
 def _weakest(results: Figures) -> str:
-    """Return the kinds of question with the most wrong answers, in words."""
+    """Return a sentence on the kinds of question with the most wrong answers."""
     lowest = {
         kind: min(scores[kind] for scores in results["exact_match"].values())
         for kind in results["exact_match"]["rendered"]
@@ -99,14 +100,14 @@ def _weakest(results: Figures) -> str:
     }
     weak = sorted((kind for kind, share in lowest.items() if share < WEAK), key=lambda kind: lowest[kind])
     names = ", ".join(f"`{kind}`" for kind in weak)
-    return f"Of the questions it answers worst: {names}." if weak else f"No kind of question is below {WEAK:.0%}."
+    return f"Kinds of question answered worst: {names}." if weak else f"No kind of question is below {WEAK:.0%}."
 
 
 def _drafter_table(figures: Figures, results: Figures, name: str) -> str:
     rows = [(kind, f"{rate:.3f}") for kind, rate in results["acceptance"][name].items()]
     text = (
         "\n## Greedy acceptance\n\nShare of the tokens of the target's greedy answers about"
-        f" {results['drafter_count']} held-out scenes at which the drafter's best token is the target's.\n\n"
+        f" {results['drafter_count']} held-out scenes at which the drafter's most probable token is the target's.\n\n"
         f"{table(['question', 'acceptance'], rows)}\n"
     )
     measured = [pair for run in runs_of(figures) for pair in run.get("held", {}).items()]
@@ -158,5 +159,5 @@ def _drafter(model: TrainedModel, results: Figures, hardware: str) -> str:
         _DRAFTERS[model.name].format(parameters=results["parameters"][model.name])
         + training_runs(model.figures, hardware, _COUNTED)
         + _drafter_table(model.figures, results, model.name)
-        + "\nMade to draft for `vision-target`; its own answers are poor.\n"
+        + "\nTrained to draft for `vision-target`; its own answers are poor.\n"
     )

@@ -24,7 +24,7 @@ from workbench.scenes.scene import (
 from workbench.trace.files import replace_atomically
 
 SHARD = 4096
-VERSION = 3  # of the scenes that a seed draws; images of another version are not used
+VERSION = 3  # of the scene generator; images of another version are not used
 PATCH = 8
 GRID = SIDE // PATCH
 RELATIONS = ("first", "above", "below", "beside", "overlapping")
@@ -50,7 +50,7 @@ class Shard:
     Attributes:
         scenes: The scenes.
         pixels: Images, uint8 [n, 64, 64, 3].
-        item_maps: Item at each pixel, see `draw.paint`, uint8 [n, 64, 64].
+        item_maps: Item at each pixel, see `workbench.scenes.draw.paint`, uint8 [n, 64, 64].
     """
 
     scenes: Sequence[Scene]
@@ -127,7 +127,7 @@ def jitter_images(images: np.ndarray, seed: Sequence[int]) -> np.ndarray:
 def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: Sequence[int]) -> np.ndarray:
     """Replace a share of the images by black silhouettes of their objects, float32 [n, 3, 64, 64].
 
-    An untrained tower cannot separate shapes from colours and pens, so silhouettes make shapes easier; writing is kept.
+    An untrained tower cannot separate shapes from colours and lines, so silhouettes help it; writing is kept.
 
     Args:
         images: Normalised images.
@@ -143,7 +143,7 @@ def silhouettes(images: np.ndarray, item_maps: np.ndarray, share: float, seed: S
 
 
 def _facts(scene: Scene) -> np.ndarray:
-    """Return the labels of every item and, last, of the writing, int64 [items + 1, aspects]; -1 has no label."""
+    """Return the labels of every item and, last, of the writing, int64 [items + 1, aspects]; -1: no label."""
     names = list(ASPECTS)
     table = np.full((len(scene.items) + 1, len(names)), -1, dtype=np.int64)
     for i, item in enumerate(scene.items):
@@ -186,7 +186,7 @@ class PatchLabels:
     """Labels of each patch.
 
     Attributes:
-        answers: int64 [n, 64, aspects], -1 where there is none.
+        answers: int64 [n, 64, aspects], -1 if there is no label.
         weights: Weights that count every item of a scene equally, float32 [n, 64].
         centre_offsets: Vector from the patch to the item's centre, in halves of the image, float32 [n, 64, 2].
         mask: Pixels of the patch that belong to the item, float32 [n, 64, 64].

@@ -1,4 +1,4 @@
-"""Two drafters for the vision-language target: a text-only one ("blind"), and a small one that reads the image.
+"""Two drafters for the vision-language target: a text-only one ("blind"), and a small one with image input.
 
 Both start from one small language model that was trained on questions and answers in every style, without images. The
 text-only drafter (Gagrani et al. 2024, arXiv 2404.08856) is then tuned on the target's own answers and gets the text of
@@ -97,7 +97,7 @@ class VisionDrafterOptions(RunOptions):
 
 @dataclass
 class TextDrafterOptions(VisionDrafterOptions):
-    """Options of the `vision-text-drafter` recipe: as above, without a projector."""
+    """Options of the `vision-text-drafter` recipe: as for `vision-drafter`, without a projector."""
 
     out: Path = Path(".cache/models/vision-text-drafter")
     checkpoint: Path | None = Path(".cache/train/vision-text-drafter.pt")
@@ -105,7 +105,7 @@ class TextDrafterOptions(VisionDrafterOptions):
 
 
 def own_scenes(count: int) -> list[Scene]:
-    """Return the training scenes that the target is asked about."""
+    """Return the training scenes about which the target answers questions."""
     return list(islice(scenes(OWN_SEED, held_out=False), count))
 
 
@@ -251,7 +251,7 @@ def _base_model(options: VisionDrafterOptions, tokenizer: PreTrainedTokenizerFas
 
 
 def newer_than_weights(path: Path, folder: Path) -> bool:
-    """Return whether a file was made after the weights of the model in `folder`."""
+    """Return whether a file is newer than the weights of the model in `folder`."""
     return path.exists() and path.stat().st_mtime > max(w.stat().st_mtime for w in folder.glob("*.safetensors"))
 
 
@@ -279,7 +279,7 @@ def train_text_drafter(options: TextDrafterOptions, report: Report) -> RunResult
 
 
 def train_vision_drafter(options: VisionDrafterOptions, report: Report) -> RunResult:
-    """Train the drafter that reads the image and write it to `options.out`."""
+    """Train the drafter with image input and write it to `options.out`."""
     tokenizer = _prepare_data(options, report)
     packer = Packer(tokenizer, short_weight=1.0)
     tower = load_vision_model(options.target)[0].model.vision_tower

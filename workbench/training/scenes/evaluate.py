@@ -34,7 +34,7 @@ def generate_answers(
         tokenizer: Its tokenizer.
         images: Normalised images, one per question, float32 [n, 3, 64, 64].
         questions: User messages.
-        max_new_tokens: Longest answer.
+        max_new_tokens: Maximum length of an answer, in tokens.
     """
     user, reply, end, image, pad = (token_id(tokenizer, t) for t in (USER, ASSISTANT, END, IMAGE, PAD))
     rows = [
@@ -79,7 +79,7 @@ def render_images(scene_list: Sequence[Scene]) -> torch.Tensor:
 
 
 def caption_scores(captions: Sequence[str], questions: Sequence[Ask]) -> dict[str, float]:
-    """Compare captions with the right ones, object by object from the left.
+    """Compare captions with the correct ones, object by object from the left.
 
     A missing object counts as wrong in every attribute; so does each additional object.
 

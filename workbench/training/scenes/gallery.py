@@ -1,4 +1,4 @@
-"""The gallery of held-out scenes that comes with the app: images, questions, and the words that state facts."""
+"""The app's bundled gallery of held-out scenes: images, questions, and the words that state facts."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Packer:
         )
 
     def agree(self, turns: Sequence[ChatTurn], differs: Sequence[bool]) -> list[bool]:
-        """Return for each turn of an unchained sequence with an image whether all of its tokens agree.
+        """Return for each turn of an unchained sequence with an image whether the model predicts its whole answer.
 
         Args:
             turns: The sequence's questions and answers.

@@ -1,9 +1,9 @@
-"""Supervised attention for a vision-language model: a few heads are trained to attend to the relevant objects.
+"""Supervised attention for a vision-language model: a few attention heads learn to attend to the relevant objects.
 
 A question names objects; before the model answers, one head per object should attend to that object's patches. The same
 holds in a caption before an object is described, and before its relation to the previous one is given. The geometry of
-the scene determines these patches. Without supervision, a model of this size learns to find objects by colour; given a
-shape, it guesses among all objects for a long time.
+the scene determines these patches. Without supervision, a model of this size learns to find objects by colour, but for
+a long time it chooses at random among all objects if a question names a shape.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pointer:
             ):
                 for head, index in enumerate(objects[:HEADS]):
                     mask = ranks[row] == index
-                    if mask.any() and packed.is_image[row].any():  # else it is hidden by others, or there is no image
+                    if mask.any() and packed.is_image[row].any():  # otherwise hidden, or no image
                         triples.append((row, position, head))
                         masks.append(mask)
         if not triples:

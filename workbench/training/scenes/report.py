@@ -26,7 +26,7 @@ class VisionEvaluateOptions:
     Attributes:
         models: Folder with `vision-target` and its drafters; missing drafters are skipped.
         out: JSON file for the results.
-        count: Number of held-out scenes: a third each of ruled drawings, sketches and freehand sheets.
+        count: Number of held-out scenes: a third each of exact drawings, sketches and freehand sheets.
         drafter_count: Number of held-out scenes on which drafters are measured.
         threads: Number of CPU threads.
         hardware: Description of the training machine for the model cards.

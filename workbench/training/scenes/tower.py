@@ -1,4 +1,4 @@
-"""Training of the vision tower before there is a language model: it classifies the content of every patch.
+"""Training of the vision tower before the language model exists: it classifies the content of every patch.
 
 The renderer knows the object that covers each patch, so the tower is trained on 64 labels per image rather than on a
 few words: colour, shape, size and place of the object, its rank from left to right, its relation to the previous one,
@@ -98,7 +98,7 @@ class PatchReader(nn.Module):
         return self.tower(images, output_hidden_states=True).hidden_states[-1]
 
     def read_states(self, states: Tensor) -> Tensor:
-        """Return the output of `forward` for given states."""
+        """Return the output of `forward` for these states of the tower."""
         return self.read(self.norm(states))
 
 

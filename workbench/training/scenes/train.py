@@ -50,11 +50,11 @@ class VisionOptions(RunOptions):
         shard_size: Number of scenes per shard.
         captioned: Share of the images for which the caption is requested, too.
         chained: Share of the images whose questions form one conversation.
-        unseen: Share of the samples whose image is left out.
+        unseen: Share of the samples without their image.
         tower_rate: Factor on both learning rates for the vision tower.
         reading_rows: Further images per step, on which the tower predicts what each patch shows; an auxiliary loss.
         reading: Weight of the auxiliary loss on these images (`reading_rows`).
-        pointing: Weight of a loss on the attention of two heads, which should point at the named object (see
+        pointing: Weight of a loss on the attention of two heads, which should attend to the named object (see
             `pointing`).
         naming: Weight of a loss on the images of `reading_rows`: each patch's projected embedding should be similar to
             the word embeddings of its colour and shape. This loss alone did not teach the bundled model to find objects
@@ -253,10 +253,10 @@ def train_vision(options: VisionOptions, report: Report) -> RunResult:
         if pointer:
             figures["pointing"] = float(pointing_loss.detach())
         if options.reading_rows:
-            figures |= read_on(step)
+            figures |= auxiliary_step(step)
         return packed.ids.numel(), figures
 
-    def read_on(step: int) -> dict[str, float]:
+    def auxiliary_step(step: int) -> dict[str, float]:
         scene_list, pixels, item_maps = shards.batch(step, options.reading_rows, options.shards)
         images = jitter_images(normalise_pixels(pixels), (options.seed, step, 3))
         labels = patch_labels(scene_list, item_maps)

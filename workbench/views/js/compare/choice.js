@@ -1,7 +1,7 @@
 /** State of the Compare panel: lanes, prompts, numbers; its request and its address. No DOM. */
 
 import * as form from "../shared/form.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 const FIRST = ["draft-model", "draft-tree", "prompt-lookup"],
   FIRST_OF_PICTURES = ["vlm-draft", "specvlm", "vlm-text-only"];
@@ -9,7 +9,7 @@ export const OWN = "vision";
 
 /** Return the initial choice. */
 export function first(catalogue) {
-  const pictures = reads(catalogue, catalogue.chosen.target);
+  const pictures = takesImages(catalogue, catalogue.chosen.target);
   return {
     target: catalogue.chosen.target,
     lanes: lanesOf(catalogue, pictures),
@@ -37,7 +37,7 @@ function picturesOf(catalogue, pictures) {
 }
 
 /** Whether a target takes images; its prompts are then questions about one. Pure. */
-export function reads(catalogue, target) {
+export function takesImages(catalogue, target) {
   return Boolean(catalogue.targets.find((t) => t.name === target)?.pictures);
 }
 
@@ -54,8 +54,8 @@ export function picture(choice, catalogue) {
 export function take(choice, catalogue, name, shown) {
   const scene = catalogue.scenes.find((each) => each.name === name),
     fits = (q) => (scene?.questions ?? []).includes(q) || catalogue.questions.includes(q);
-  const kept = choice.questions.filter(fits),
-    questions = kept.length ? kept : (scene?.questions ?? catalogue.questions).slice(0, 2);
+  const fitting = choice.questions.filter(fits),
+    questions = fitting.length ? fitting : (scene?.questions ?? catalogue.questions).slice(0, 2);
   return { scene: name, questions, own: name === OWN ? (shown ?? null) : null };
 }
 
@@ -78,13 +78,13 @@ function count(choice) {
 
 /** Whether the panel asks for the same target, lanes and prompts as a comparison. A chat message equals the same text
  *  with role markers, which older comparisons used. Pure. */
-export function asksFor(choice, catalogue, made, roles) {
+export function asksFor(choice, catalogue, comparison, roles) {
   if (!catalogue) return true;
   const { prompts } = request(choice, catalogue, roles),
-    said = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))),
+    texts = (all) => JSON.stringify(all.map((p) => roles.join(p.text, Boolean(p.chat)))),
     mine = choice.lanes.map(laneText),
-    theirs = made.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
-  return choice.target === made.settings.target && `${mine}` === `${theirs}` && said(prompts) === said(made.prompts);
+    theirs = comparison.lanes.filter((lane) => !lane.added).map((lane) => lane.text);
+  return choice.target === comparison.settings.target && `${mine}` === `${theirs}` && texts(prompts) === texts(comparison.prompts);
 }
 
 /** Keep the choices that still exist after the target changed. */
@@ -93,10 +93,10 @@ export function revise(choice, catalogue) {
   const lanes = choice.lanes
     .filter((lane) => has(catalogue.methods, lane.method))
     .map((lane) => {
-      const usable = strangers.drafters(catalogue, lane.method);
+      const usable = draftModels.usable(catalogue, lane.method);
       return { ...lane, drafter: has(usable, lane.drafter) ? lane.drafter : null };
     });
-  const usual = first(catalogue), pictures = reads(catalogue, choice.target);
+  const usual = first(catalogue), pictures = takesImages(catalogue, choice.target);
   if (pictures !== choice.pictures)
     return {
       ...choice,
@@ -123,8 +123,8 @@ export function problem(choice, catalogue) {
     return { message: "No question is chosen.", remedy: "Choose a question, or write your own." };
   if (!choice.pictures && !count(choice))
     return { message: "No prompt is chosen.", remedy: "Choose a prompt, or write your own." };
-  const said = choice.lanes.map((lane) => laneText(lane));
-  if (new Set(said).size < said.length)
+  const laneTexts = choice.lanes.map((lane) => laneText(lane));
+  if (new Set(laneTexts).size < laneTexts.length)
     return { message: "Two lanes have the same method and parameters.", remedy: "Change a parameter of one lane, or remove the lane." };
   return null;
 }
@@ -138,11 +138,11 @@ export function runs(choice) {
 /** Return the request, with values clamped to their ranges. A message is sent as its text, marked `chat`: the backend
  *  adds the target's chat template. @param {{split: Function}} roles  splits a prompt with role markers */
 export function request(choice, catalogue, roles, clamp = (spec, value) => ({ value })) {
-  const held = (specs, given) =>
+  const clamped = (specs, values) =>
     Object.fromEntries(
       specs
-        .filter((p) => given[p.name] !== undefined)
-        .map((p) => [p.name, typeof given[p.name] === "number" ? clamp(p, given[p.name]).value : given[p.name]]),
+        .filter((p) => values[p.name] !== undefined)
+        .map((p) => [p.name, typeof values[p.name] === "number" ? clamp(p, values[p.name]).value : values[p.name]]),
     );
   const named = (name, prompt) => {
     const { words, chat } = roles.split(prompt);
@@ -160,11 +160,11 @@ export function request(choice, catalogue, roles, clamp = (spec, value) => ({ va
     images: choice.pictures ? [picture(choice, catalogue).url].filter(Boolean) : [],
     lanes: choice.lanes.map((lane) => ({
       method: lane.method,
-      params: held(specs(lane), lane.params),
+      params: clamped(specs(lane), lane.params),
       drafter: lane.drafter,
     })),
     target: choice.target,
-    sampling: held(catalogue.sampling, choice.sampling),
+    sampling: clamped(catalogue.sampling, choice.sampling),
     repeats: choice.repeats,
     max_new_tokens: choice.max_new_tokens,
     seed: choice.seed,
@@ -236,7 +236,7 @@ export function fromQuery(search, catalogue, clamp) {
     problems.push(`${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}: ${why}`);
   const lanes = [], questions = [];
   choice.target = query.get("target") ?? choice.target;
-  const pictures = reads(catalogue, choice.target);
+  const pictures = takesImages(catalogue, choice.target);
   if (pictures !== choice.pictures)
     Object.assign(choice, { pictures }, picturesOf(catalogue, pictures), { lanes: lanesOf(catalogue, pictures) });
   for (const [name, text] of query) {
@@ -248,10 +248,10 @@ export function fromQuery(search, catalogue, clamp) {
       else if (lanes.length < catalogue.lanes) lanes.push(lane);
       else bad(name, text, `at most ${catalogue.lanes} lanes`);
     } else if (name === "prompts") {
-      const asked = text.split(",").filter(Boolean),
+      const names = text.split(",").filter(Boolean),
         known = (n) => catalogue.presets.some((p) => p.name === n),
-        unknown = asked.filter((n) => !known(n));
-      choice.presets = asked.filter(known);
+        unknown = names.filter((n) => !known(n));
+      choice.presets = names.filter(known);
       if (unknown.length)
         bad(name, unknown.join(","), `unknown prompt; choose from ${catalogue.presets.map((p) => p.name).join(", ")}`);
     } else if (name === "text") choice.text = text;

@@ -43,7 +43,7 @@ const catalogue = {
   },
 };
 
-test("an address restores the lanes, prompts and numbers it was made from", () => {
+test("an address restores lanes, prompts and numbers", () => {
   const choice = {
     ...first(catalogue),
     lanes: [
@@ -58,7 +58,7 @@ test("an address restores the lanes, prompts and numbers it was made from", () =
   assert.deepEqual(back, { choice, problems: [] });
 });
 
-test("what is wrong in an address is left out and said", () => {
+test("invalid parts of an address are ignored and reported", () => {
   const { choice, problems } = fromQuery(
     "?tab=compare&lane=nonsense&lane=draft-model:depth=99&lane=draft-model:width=2&repeats=0&temperature=9&other=1&lane=prompt-lookup:depth=2",
     catalogue,
@@ -70,23 +70,23 @@ test("what is wrong in an address is left out and said", () => {
   assert.deepEqual(
     fromQuery("?tab=sweep&lane=nonsense", catalogue, clamp).problems,
     [],
-    "another tab's address is none of its business",
+    "the address of another tab is ignored",
   );
 });
 
-test("plain decoding in an address takes no lane: it is measured anyway, and the panel has no select for it", () => {
+test("plain decoding in an address becomes no lane, because it is always measured", () => {
   const read = (query) => fromQuery(`?tab=compare${query}`, catalogue, clamp);
   assert.deepEqual(
     read("&lane=autoregressive"),
     { choice: first(catalogue), problems: [] },
-    "alone: beside the usual lanes",
+    "alone: the default lanes",
   );
   assert.deepEqual(read("&lane=autoregressive&lane=prompt-lookup").choice.lanes, [
     { method: "prompt-lookup", params: {}, drafter: null },
   ]);
 });
 
-test("a prompt that is not there and a fifth lane are said, too", () => {
+test("an unknown prompt and a fifth lane are reported", () => {
   const lanes = ["draft-model", "draft-model:depth=2", "draft-model:depth=3", "prompt-lookup", "prompt-lookup:depth=2"]
     .map((lane) => `&lane=${lane}`)
     .join("");
@@ -97,23 +97,23 @@ test("a prompt that is not there and a fifth lane are said, too", () => {
   assert.match(problems[1], /at most 4 lanes/);
 });
 
-test("the request has values inside their ranges and only what was set", () => {
+test("the request has only the chosen parameters, clamped to their ranges", () => {
   const choice = {
     ...first(catalogue),
     lanes: [{ method: "draft-model", params: { depth: 40 }, drafter: null }],
     presets: ["copy"],
   };
-  const made = request(choice, catalogue, roles, clamp);
-  assert.deepEqual(made.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
-  assert.deepEqual(made.prompts, [{ name: "copy ×3", text: "Again" }]);
-  assert.deepEqual(made.sampling, {});
+  const comparison = request(choice, catalogue, roles, clamp);
+  assert.deepEqual(comparison.lanes, [{ method: "draft-model", params: { depth: 12 }, drafter: null }]);
+  assert.deepEqual(comparison.prompts, [{ name: "copy ×3", text: "Again" }]);
+  assert.deepEqual(comparison.sampling, {});
 });
 
-test("runs are counted with plain decoding and a warm-up each", () => {
+test("the run count includes plain decoding and one warm-up per lane", () => {
   assert.equal(runs({ ...first(catalogue), repeats: 5 }), 3 * (2 * 5 + 1));
 });
 
-test("what cannot be measured is said before it is asked for", () => {
+test("a choice that cannot be measured is reported before the request", () => {
   const choice = first(catalogue);
   assert.equal(problem(choice), null);
   assert.match(problem({ ...choice, lanes: [] }).message, /No lane/);
@@ -121,7 +121,7 @@ test("what cannot be measured is said before it is asked for", () => {
   assert.match(problem({ ...choice, lanes: [choice.lanes[0], { ...choice.lanes[0] }] }).message, /the same/);
 });
 
-test("the command line quotes what a shell would read", () => {
+test("the command line quotes special characters of the shell", () => {
   assert.match(
     command({ ...first(catalogue), presets: [], text: "it's" }, catalogue, roles),
     /compare 'it'\\''s' --lane draft-model /,
@@ -146,16 +146,16 @@ const seeing = {
   methods: [...catalogue.methods, { name: "vlm-draft", params: [] }, { name: "vlm-text-only", params: [] }],
 };
 
-test("a target that reads pictures is asked questions about one, by drafters that see", () => {
+test("a target with image input gets questions about an image, and drafters with image input", () => {
   const choice = revise({ ...first(catalogue), target: "vision-target" }, seeing);
   assert.deepEqual(choice.lanes.map((lane) => lane.method), ["vlm-draft", "vlm-text-only"]);
   assert.deepEqual([choice.scene, choice.questions], ["four", ["Describe it.", "Count the crosses."]]);
-  const made = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
-  assert.deepEqual(made.images, ["data:4"]);
+  const comparison = request({ ...choice, text: "Is it red?\n\nDescribe it." }, seeing, roles, clamp);
+  assert.deepEqual(comparison.images, ["data:4"]);
   assert.deepEqual(
-    made.prompts.map((p) => p.text),
+    comparison.prompts.map((p) => p.text),
     ["Describe it.", "Count the crosses.", "Is it red?"],
-    "a question a line, each once",
+    "one question per line, without duplicates",
   );
   assert.equal(runs(choice), 3 * (2 * choice.repeats + 1));
   assert.match(
@@ -168,11 +168,11 @@ test("a target that reads pictures is asked questions about one, by drafters tha
       (lane) => lane.method,
     ),
     ["draft-model", "prompt-lookup"],
-    "and back",
+    "and back to the text target",
   );
 });
 
-test("an address restores the picture and its questions; one that is not there is said", () => {
+test("an address restores the image and its questions; an unknown scene is reported", () => {
   const choice = { ...first(seeing), scene: "two", questions: ["Describe it.", "Why?"] };
   assert.deepEqual(fromQuery(`?tab=compare&${toQuery(choice, seeing)}`, seeing, clamp), { choice, problems: [] });
   assert.match(
@@ -181,28 +181,28 @@ test("an address restores the picture and its questions; one that is not there i
   );
 });
 
-test("the Vision tab's picture can be asked about, and where there is none that is said", () => {
+test("the image of the Vision tab can be used; if there is none, an error is shown", () => {
   const choice = { ...first(seeing), ...take(first(seeing), seeing, OWN, { url: "data:own", alt: "mine" }) };
   assert.equal(picture(choice, seeing).url, "data:own");
   assert.equal(problem(choice, seeing), null);
-  assert.deepEqual(choice.questions, ["Describe it."], "questions that fit any picture stay");
+  assert.deepEqual(choice.questions, ["Describe it."], "questions that fit any image stay");
   assert.match(problem({ ...choice, own: null }, seeing).message, /No image/);
   assert.match(problem({ ...choice, questions: [] }, seeing).message, /No question/);
 });
 
-test("an example that the panel does not ask for is told apart", () => {
+test("an example with other settings than the panel's is recognised", () => {
   const choice = first(catalogue),
-    made = {
+    comparison = {
       settings: { target: "text-target" },
       prompts: [{ text: "Once" }, { text: "Again" }],
       lanes: [{ text: "autoregressive", added: true }, { text: "draft-model" }, { text: "prompt-lookup" }],
     };
-  assert.ok(asksFor(choice, catalogue, made, roles));
-  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, made, roles));
-  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, made, roles));
+  assert.ok(asksFor(choice, catalogue, comparison, roles));
+  assert.ok(!asksFor({ ...choice, presets: ["copy"] }, catalogue, comparison, roles));
+  assert.ok(!asksFor({ ...choice, lanes: choice.lanes.slice(1) }, catalogue, comparison, roles));
 });
 
-test("a preset that is a message goes as its words, for the target's own chat format, and so does the command line", () => {
+test("a chat preset is sent as plain text, for the target's own chat template; so it is in the command line", () => {
   const chats = {
     ...catalogue,
     presets: [{ name: "sum", title: "sum", prompt: "<|user|>What is 2 + 3?<|assistant|>" }, catalogue.presets[0]],
@@ -219,19 +219,19 @@ test("a preset that is a message goes as its words, for the target's own chat fo
     /^workbench compare --chat 'What is 2 \+ 3\?' Once --chat 'My own' --lane /,
   );
   const lanes = choice.lanes.map((lane) => ({ text: lane.method })),
-    made = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
-  assert.ok(asksFor(choice, chats, made(prompts), roles));
+    comparison = (all) => ({ settings: { target: choice.target }, prompts: all, lanes });
+  assert.ok(asksFor(choice, chats, comparison(prompts), roles));
   assert.ok(
     asksFor(
       { ...choice, text: "" },
       chats,
-      made([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]),
+      comparison([{ text: "<|user|>What is 2 + 3?<|assistant|>", chat: false }, { text: "Once" }]),
       roles,
     ),
-    "an example that was sent with markers is the same question",
+    "an example that was sent with chat markers is the same prompt",
   );
   assert.ok(
-    !asksFor({ ...choice, text: "" }, chats, made([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
-    "the bare words are not",
+    !asksFor({ ...choice, text: "" }, chats, comparison([{ text: "What is 2 + 3?", chat: false }, { text: "Once" }]), roles),
+    "text without markers is a different prompt",
   );
 });

@@ -7,20 +7,20 @@ import * as comparepicture from "./picture.js";
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import * as roles from "../shared/roles.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, measuring: boolean, note: string, draw: (el: Element, data: object) =>
- *    void, made?: object|null}} data */
+ *    void, comparison?: object|null}} data */
 export function render(el, data) {
   const { catalogue, choice } = data, ui = (el._ui ??= build(el));
   ui.data = data;
   controls.select(ui.target, controls.options(catalogue.targets), choice.target);
   while (ui.lanes.childElementCount > choice.lanes.length) ui.lanes.lastChild.remove();
   while (ui.lanes.childElementCount < choice.lanes.length) ui.lanes.append(lane(ui));
-  choice.lanes.forEach((held, i) => showLane(ui.lanes.children[i], held, i, data));
+  choice.lanes.forEach((chosen, i) => showLane(ui.lanes.children[i], chosen, i, data));
   ui.add.disabled = choice.lanes.length >= catalogue.lanes;
   ui.add.title = ui.add.disabled ? `at most ${catalogue.lanes} lanes` : "";
   ui.pictured.hidden = !choice.pictures;
@@ -59,7 +59,7 @@ export function render(el, data) {
   ui.measure.title = data.measuring ? "a comparison is being measured" : "";
   ui.stop.disabled = !data.measuring;
   ui.stop.title = data.measuring ? "" : "no comparison is being measured";
-  const raced = Boolean(data.made?.lanes.some((each) => each.race));
+  const raced = Boolean(data.comparison?.lanes.some((each) => each.race));
   ui.race.disabled = data.measuring || !raced;
   ui.race.title = raced ? "" : "measure first: the race replays the recorded runs";
   kit.write(ui.note, data.note);
@@ -67,43 +67,43 @@ export function render(el, data) {
   kit.write(ui.command, comparechoice.command(choice, catalogue, roles));
 }
 
-function showLane(card, held, i, data) {
-  const { catalogue } = data, method = catalogue.methods.find((each) => each.name === held.method);
+function showLane(card, chosen, i, data) {
+  const { catalogue } = data, method = catalogue.methods.find((each) => each.name === chosen.method);
   card.dataset.lane = i;
   controls.select(
     card._method,
     controls.options(catalogue.methods.filter((each) => each.name !== catalogue.baseline)),
-    held.method,
+    chosen.method,
   );
   card._method.setAttribute("aria-label", `Method of lane ${i + 1}`);
-  const drafts = strangers.drafts(method);
+  const drafts = draftModels.usesDraftModel(method);
   card._drafterRow.hidden = !drafts;
   if (drafts)
     controls.select(
       card._drafter,
-      [{ value: "", text: "the target's default", disabled: false }, ...controls.options(strangers.drafters(catalogue, held.method))],
-      held.drafter ?? "",
+      [{ value: "", text: "the target's default", disabled: false }, ...controls.options(draftModels.usable(catalogue, chosen.method))],
+      chosen.drafter ?? "",
     );
   card._drafter.setAttribute("aria-label", `Drafter of lane ${i + 1}`);
   card._remove.setAttribute("aria-label", `Remove lane ${i + 1}`);
   const params = method?.params ?? [];
   card._params.parentElement.hidden = !params.length && !drafts;
-  const changed = params.filter((p) => held.params[p.name] !== undefined && held.params[p.name] !== p.default);
+  const changed = params.filter((p) => chosen.params[p.name] !== undefined && chosen.params[p.name] !== p.default);
   kit.write(
     card._said,
     [
-      ...changed.map((p) => `${p.name.replaceAll("_", " ")} ${held.params[p.name]}`),
-      ...(held.drafter ? [held.drafter] : []),
+      ...changed.map((p) => `${p.name.replaceAll("_", " ")} ${chosen.params[p.name]}`),
+      ...(chosen.drafter ? [chosen.drafter] : []),
     ].join(" · ") || "defaults",
   );
-  const promise = controls.promised(method, held.params);
+  const promise = controls.promised(method, chosen.params);
   controls.badge(card._promise, promise);
   if (promise === "exact") kit.write(card._promise, "");
   data.draw(card._params, {
     params,
-    values: held.params,
-    barred: controls.unsound(method, held.params),
-    inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...held.params },
+    values: chosen.params,
+    barred: controls.unsound(method, chosen.params),
+    inForce: { ...Object.fromEntries(params.map((p) => [p.name, p.default])), ...chosen.params },
   });
 }
 
@@ -113,7 +113,7 @@ function lane(ui) {
     const lanes = ui.data.choice.lanes.map((each, i) =>
       i === Number(card.dataset.lane) ? { ...each, ...more } : each,
     );
-    tell(card, "wb:choose", { lanes });
+    emit(card, "wb:choose", { lanes });
   };
   card._method = h("select", { onchange: () => change({ method: card._method.value, params: {}, drafter: null }) });
   card._drafter = h("select", { onchange: () => change({ drafter: card._drafter.value || null }) });
@@ -125,7 +125,7 @@ function lane(ui) {
       className: "wb-tool",
       title: "Remove this lane",
       onclick: () =>
-        tell(card, "wb:choose", { lanes: ui.data.choice.lanes.filter((_, i) => i !== Number(card.dataset.lane)) }),
+        emit(card, "wb:choose", { lanes: ui.data.choice.lanes.filter((_, i) => i !== Number(card.dataset.lane)) }),
     },
     "✕",
   );
@@ -152,16 +152,16 @@ function build(el) {
     control.id = `${uid}-${name}`;
     return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
   };
-  const choose = (name) => (event) => tell(el, "wb:choose", { [name]: event.target.value });
+  const choose = (name) => (event) => emit(el, "wb:choose", { [name]: event.target.value });
   const number = (name) =>
     h("input", {
       type: "number",
       step: 1,
-      onchange: (event) => tell(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
+      onchange: (event) => emit(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
     });
   const press = (button, className, words) =>
     (ui[button] = Object.assign(
-      h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words),
+      h("button", { type: "button", className, onclick: () => emit(el, "wb:press", { button }) }, words),
     ));
   const mac = /Mac|iP(hone|ad)/.test(navigator.platform ?? "");
   ui.lanes = h("div", { className: "wb-lanecards" });
@@ -170,14 +170,14 @@ function build(el) {
     {
       type: "button",
       className: "wb-link",
-      onclick: () => tell(el, "wb:choose", { lanes: [...ui.data.choice.lanes, next(ui.data)] }),
+      onclick: () => emit(el, "wb:choose", { lanes: [...ui.data.choice.lanes, next(ui.data)] }),
     },
     "+ add a lane",
   );
   ui.presets = h("div", { className: "wb-chips", onclick: (event) => {
     const name = event.target.dataset.preset, { presets } = ui.data.choice;
     if (name)
-      tell(el, "wb:choose", {
+      emit(el, "wb:choose", {
         presets: presets.includes(name) ? presets.filter((n) => n !== name) : [...presets, name],
       });
   } });
@@ -186,13 +186,13 @@ function build(el) {
   const text = labelled(
     "text",
     "Additional prompt of your own",
-    h("textarea", { rows: 2, spellcheck: false, oninput: () => say() }),
+    h("textarea", { rows: 2, spellcheck: false, oninput: () => emitPrompts() }),
   );
   ui.textLabel = text[0];
-  ui.chat = h("input", { type: "checkbox", checked: true, onchange: () => say() });
-  const say = () => {
+  ui.chat = h("input", { type: "checkbox", checked: true, onchange: () => emitPrompts() });
+  const emitPrompts = () => {
     const { value } = ui.text;
-    tell(el, "wb:choose", { text: ui.data.choice.pictures ? value : roles.typed(value, ui.chat.checked) });
+    emit(el, "wb:choose", { text: ui.data.choice.pictures ? value : roles.typed(value, ui.chat.checked) });
   };
   text.push(controls.message(ui.chat));
   const target = labelled("target", "Target", h("select", { onchange: choose("target") }));

@@ -6,18 +6,18 @@ import * as speedup from "../shared/speedup.js";
 
 /** Merge a step into the comparison: each step brings the race of one prompt; the other races are kept. Pure. */
 export function merge(before, now) {
-  const kept = (i, prompt) => (Array.isArray(before?.lanes[i]?.race) ? before.lanes[i].race[prompt] : null) ?? null;
+  const earlier = (i, prompt) => (Array.isArray(before?.lanes[i]?.race) ? before.lanes[i].race[prompt] : null) ?? null;
   const lanes = now.lanes.map((lane, i) =>
     Array.isArray(lane.race)
       ? lane
-      : { ...lane, race: now.prompts.map((_, prompt) => lane.race?.[prompt] ?? kept(i, prompt)) },
+      : { ...lane, race: now.prompts.map((_, prompt) => lane.race?.[prompt] ?? earlier(i, prompt)) },
   );
   return { ...now, lanes };
 }
 
 /** Whether a race is possible on a prompt: plain decoding and at least one other lane have a run. Pure. */
-export function raced(made, prompt = 0) {
-  const there = (made?.lanes ?? []).filter((lane) => Array.isArray(lane.race) && lane.race[prompt]);
+export function canRace(comparison, prompt = 0) {
+  const there = (comparison?.lanes ?? []).filter((lane) => Array.isArray(lane.race) && lane.race[prompt]);
   return there.length > 1 && there.some((lane) => lane.plain);
 }
 
@@ -25,9 +25,9 @@ export function raced(made, prompt = 0) {
  *  @param {{lane: string, tokens: number, limit: number, waiting: string}} step
  *  @returns {{name: string, now: boolean, share: number, text: string}[]}  share: of the run in progress, else of all
  *    runs */
-export function rows(step, made, words) {
-  const all = made.prompts.length * made.settings.repeats;
-  return made.lanes.map((lane) => {
+export function rows(step, comparison, words) {
+  const all = comparison.prompts.length * comparison.settings.repeats;
+  return comparison.lanes.map((lane) => {
     const { n, speedup } = lane.figures, now = step.lane === lane.name && !lane.error, so_far = `${n} of ${all} runs so far`;
     const found = speedup && !lane.plain ? ` · ${words.sentence(speedup)}` : "";
     const text = lane.error
@@ -42,14 +42,14 @@ export function rows(step, made, words) {
 }
 
 /** Return the smallest number of runs over all lanes without errors; each increase is announced. Pure. */
-export function level(made) {
-  const going = (made?.lanes ?? []).filter((lane) => !lane.error);
+export function level(comparison) {
+  const going = (comparison?.lanes ?? []).filter((lane) => !lane.error);
   return going.length ? Math.min(...going.map((lane) => lane.figures.n)) : 0;
 }
 
 /** Draw the rows into `el`; existing rows are updated. */
-export function render(el, step, made) {
-  const shown = rows(step, made, speedup);
+export function render(el, step, comparison) {
+  const shown = rows(step, comparison, speedup);
   while (el.childElementCount > shown.length) el.lastChild.remove();
   while (el.childElementCount < shown.length) {
     const row = h(
@@ -63,19 +63,19 @@ export function render(el, step, made) {
     el.append(row);
   }
   shown.forEach(({ name, now, share, text }, i) => {
-    const row = el.children[i], [title, bar, said] = row.children;
+    const row = el.children[i], [title, bar, status] = row.children;
     row.dataset.lane = name;
     row.classList.toggle("is-now", now);
     kit.write(title, name);
     bar.firstChild.style.width = `${Math.round(100 * Math.min(1, share))}%`;
-    kit.write(said, text);
+    kit.write(status, text);
   });
 }
 
 /** Banner of a recorded example. Pure.
- *  @param {object} made  a comparison  @param {boolean} same  whether the panel asks for the same */
-export function banner(made, same) {
-  const { machine, settings } = made,
+ *  @param {object} comparison  a comparison  @param {boolean} same  whether the panel asks for the same */
+export function banner(comparison, same) {
+  const { machine, settings } = comparison,
     on = [machine.gpu || machine.cpu, machine.cores ? `${machine.cores} cores` : "", settings.dtype]
       .filter(Boolean)
       .join(", ");

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { foot } from "./stage.js";
-import { banner, level, merge, raced, rows } from "./live.js";
+import { banner, level, merge, canRace, rows } from "./live.js";
 
 const words = { sentence: (found) => `${found.value.toFixed(2)}×` };
 const lane = (name, more = {}) => ({
@@ -12,19 +12,19 @@ const lane = (name, more = {}) => ({
   race: {},
   ...more,
 });
-const made = (...lanes) => ({
+const comparison = (...lanes) => ({
   prompts: [{ name: "a" }, { name: "b" }],
   settings: { repeats: 3, dtype: "float32" },
   machine: { cpu: "X", cores: 2, date: "2026-11-22" },
   lanes,
 });
 
-test("a race is there as soon as plain decoding and another lane have a run, and stays when the next prompt is measured", () => {
-  const first = merge(null, made(lane("Plain", { race: { 0: "p" } }), lane("Draft")));
-  assert.ok(!raced(first, 0));
-  const second = merge(first, made(lane("Plain", { race: { 0: "p" } }), lane("Draft", { race: { 0: "d" } })));
-  assert.ok(raced(second, 0));
-  const third = merge(second, made(lane("Plain", { race: { 1: "q" } }), lane("Draft")));
+test("a race is possible as soon as plain decoding and another lane have a run, and stays while the next prompt is measured", () => {
+  const first = merge(null, comparison(lane("Plain", { race: { 0: "p" } }), lane("Draft")));
+  assert.ok(!canRace(first, 0));
+  const second = merge(first, comparison(lane("Plain", { race: { 0: "p" } }), lane("Draft", { race: { 0: "d" } })));
+  assert.ok(canRace(second, 0));
+  const third = merge(second, comparison(lane("Plain", { race: { 1: "q" } }), lane("Draft")));
   assert.deepEqual(
     third.lanes.map((each) => each.race),
     [
@@ -32,20 +32,20 @@ test("a race is there as soon as plain decoding and another lane have a run, and
       ["d", null],
     ],
   );
-  assert.ok(raced(third, 0) && !raced(third, 1));
+  assert.ok(canRace(third, 0) && !canRace(third, 1));
   assert.ok(
-    !raced(made(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0),
-    "two drafters without plain decoding have nothing to race against",
+    !canRace(comparison(lane("Draft", { race: ["d"] }), lane("Tree", { race: ["t"] })), 0),
+    "two drafters without plain decoding make no race",
   );
-  const last = made(lane("Plain", { race: ["P", "Q"] }), lane("Draft", { race: ["D", null] }));
-  assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step holds all");
+  const last = comparison(lane("Plain", { race: ["P", "Q"] }), lane("Draft", { race: ["D", null] }));
+  assert.deepEqual(merge(third, last).lanes[0].race, ["P", "Q"], "the last step has all races");
 });
 
-test("the lane that runs shows its tokens, the others how many runs they have", () => {
+test("the running lane shows its tokens, the others their number of runs", () => {
   const step = { lane: "Draft", tokens: 16, limit: 64, waiting: "" };
   const found = rows(
     step,
-    made(
+    comparison(
       lane("Plain", { figures: { n: 2, speedup: { value: 1 } } }),
       lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } }),
       lane("Tree"),
@@ -62,25 +62,25 @@ test("the lane that runs shows its tokens, the others how many runs they have", 
   assert.equal(
     rows(
       { ...step, lane: "" },
-      made(lane("Plain"), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } })),
+      comparison(lane("Plain"), lane("Draft", { figures: { n: 1, speedup: { value: 1.5 } } })),
       words,
     )[1].text,
     "1 of 6 runs so far · 1.50×",
   );
   assert.equal(
-    rows({ ...step, waiting: "waiting for the device" }, made(lane("Draft")), words)[0].text,
+    rows({ ...step, waiting: "waiting for the device" }, comparison(lane("Draft")), words)[0].text,
     "waiting for the device",
   );
 });
 
-test("a lane that was left out holds no announcement back", () => {
-  assert.equal(level(made(lane("Plain", { figures: { n: 2 } }), lane("Bad", { error: "no" }))), 2);
+test("a lane with an error does not delay announcements", () => {
+  assert.equal(level(comparison(lane("Plain", { figures: { n: 2 } }), lane("Bad", { error: "no" }))), 2);
   assert.equal(level(null), 0);
 });
 
-test("what is still being measured was not stopped", () => {
+test("a measurement in progress is not shown as stopped", () => {
   const half = {
-    ...made(),
+    ...comparison(),
     complete: false,
     settings: { repeats: 2, max_new_tokens: 8, seed: 0, sampling: {} },
     machine: { cpu: "X", date: "today" },
@@ -89,7 +89,7 @@ test("what is still being measured was not stopped", () => {
   assert.match(foot(half, false), /Stopped before the end/);
 });
 
-test("an example is called one, with its machine and date, and whether it is what the panel asks for", () => {
-  assert.match(banner(made(), true), /^RECORDED example, measured on X, 2 cores, float32; 2026-11-22\. Press Measure/);
-  assert.match(banner(made(), false), /differ from the panel/);
+test("the banner of an example names machine and date, and whether the panel has the same settings", () => {
+  assert.match(banner(comparison(), true), /^RECORDED example, measured on X, 2 cores, float32; 2026-11-22\. Press Measure/);
+  assert.match(banner(comparison(), false), /differ from the panel/);
 });

@@ -15,7 +15,7 @@ import * as roles from "../shared/roles.js";
 import * as speedup from "../shared/speedup.js";
 
 const SCHEMA = 3;
-const KEPT = "wb-compare-last";
+const STORAGE_KEY = "wb-compare-last";
 
 /** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
 export async function mount(el, { host }) {
@@ -26,7 +26,7 @@ export async function mount(el, { host }) {
     host,
     catalogue: null,
     choice: null,
-    made: null,
+    comparison: null,
     job: null,
     channel: null,
     step: null,
@@ -37,19 +37,18 @@ export async function mount(el, { host }) {
     prompt: 0,
     shown: null,
     from: "live",
-    asked: 0,
-    heard: 0,
+    lastMessageAt: 0,
     silent: 0,
     touched: false,
   };
-  await jobs.begin(page, { wire, hear, draw, look, fromQuery: comparechoice.fromQuery, adopt });
-  recall(page);
+  await jobs.begin(page, { wire, onMessage, draw, loadCatalogue, fromQuery: comparechoice.fromQuery, adopt });
+  restore(page);
   return page;
 }
 
 /** Fetch the catalogue for another target. */
-async function look(page) {
-  const found = await jobs.look(page);
+async function loadCatalogue(page) {
+  const found = await jobs.loadCatalogue(page);
   if (!found) return;
   page.choice = comparechoice.revise(page.choice, found);
   page.draw();
@@ -72,7 +71,7 @@ function wire(page) {
   on("wb:choose", (change) => {
     const target = "target" in change && change.target !== page.choice.target;
     choose(change);
-    if (target) look(page);
+    if (target) loadCatalogue(page);
   });
   on("wb:param", ({ name, value, note }, event) => {
     const lane = event.target.closest("[data-lane]");
@@ -131,18 +130,18 @@ function press(page, button, lane) {
   const { host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
   else if (button === "stop" && page.silent)
-    jobs.giveUp(page, "measurement", "Check that it is still running, then measure again.");
+    jobs.stopWaiting(page, "measurement", "Check that it is still running, then measure again.");
   else if (button === "stop" && measuring(page) && page.job) jobs.ask(page, "stop", { job: page.job });
   else if (button === "race" || button === "play") comparerace.toggle(page, button === "race");
   else if (button === "pin") {
-    const at = page.made.lanes.find((each) => each.name === lane),
-      was = page.pin?.key === comparetable.key(page.made, at);
+    const at = page.comparison.lanes.find((each) => each.name === lane),
+      was = page.pin?.key === comparetable.key(page.comparison, at);
     page.pin = was
       ? null
       : {
-          key: comparetable.key(page.made, at),
+          key: comparetable.key(page.comparison, at),
           name: at.name,
-          from: comparetable.where(page.made),
+          from: comparetable.where(page.comparison),
           figures: at.figures,
         };
     host.remember?.[page.pin ? "setItem" : "removeItem"]("wb-compare-pin", JSON.stringify(page.pin));
@@ -176,13 +175,12 @@ function measure(page) {
   page.channel = jobs.channel("compare");
   Object.assign(page, {
     asking: comparechoice.toQuery(choice, catalogue),
-    made: null,
+    comparison: null,
     job: null,
     step: null,
     from: "live",
     level: 0,
-    asked: performance.now(),
-    heard: performance.now(),
+    lastMessageAt: performance.now(),
     prompt: 0,
     shown: null,
   });
@@ -192,9 +190,9 @@ function measure(page) {
   page.parts.live.textContent = "Measuring";
 }
 
-function hear(page, message) {
+function onMessage(page, message) {
   if (!page.channel || message.channel !== page.channel) return;
-  Object.assign(page, { heard: performance.now(), silent: 0 });
+  Object.assign(page, { lastMessageAt: performance.now(), silent: 0 });
   page.job = message.job ?? page.job;
   if (message.error) {
     page.errors.push({ ...message.error, kind: "error" });
@@ -204,62 +202,62 @@ function hear(page, message) {
   if (message.step) {
     const before = page.step;
     page.step = message.step;
-    if (message.step.comparison) page.made = comparelive.merge(page.made, message.step.comparison);
-    if (message.step.comparison && (message.step.last || comparelive.level(page.made) > page.level)) keep(page);
+    if (message.step.comparison) page.comparison = comparelive.merge(page.comparison, message.step.comparison);
+    if (message.step.comparison && (message.step.last || comparelive.level(page.comparison) > page.level)) store(page);
     if (message.step.last) ended(page);
-    else if (before && comparelive.level(page.made) > page.level)
-      page.parts.live.textContent = comparetable.heard(message.step, speedup);
-    page.level = comparelive.level(page.made);
+    else if (before && comparelive.level(page.comparison) > page.level)
+      page.parts.live.textContent = comparetable.announcement(message.step, speedup);
+    page.level = comparelive.level(page.comparison);
   }
   page.draw();
 }
 
 /** Convert a comparison of an older schema to the current figures. */
-function current(made) {
-  return made.schema < SCHEMA ? comparetable.renew(made, speedup) : made;
+function current(comparison) {
+  return comparison.schema < SCHEMA ? comparetable.recompute(comparison, speedup) : comparison;
 }
 
 /** Show the recorded example if nothing else is shown. */
-function adopt(page, made) {
-  if (page.made || made.schema > SCHEMA) return;
-  Object.assign(page, { made: current(made), from: "example" });
+function adopt(page, comparison) {
+  if (page.comparison || comparison.schema > SCHEMA) return;
+  Object.assign(page, { comparison: current(comparison), from: "example" });
   comparerace.seek(page, 1);
 }
 
 /** Store the measured comparison for this browser tab, so that a reload (needed after the app was restarted) loses
  *  nothing. */
-function keep(page) {
+function store({ host, asking, job, comparison }) {
   try {
-    page.host.remember?.setItem(KEPT, JSON.stringify({ query: page.asking, job: page.job, made: page.made }));
+    host.remember?.setItem(STORAGE_KEY, JSON.stringify({ query: asking, job, comparison }));
   } catch {
-    page.host.remember?.removeItem(KEPT); // too large for the browser's storage
+    host.remember?.removeItem(STORAGE_KEY); // too large for the browser's storage
   }
 }
 
 /** Restore the stored comparison if the address names the same lanes and prompts. */
-function recall(page) {
+function restore(page) {
   const { host, choice, catalogue } = page;
-  if (!catalogue || (page.made && page.from !== "example") || measuring(page)) return;
+  if (!catalogue || (page.comparison && page.from !== "example") || measuring(page)) return;
   try {
-    const kept = JSON.parse(host.remember?.getItem(KEPT) ?? "null");
-    if (kept?.made?.schema !== SCHEMA || kept.query !== comparechoice.toQuery(choice, catalogue)) return;
-    Object.assign(page, { made: kept.made, job: kept.job, from: "live" });
+    const stored = JSON.parse(host.remember?.getItem(STORAGE_KEY) ?? "null");
+    if (stored?.comparison?.schema !== SCHEMA || stored.query !== comparechoice.toQuery(choice, catalogue)) return;
+    Object.assign(page, { comparison: stored.comparison, job: stored.job, from: "live" });
     comparerace.seek(page, 1);
   } catch {
-    host.remember?.removeItem(KEPT);
+    host.remember?.removeItem(STORAGE_KEY);
   }
 }
 
 function ended(page) {
   page.channel = null;
-  page.parts.live.textContent = comparetable.heard(page.step, speedup);
-  if (page.made?.lanes.some((lane) => lane.race?.[0])) comparerace.toggle(page, true);
+  page.parts.live.textContent = comparetable.announcement(page.step, speedup);
+  if (page.comparison?.lanes.some((lane) => lane.race?.[0])) comparerace.toggle(page, true);
 }
 
 function save(page, kind) {
-  const { made, job } = page,
-    name = `comparison_${(made?.machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}.${kind}`;
-  if (kind === "json") exports.save(name, JSON.stringify(made, null, 1), "application/json");
+  const { comparison, job } = page,
+    name = `comparison_${(comparison?.machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}.${kind}`;
+  if (kind === "json") exports.save(name, JSON.stringify(comparison, null, 1), "application/json");
   else jobs.saveTable(page, { job, kind }, name);
 }
 
@@ -269,19 +267,19 @@ export async function open(page, file) {
   if (!file || measuring(page)) return;
   page.errors = [];
   try {
-    const made = JSON.parse(await file.text());
+    const comparison = JSON.parse(await file.text());
     if (
-      !Array.isArray(made?.lanes) ||
-      !made.settings ||
-      !made.prompts?.length ||
-      !made.lanes.every((lane) => lane.figures && typeof lane.name === "string")
+      !Array.isArray(comparison?.lanes) ||
+      !comparison.settings ||
+      !comparison.prompts?.length ||
+      !comparison.lanes.every((lane) => lane.figures && typeof lane.name === "string")
     )
       fail("not a comparison.", "Open a JSON file written by Export or by workbench compare --out x.json.");
-    else if (made.schema > SCHEMA)
-      fail(`schema ${made.schema} is newer than ${SCHEMA}.`, "Update the workbench to open it.");
+    else if (comparison.schema > SCHEMA)
+      fail(`schema ${comparison.schema} is newer than ${SCHEMA}.`, "Update the workbench to open it.");
     else {
       Object.assign(page, {
-        made: current(made),
+        comparison: current(comparison),
         job: null,
         step: null,
         from: "imported",
@@ -302,7 +300,7 @@ function draw(page) {
     catalogue: page.catalogue,
     choice: page.choice,
     measuring: measuring(page),
-    made: page.made,
+    comparison: page.comparison,
     note: page.note,
     draw: form.render,
   });

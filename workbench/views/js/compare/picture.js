@@ -3,7 +3,7 @@
 
 import * as comparechoice from "./choice.js";
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 
 /** Draw into `el`. @param {any} el  @param {{catalogue: object, choice: object, shown: {url: string, alt:
  *  string}|null}} data  shown: image of the Vision tab */
@@ -42,12 +42,12 @@ function build(el) {
   const ui = {};
   ui.pictures = h("div", { className: "wb-thumbs", onclick: (event) => {
     const button = event.target.closest("[data-scene]");
-    if (button) tell(el, "wb:picture", { scene: button.dataset.scene });
+    if (button) emit(el, "wb:picture", { scene: button.dataset.scene });
   } });
   ui.questions = h("div", { className: "wb-chips is-long", onclick: (event) => {
     const button = event.target.closest("button"), { questions } = ui.choice;
     if (button)
-      tell(el, "wb:choose", {
+      emit(el, "wb:choose", {
         questions: questions.includes(button.textContent)
           ? questions.filter((q) => q !== button.textContent)
           : [...questions, button.textContent],

@@ -44,26 +44,26 @@ export function paysWords(lane) {
       : `pays off above an acceptance rate of ${pays.break_even.toFixed(2)}`;
   const measured = figures.speedup?.value ?? null,
     at = measured === null ? null : reached(pays.curve, measured);
-  const said = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, which corresponds to an acceptance rate of ${at.toFixed(2)}`}`;
-  return `${lane.name} ${limit}${said}`;
+  const measuredText = measured === null ? "" : `; measured ${measured.toFixed(2)}×${at === null ? "" : `, which corresponds to an acceptance rate of ${at.toFixed(2)}`}`;
+  return `${lane.name} ${limit}${measuredText}`;
 }
 
 /** Bars of draft, verify and overhead time per token. */
 export function costs(page) {
-  const { parts, made } = page,
-    bars = costBars(made.lanes),
+  const { parts, comparison } = page,
+    bars = costBars(comparison.lanes),
     pin = page.pin?.figures.ms_per_token.decode ?? null;
   const against = (i) =>
-    pin === null || page.pin.key === comparetable.key(made, made.lanes.filter((lane) => lane.figures.n)[i])
+    pin === null || page.pin.key === comparetable.key(comparison, comparison.lanes.filter((lane) => lane.figures.n)[i])
       ? ""
       : ` (${comparetable.signed(bars.totals[i] - pin, 1)})`;
   const labels = bars.totals.map((total, i) => (total === null ? "" : `${total.toFixed(1)}${against(i)}`));
   kit.write(parts.costsNote, page.pin ? `ms, mean; difference to ${page.pin.name}` : "ms, mean");
-  const said = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
+  const totals = bars.names.map((name, i) => `${name} ${labels[i]} ms`).join(", ");
   table(
     page,
     "costs",
-    `Time per token: ${said}.`,
+    `Time per token: ${totals}.`,
     ["lane", "draft ms", "verify ms", "overhead ms", "total ms"],
     bars.names.map((name, i) => [name, ...PHASES.map(([part]) => number(bars.parts[part][i])), labels[i]]),
   );
@@ -114,27 +114,27 @@ export function costs(page) {
         xshift: 6,
       })),
     },
-    label: `Time per token: ${said}`,
+    label: `Time per token: ${totals}`,
   }));
 }
 
 /** Lines: the speed-up that the measured costs allow at each acceptance rate, and the measured speed-up. */
 export function pays(page) {
-  const { parts, made } = page,
-    lanes = made.lanes.filter((lane) => lane.pays),
-    said = made.lanes
+  const { parts, comparison } = page,
+    lanes = comparison.lanes.filter((lane) => lane.pays),
+    sentences = comparison.lanes
       .filter((lane) => !lane.plain && !lane.error)
       .map(paysWords)
       .join("; ");
   kit.write(parts.paysNote, "speed-up at the measured costs, by acceptance rate; markers: measured speed-up");
   const delta = (lane) =>
-    page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(made, lane)
+    page.pin?.figures.speedup && lane.figures.speedup && page.pin.key !== comparetable.key(comparison, lane)
       ? comparetable.signed(lane.figures.speedup.value - page.pin.figures.speedup.value, 2)
       : "";
   table(
     page,
     "pays",
-    `${said}.`,
+    `${sentences}.`,
     [
       "lane",
       "pays off above",
@@ -251,7 +251,7 @@ export function pays(page) {
             ],
       ),
     },
-    label: said,
+    label: sentences,
   }));
 }
 

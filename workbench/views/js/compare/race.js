@@ -63,7 +63,7 @@ export function toggle(page, again = false) {
   const { race } = page;
   if (race.playing && !again) return stop(page);
   stop(page);
-  const end = length(page.made?.lanes ?? [], page.prompt);
+  const end = length(page.comparison?.lanes ?? [], page.prompt);
   if (!end) return;
   if (matchMedia("(prefers-reduced-motion: reduce)").matches && again) return seek(page, 1);
   if (again || race.t >= end) race.t = 0;
@@ -75,7 +75,7 @@ export function toggle(page, again = false) {
     if (race.t >= end) {
       race.t = end;
       stop(page);
-      page.parts.live.textContent = said(page);
+      page.parts.live.textContent = announcement(page);
     } else race.frame = requestAnimationFrame(tick);
     render(page);
   };
@@ -93,19 +93,19 @@ export function stop(page) {
 /** Go to a fraction of the race, 0 to 1. */
 export function seek(page, share) {
   stop(page);
-  page.race.t = share * length(page.made?.lanes ?? [], page.prompt);
+  page.race.t = share * length(page.comparison?.lanes ?? [], page.prompt);
   page.draw();
 }
 
 /** Step back or forward by 1/50 of the race. */
 export function nudge(page, direction) {
-  const end = length(page.made?.lanes ?? [], page.prompt);
+  const end = length(page.comparison?.lanes ?? [], page.prompt);
   if (end) seek(page, Math.min(1, Math.max(0, Math.min(page.race.t, end) / end + direction / 50)));
 }
 
 /** Describe the result. */
-function said(page) {
-  const order = page.made.lanes
+function announcement(page) {
+  const order = page.comparison.lanes
     .filter((lane) => lane.race?.[page.prompt])
     .sort((a, b) => ratioTime(a, page) - ratioTime(b, page));
   return `The race has ended: ${order.map((lane) => `${lane.name} ${ratioTime(lane, page).toFixed(2)} s`).join(", ")}`;
@@ -115,16 +115,16 @@ const ratioTime = (lane, page) => lane.race[page.prompt].rounds.at(-1)?.[0] ?? 0
 
 /** Draw the lanes at the clock's time. Elements are created once and then updated. */
 export function render(page) {
-  const { parts, made, race, prompt } = page;
-  const lanes = made.lanes.filter((lane) => lane.race?.[prompt]),
+  const { parts, comparison, race, prompt } = page;
+  const lanes = comparison.lanes.filter((lane) => lane.race?.[prompt]),
     end = length(lanes, prompt),
     t = Math.min(race.t, end),
-    of = made.prompts[prompt]?.name ?? "";
-  const pin = page.pin && lanes.find((lane) => comparetable.key(made, lane) === page.pin.key);
+    of = comparison.prompts[prompt]?.name ?? "";
+  const pin = page.pin && lanes.find((lane) => comparetable.key(comparison, lane) === page.pin.key);
   if (document.activeElement !== parts.prompt || parts.prompt._key === undefined)
     controls.select(
       parts.prompt,
-      made.prompts.map((p, i) => ({ value: `${i}`, text: p.name })),
+      comparison.prompts.map((p, i) => ({ value: `${i}`, text: p.name })),
       `${prompt}`,
     );
   while (parts.race.childElementCount > lanes.length) parts.race.lastChild.remove();
@@ -133,7 +133,7 @@ export function render(page) {
   lanes.forEach((lane, i) => {
     const line = parts.race.children[i],
       now = at(lane.race[prompt], t),
-      said = ratio(lane, prompt),
+      view = ratio(lane, prompt),
       against = pin && pin !== lane ? ratio(pin, prompt).value : null;
     kit.set(line, { "data-lane": lane.name });
     kit.write(line._name, lane.name);
@@ -158,14 +158,14 @@ export function render(page) {
     for (let k = now.last.length; k < line._tokens.childElementCount; k += 1) line._tokens.children[k].hidden = true;
     line._fill.style.width = `${now.of ? (100 * now.tokens) / now.of : 0}%`;
     line._bar.classList.toggle("is-plain", lane.plain);
-    kit.write(line._ratio, said.text);
-    kit.write(line._own, said.of);
-    const delta = said.value === null || against === null ? null : said.value - against;
+    kit.write(line._ratio, view.text);
+    kit.write(line._own, view.of);
+    const delta = view.value === null || against === null ? null : view.value - against;
     kit.write(line._delta, delta === null ? "" : comparetable.signed(delta, 2, "×"));
   });
   kit.write(
     parts.raceNote,
-    `${replay(lanes, prompt, made.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prefill`,
+    `${replay(lanes, prompt, comparison.settings.repeats, of)} · ${t.toFixed(2)} s of ${end.toFixed(2)} s after the prefill`,
   );
   kit.write(parts.clock, `${t.toFixed(2)} s`);
   if (document.activeElement !== parts.slider || race.playing)

@@ -35,7 +35,7 @@ const INTRO = [
 export function build(el, host) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...given) => panel.card(parts, ...given), chart = (...given) => panel.chart(parts, ...given);
+  const card = (...args) => panel.card(parts, ...args), chart = (...args) => panel.chart(parts, ...args);
   const select = (name, label, options = []) => {
     const control = part(name, "select", {}, ...options.map(([value, text]) => h("option", { value }, text)));
     control.setAttribute("aria-label", label);
@@ -77,7 +77,7 @@ export function build(el, host) {
           ["is-bonus", "bonus"],
         ]),
       ),
-      part("asked", "img", { className: "wb-asked", hidden: true }),
+      part("questionImage", "img", { className: "wb-asked", hidden: true }),
       part("race", "div", { className: "wb-race", role: "list" }),
       h(
         "div",
@@ -134,9 +134,9 @@ export function build(el, host) {
 }
 
 function slider(part) {
-  const made = part("slider", "input", { type: "range", min: 0, max: 1000, step: 1, value: 0 });
-  made.setAttribute("aria-label", "Time of the race");
-  return made;
+  const comparison = part("slider", "input", { type: "range", min: 0, max: 1000, step: 1, value: 0 });
+  comparison.setAttribute("aria-label", "Time of the race");
+  return comparison;
 }
 
 function tools(part) {
@@ -157,12 +157,12 @@ function tools(part) {
 
 /** Draw the state of the page. */
 export function draw(page) {
-  const { parts, made, step, catalogue } = page, measuring = page.channel !== null;
+  const { parts, comparison, step, catalogue } = page, measuring = page.channel !== null;
   stage.alerts(parts.alerts, page.errors);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
   kit.set(parts.badge, {
-    "data-state": page.silent ? "lost" : measuring ? "running" : made ? origin(page) : "idle",
-    "data-from": made && !measuring ? origin(page) : "live",
+    "data-state": page.silent ? "lost" : measuring ? "running" : comparison ? origin(page) : "idle",
+    "data-from": comparison && !measuring ? origin(page) : "live",
   });
   parts.progress.hidden = !measuring;
   if (measuring) {
@@ -173,28 +173,28 @@ export function draw(page) {
         : "starting …";
     jobs.progress(page, {
       text,
-      note: step ? `${step.done} of ${step.total} runs${jobs.left(step.left_s)}` : "",
+      note: step ? `${step.done} of ${step.total} runs${jobs.remaining(step.left_s)}` : "",
       done: step?.done,
       total: step?.total,
       label: "Runs measured",
     });
-    parts.now.hidden = !made || !step;
-    if (made && step) comparelive.render(parts.now, step, made);
+    parts.now.hidden = !comparison || !step;
+    if (comparison && step) comparelive.render(parts.now, step, comparison);
   }
-  const example = page.from === "example" && made && !measuring;
+  const example = page.from === "example" && comparison && !measuring;
   parts.banner.hidden = !example;
   if (example)
     kit.write(
       parts.banner,
-      comparelive.banner(made, !page.choice || comparechoice.asksFor(page.choice, catalogue, made, roles)),
+      comparelive.banner(comparison, !page.choice || comparechoice.asksFor(page.choice, catalogue, comparison, roles)),
     );
-  const some = Boolean(made?.lanes.some((lane) => lane.figures.n || lane.error));
+  const some = Boolean(comparison?.lanes.some((lane) => lane.figures.n || lane.error));
   for (const name of ["tableCard", "costsCard", "paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some;
-  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(made);
+  for (const name of ["paysCard", "exactCard", "textsCard"]) parts[name].hidden = !some || !complete(comparison);
   const [first, second] = parts.stage.querySelectorAll(".wb-two");
   first.hidden = !some;
-  second.hidden = !some || !complete(made);
-  const raced = comparelive.raced(made, page.prompt);
+  second.hidden = !some || !complete(comparison);
+  const raced = comparelive.canRace(comparison, page.prompt);
   parts.raceCard.hidden = !raced;
   parts.intro.hidden = some || measuring;
   parts.empty.nextSibling.hidden = !catalogue;
@@ -204,8 +204,9 @@ export function draw(page) {
       ? "Press Measure: lanes run one at a time, prompt by prompt, alone on the device; then they race on one clock."
       : "The backend is starting …",
   );
-  kit.write(parts.foot, made ? foot(made, measuring) : "");
-  for (const control of [parts.export, parts.copy]) control.disabled = !(control === parts.copy ? catalogue : made);
+  kit.write(parts.foot, comparison ? foot(comparison, measuring) : "");
+  parts.export.disabled = !comparison;
+  parts.copy.disabled = !catalogue;
   for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
   if (!some) return;
   comparetable.render(page);
@@ -214,15 +215,15 @@ export function draw(page) {
     picture(page);
     comparerace.render(page);
   }
-  if (!complete(made)) return;
+  if (!complete(comparison)) return;
   compareplots.pays(page);
   comparetext.exact(page);
   comparetext.texts(page);
 }
 
 /** Whether the texts and the results over all runs have arrived: they come with the last step. */
-function complete(made) {
-  return Boolean(made?.lanes.some((lane) => lane.exact !== undefined));
+function complete(comparison) {
+  return Boolean(comparison?.lanes.some((lane) => lane.exact !== undefined));
 }
 
 /** Return the origin of the figures, for the badge's colour. */
@@ -231,19 +232,19 @@ function origin(page) {
 }
 
 /** Show the image of the questions. */
-function picture({ parts, made, ...page }) {
-  const url = made.settings.images?.[0] ?? (page.from === "live" ? page.pictured : "") ?? "";
-  parts.asked.hidden = !url;
-  if (url && parts.asked.src !== url) parts.asked.src = url;
-  parts.asked.alt = comparechoice.altOf(page.catalogue, url);
+function picture({ parts, comparison, ...page }) {
+  const url = comparison.settings.images?.[0] ?? (page.from === "live" ? page.pictured : "") ?? "";
+  parts.questionImage.hidden = !url;
+  if (url && parts.questionImage.src !== url) parts.questionImage.src = url;
+  parts.questionImage.alt = comparechoice.altOf(page.catalogue, url);
 }
 
 function badge(page, measuring, catalogue) {
-  const { made } = page;
+  const { comparison } = page;
   if (page.silent) return "NO ANSWER";
   if (measuring) return ["LIVE", catalogue?.device].filter(Boolean).join(" · ");
-  if (!made) return catalogue?.device ?? "";
-  const { target, device, dtype } = made.settings;
+  if (!comparison) return catalogue?.device ?? "";
+  const { target, device, dtype } = comparison.settings;
   return [
     { imported: "IMPORTED", example: "RECORDED" }[page.from] ?? "MEASURED",
     target,
@@ -254,14 +255,14 @@ function badge(page, measuring, catalogue) {
 }
 
 /** State the conditions of the measurement in one line. `going`: it is still running. */
-export function foot(made, going = false) {
-  const { settings: s, machine } = made,
+export function foot(comparison, going = false) {
+  const { settings: s, machine } = comparison,
     sampling = Object.entries(s.sampling).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
   const on = [machine.cpu, machine.cores ? `${machine.cores} cores` : "", machine.gpu].filter(Boolean).join(", ");
   return [
-    `${made.prompts.length} prompt${made.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
+    `${comparison.prompts.length} prompt${comparison.prompts.length > 1 ? "s" : ""} × ${s.repeats} repeat${s.repeats > 1 ? "s" : ""} after a warm-up, at most ${s.max_new_tokens} tokens, seed ${s.seed}, ${sampling.join(", ") || "greedy"}`,
     `${on}; torch ${machine.torch}; ${machine.date}; system load before the start ${machine.load ?? "unknown"}`,
-    made.complete || going ? "" : "Stopped before the end.",
+    comparison.complete || going ? "" : "Stopped before the end.",
   ]
     .filter(Boolean)
     .join(". ");

@@ -2,7 +2,7 @@
  *  pinned lane. */
 
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import * as speedup from "../shared/speedup.js";
 
 const WORDS = {
@@ -29,14 +29,14 @@ const WORDS = {
 };
 
 /** Return the identity of a lane across comparisons: method, models, settings, date. Pure. */
-export function key(made, lane) {
-  const { target, max_new_tokens, seed, sampling } = made.settings;
-  return JSON.stringify([lane.text, lane.drafted_by, target, max_new_tokens, seed, sampling, made.machine.date]);
+export function key(comparison, lane) {
+  const { target, max_new_tokens, seed, sampling } = comparison.settings;
+  return JSON.stringify([lane.text, lane.drafted_by, target, max_new_tokens, seed, sampling, comparison.machine.date]);
 }
 
 /** Name the origin of a pinned figure. Pure. */
-export function where(made) {
-  return `${made.settings.target}, ${made.machine.date}`;
+export function where(comparison) {
+  return `${comparison.settings.target}, ${comparison.machine.date}`;
 }
 
 /** Format a difference with its sign. Pure. */
@@ -80,8 +80,8 @@ export function cells(figures, pin, words) {
 
 /** Recompute the figures of an older comparison from its runs: schema 1 had medians, schema 2 pooled the tokens of all
  *  prompts for τ and acceptance rate. Pure. */
-export function renew(made, words) {
-  const plain = made.lanes.find((lane) => lane.plain),
+export function recompute(comparison, words) {
+  const plain = comparison.lanes.find((lane) => lane.plain),
     byPrompt = ({ runs = [] }) =>
       [...new Set(runs.map((run) => run.prompt))].map((prompt) => runs.filter((run) => run.prompt === prompt)),
     geometric = (lane, of) =>
@@ -93,7 +93,7 @@ export function renew(made, words) {
         .map((runs) => total(runs, "accepted") / total(runs, "tested"));
     return shares.length ? shares.reduce((a, b) => a + b, 0) / shares.length : null;
   };
-  const lanes = made.lanes.map((lane) => ({
+  const lanes = comparison.lanes.map((lane) => ({
     ...lane,
     figures: {
       ...lane.figures,
@@ -105,7 +105,7 @@ export function renew(made, words) {
       speedup: plain && lane.runs ? words.ofRuns(lane.runs, plain.runs ?? []) : null,
     },
   }));
-  return { ...made, schema: 3, lanes };
+  return { ...comparison, schema: 3, lanes };
 }
 
 /** Warn if the processor was busy when the measurement started, since such figures scatter. Pure. */
@@ -116,8 +116,8 @@ export function busy({ load, cores }) {
 }
 
 /** Announce a step to a screen reader. Pure. @param {object} words  the module `speedup` */
-export function heard(step, words) {
-  const said = (step.comparison?.lanes ?? [])
+export function announcement(step, words) {
+  const lines = (step.comparison?.lanes ?? [])
     .filter((lane) => lane.figures.speedup && !lane.plain)
     .map((lane) => `${lane.name} ${words.sentence(lane.figures.speedup)}`);
   const failed = (step.comparison?.lanes ?? []).filter((lane) => lane.error).map((lane) => `${lane.name} failed`);
@@ -126,27 +126,27 @@ export function heard(step, words) {
       ? "Measured. "
       : "Stopped. "
     : `${step.done} of ${step.total} runs. `;
-  return head + [...said, ...failed].join("; ");
+  return head + [...lines, ...failed].join("; ");
 }
 
 /** Draw the table; rows are kept and updated. */
 export function render(page) {
-  const { parts, made } = page;
+  const { parts, comparison } = page;
   const table = parts.table.querySelector("table") ?? parts.table.appendChild(head(h));
   const body = table.tBodies[0];
-  while (body.rows.length > made.lanes.length) body.deleteRow(-1);
-  while (body.rows.length < made.lanes.length) body.append(row());
-  made.lanes.forEach((lane, i) => {
+  while (body.rows.length > comparison.lanes.length) body.deleteRow(-1);
+  while (body.rows.length < comparison.lanes.length) body.append(row());
+  comparison.lanes.forEach((lane, i) => {
     const line = body.rows[i],
-      pinned = page.pin?.key === key(made, lane),
+      pinned = page.pin?.key === key(comparison, lane),
       of = cells(lane.figures, pinned ? null : page.pin?.figures, speedup);
     line.dataset.lane = lane.name;
     line.classList.toggle("is-pinned", pinned);
     kit.write(line._name, lane.name);
-    const said = lane.error
+    const note = lane.error
       ? ""
       : [lane.promise === "exact" ? "" : lane.promise, ...lane.warnings].filter(Boolean).join(" · ");
-    kit.write(line._said, said);
+    kit.write(line._said, note);
     kit.write(line._error, lane.error ? `left out: ${lane.error}` : "");
     of.forEach((cell, k) => {
       const td = line.cells[k + 1];
@@ -165,13 +165,13 @@ export function render(page) {
     line._live.disabled = !page.job || !lane.race?.[page.prompt];
     line._live.title = page.job ? "Open its run in the Live view" : "its trace is no longer stored: measure again";
   });
-  const n = Math.max(...made.lanes.map((lane) => lane.figures.speedup?.n ?? 0)),
-    { repeats } = made.settings,
-    prompts = made.prompts.length;
-  const scatter = busy(made.machine);
+  const n = Math.max(...comparison.lanes.map((lane) => lane.figures.speedup?.n ?? 0)),
+    { repeats } = comparison.settings,
+    prompts = comparison.prompts.length;
+  const scatter = busy(comparison.machine);
   kit.write(
     parts.tableNote,
-    `${scatter && `${scatter} · `}geometric means, ${made.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences from ${page.pin.name}${made.lanes.some((lane) => key(made, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`,
+    `${scatter && `${scatter} · `}geometric means, ${comparison.complete ? `n = ${repeats} × ${prompts} prompt${prompts > 1 ? "s" : ""}` : `n = ${n} of ${repeats * prompts} so far`}${page.pin ? ` · differences from ${page.pin.name}${comparison.lanes.some((lane) => key(comparison, lane) === page.pin.key) ? "" : ` (${page.pin.from})`}` : ""}`,
   );
 }
 
@@ -209,7 +209,7 @@ function row() {
       type: "button",
       className: "wb-tool",
       title: "Make this lane the reference",
-      onclick: () => tell(line, "wb:press", { button: "pin", lane: line.dataset.lane }),
+      onclick: () => emit(line, "wb:press", { button: "pin", lane: line.dataset.lane }),
     },
     "pin",
   );
@@ -218,7 +218,7 @@ function row() {
     {
       type: "button",
       className: "wb-tool",
-      onclick: () => tell(line, "wb:press", { button: "live", lane: line.dataset.lane }),
+      onclick: () => emit(line, "wb:press", { button: "live", lane: line.dataset.lane }),
     },
     "run ↗",
   );

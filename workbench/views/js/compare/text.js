@@ -7,8 +7,8 @@ import { h } from "../shared/kit.js";
 const NEAR = 0.05;
 
 /** Return the verdict on a lane's text. Pure.
- *  @param {object} lane  with `exact` from `workbench.bench.comparison_figures.exactness`  @param {string[]} prompts  their
- *    names
+ *  @param {object} lane  with `exact` from `workbench.bench.text_comparison.text_exactness`
+ *  @param {string[]} prompts  their names
  *  @returns {{mark: string, text: string, why: string}} */
 export function verdict(lane, prompts) {
   const { exact } = lane;
@@ -67,31 +67,31 @@ function visible(text) {
 
 /** Draw the panel: one row per lane. */
 export function exact(page) {
-  const { parts, made } = page, names = made.prompts.map((p) => p.name);
+  const { parts, comparison } = page, names = comparison.prompts.map((p) => p.name);
   const note = (parts.exact._note ??= parts.exact.appendChild(
     h("div", { className: "wb-verdictnote" }, h("small"), " ", h("a", { href: `${page.host.base}/methods` }, "exactness board")),
   ));
-  while (parts.exact.childElementCount > made.lanes.length + 1) note.previousSibling.remove();
-  while (parts.exact.childElementCount < made.lanes.length + 1)
+  while (parts.exact.childElementCount > comparison.lanes.length + 1) note.previousSibling.remove();
+  while (parts.exact.childElementCount < comparison.lanes.length + 1)
     note.before(h("div", { className: "wb-verdict" }, h("b"), h("span", {}, h("span"), h("small"))));
-  made.lanes.forEach((lane, i) => {
-    const row = parts.exact.children[i], said = verdict(lane, names);
-    row.hidden = lane.plain && made.settings.greedy === false;
+  comparison.lanes.forEach((lane, i) => {
+    const row = parts.exact.children[i], result = verdict(lane, names);
+    row.hidden = lane.plain && comparison.settings.greedy === false;
     row.dataset.lane = lane.name;
     row.dataset.kind = lane.exact?.kind ?? "none";
     kit.write(row.firstChild, lane.name);
-    kit.write(row.lastChild.firstChild, `${said.mark} ${said.text}`.trim());
-    kit.write(row.lastChild.lastChild, said.why);
+    kit.write(row.lastChild.firstChild, `${result.mark} ${result.text}`.trim());
+    kit.write(row.lastChild.lastChild, result.why);
   });
   kit.write(
     note.firstChild,
-    made.settings.greedy
+    comparison.settings.greedy
       ? "Greedy: an exact method's text equals plain decoding's, token for token. All tests of all methods:"
       : "Sampling: an exact method has the target's distribution, but the same seed gives another text. All tests of all methods:",
   );
   kit.write(
     parts.exactNote,
-    [made.settings.greedy ? "greedy" : `temperature ${made.settings.sampling.temperature}`, made.settings.dtype]
+    [comparison.settings.greedy ? "greedy" : `temperature ${comparison.settings.sampling.temperature}`, comparison.settings.dtype]
       .filter(Boolean)
       .join(", "),
   );
@@ -99,7 +99,7 @@ export function exact(page) {
 
 /** Draw both texts as one, with the differences marked. */
 export function texts(page) {
-  const { parts, made, prompt } = page, others = made.lanes.filter((lane) => lane.differences?.[prompt]);
+  const { parts, comparison, prompt } = page, others = comparison.lanes.filter((lane) => lane.differences?.[prompt]);
   parts.textsCard.hidden = !others.length;
   if (!others.length) return;
   const lane = others.find((each) => each.name === page.shown) ?? others[0];
@@ -119,6 +119,6 @@ export function texts(page) {
   });
   kit.write(
     parts.textsNote,
-    `${made.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} differing pieces`}`,
+    `${comparison.prompts[prompt].name} · ${same ? "no difference" : `${pieces.filter(([kind]) => kind !== "same").length} differing pieces`}`,
   );
 }

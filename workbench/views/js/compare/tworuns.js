@@ -8,7 +8,7 @@ import { h } from "../shared/kit.js";
 import * as live from "../live/page.js";
 import { isPngUrl } from "../live/traces.js";
 import * as pagehead from "../shared/pagehead.js";
-import * as memory from "../live/recall.js";
+import * as reload from "../live/reload.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "../live/selection.js";
 import * as tworunslink from "./tworunslink.js";
@@ -79,7 +79,7 @@ function heads({ host, names, found }) {
     const { header, rounds } = found[i].trace, picture = header.pictures?.[0]?.url;
     const open = h("a", { href: address.run(host.base, names[i]) }, names[i]);
     const facts = [
-      memory.inForce({ header, rounds: rounds.slice(0, 1) }).method,
+      reload.currentHeader({ header, rounds: rounds.slice(0, 1) }).method,
       header.target,
       header.drafter,
       pagehead.when(header.created),
@@ -240,13 +240,13 @@ function stages(page) {
   by.setAttribute("role", "group");
   by.setAttribute("aria-label", "Link between the two runs");
   page.by = by;
-  page.told = h("p", { className: "wb-pairtold" });
-  page.told.setAttribute("role", "status");
+  page.status = h("p", { className: "wb-pairtold" });
+  page.status.setAttribute("role", "status");
   page.stages = SIDES.map(() => h("div", { className: "wb wb-lesson" }));
   return h(
     "div",
     { className: "wb-pairstages" },
-    h("div", { className: "wb-tworunslink" }, h("span", {}, "Linked by"), by, page.told),
+    h("div", { className: "wb-tworunslink" }, h("span", {}, "Linked by"), by, page.status),
     h("div", { className: "wb-sides" }, ...page.stages),
   );
 }
@@ -309,12 +309,12 @@ function show(page, wanted, write = true) {
   });
   page.texts.forEach((box, i) => marked(box, page.at[i]));
   for (const button of page.by.children) button.setAttribute("aria-pressed", String(button.dataset.by === pin.by));
-  const said = page.at
+  const note = page.at
     .map((at, i) => (at ? `${SIDES[i]}: round ${at.round + 1} of ${runs[i].length}` : `${SIDES[i]} has no rounds`))
     .join(" · ");
   kit.write(
-    page.told,
-    there?.over ? `${said}. Run ${SIDES[1 - side]} had already ended; its last round is shown.` : said,
+    page.status,
+    there?.over ? `${note}. Run ${SIDES[1 - side]} had already ended; its last round is shown.` : note,
   );
   clocks(page);
   if (write)
@@ -324,10 +324,10 @@ function show(page, wanted, write = true) {
 }
 
 function clocks({ clock, clockNote, runs, found, at }) {
-  const said = (i) =>
+  const label = (i) =>
     `${found[i].figures.tokens} tokens · ${tworunslink.figure("tokens_per_second", found[i].figures.tokens_per_second)} tokens/s`; // same figure as above
   wallClock.render(clock, {
-    traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, said: said(i) })),
+    traces: runs.map((rounds, i) => ({ name: `Run ${SIDES[i]}`, rounds, label: label(i) })),
     selection: { rounds: at.map((each) => each?.round) },
     note: h("i"),
   });

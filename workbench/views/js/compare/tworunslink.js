@@ -49,11 +49,11 @@ export function differences(a, b) {
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
   if (head === a.length && head === b.length) return { a: new Set(), b: new Set(), first: null, whole: true };
   const rest = [a.slice(head), b.slice(head)], whole = rest.every((list) => list.length <= MOST);
-  const [left, right] = whole ? apart(...rest) : rest.map((list) => list.map((_, i) => i));
+  const [left, right] = whole ? unmatched(...rest) : rest.map((list) => list.map((_, i) => i));
   return { a: new Set(left.map((i) => i + head)), b: new Set(right.map((i) => i + head)), first: head, whole };
 }
 
-function apart(a, b) {
+function unmatched(a, b) {
   const width = b.length + 1, best = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let k = b.length - 1; k >= 0; k -= 1)
@@ -89,13 +89,13 @@ export function settings(a, b) {
     machine: hardware,
   });
   const [one, other] = [flat(a), flat(b)], names = [...new Set([...Object.keys(one), ...Object.keys(other)])];
-  const isUnsaid = (value) => value === undefined || value === "";
+  const isMissing = (value) => value === undefined || value === "";
   const words = (value) => (value === undefined || value === null || value === "" ? "–" : `${value}`);
   const rows = names
     .map((name) => ({
       name: name.replaceAll("_", " "),
       values: [words(one[name]), words(other[name])],
-      lacking: isUnsaid(one[name]) !== isUnsaid(other[name]),
+      lacking: isMissing(one[name]) !== isMissing(other[name]),
     }))
     .map((row) => ({ ...row, differs: !row.lacking && row.values[0] !== row.values[1] }));
   return [...rows.filter((row) => row.differs), ...rows.filter((row) => !row.differs)];

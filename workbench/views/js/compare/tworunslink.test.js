@@ -19,16 +19,16 @@ const run = (...sizes) =>
     emitted: Array.from({ length: n }, (_, k) => ({ text: `${i}.${k}`, kind: "accepted" })),
   }));
 
-test("a token stands for the one at its place of the text, in whatever round that was", () => {
+test("a token corresponds to the token at the same place of the text, whatever its round", () => {
   const a = run(3, 2, 1), b = run(1, 1, 4);
   assert.deepEqual(counterpart("token", { round: 1, token: 0 }, a, b), { round: 2, token: 1, over: false });
   assert.deepEqual(counterpart("token", { round: 2, token: 3 }, b, a), { round: 2, token: 0, over: false });
   assert.equal(position(a, { round: 1, token: 1 }), 4);
-  assert.equal(position(a, { round: 1, token: 9 }), 4, "a token that is not there is the last of its round");
+  assert.equal(position(a, { round: 1, token: 9 }), 4, "a missing token is replaced by the last of its round");
   assert.equal(tokens(a).length, 6);
 });
 
-test("a run that ended earlier stands at its end, and says so", () => {
+test("a run that ended earlier shows its end, marked as over", () => {
   const long = run(2, 2, 2), short = run(2);
   for (const by of ["token", "round", "time"]) {
     assert.deepEqual(
@@ -44,22 +44,22 @@ test("a run that ended earlier stands at its end, and says so", () => {
   assert.equal(counterpart("token", { round: 0 }, long, []), null);
 });
 
-test("the same time is the round in which the other run was then", () => {
+test("the same time corresponds to the round that the other run was in", () => {
   const slow = run(1, 1, 1), fast = run(1, 1, 1, 1, 1, 1).map((r, i) => ({ ...r, started_s: 9 + i / 2, seconds: 0.5 }));
-  assert.equal(counterpart("time", { round: 1 }, slow, fast).round, 2, "1.5 s after its prompt");
+  assert.equal(counterpart("time", { round: 1 }, slow, fast).round, 2, "1.5 s after its prefill");
   assert.equal(counterpart("time", { round: 2 }, fast, slow).round, 1);
 });
 
-test("what differs is what is left beside the longest common part", () => {
+test("tokens outside the longest common subsequence differ", () => {
   const found = differences(["a", "b", "c", "d"], ["a", "x", "c", "d", "e"]);
   assert.deepEqual([[...found.a], [...found.b], found.first], [[1], [1, 4], 1]);
   assert.deepEqual(differences(["a"], ["a"]), { a: new Set(), b: new Set(), first: null, whole: true });
   assert.deepEqual([...differences(["a", "b"], ["a"]).a], [1]);
   const long = Array.from({ length: 4000 }, (_, i) => `${i}`), other = ["x", ...long.slice(1)];
-  assert.equal(differences(long, other).whole, false, "too long to be set side by side token by token");
+  assert.equal(differences(long, other).whole, false, "too long to align token by token");
 });
 
-test("settings that differ come first; those that only one recording has do not differ", () => {
+test("settings that differ come first; settings that only one recording has do not differ", () => {
   const header = {
     target: "t",
     drafter: null,
@@ -85,14 +85,14 @@ test("settings that differ come first; those that only one recording has do not 
   const machine = settings(header, { ...header, hardware: "" }).find((row) => row.name === "machine");
   assert.ok(machine.lacking && !machine.differs);
   const drafter = settings(header, { ...header, drafter: "d" }).find((row) => row.name === "drafter");
-  assert.deepEqual([drafter.differs, drafter.lacking], [true, false], "no drafter is a setting, too");
+  assert.deepEqual([drafter.differs, drafter.lacking], [true, false], "no drafter is also a setting");
 });
 
-test("figures and their differences carry what they are", () => {
+test("figures and their differences have units", () => {
   assert.deepEqual(
     [figure("tau", 2.345), figure("acceptance_rate", 0.5), figure("rounds", 7), figure("tau", null)],
     ["2.35", "50.0 %", "7", "–"],
-    "counts are whole",
+    "counts are integers",
   );
   assert.deepEqual(
     [
@@ -105,7 +105,7 @@ test("figures and their differences carry what they are", () => {
   );
 });
 
-test("what is pinned is read as it was written; nonsense is the beginning", () => {
+test("a selection is parsed as it was written; an invalid one becomes the first round", () => {
   for (const pin of [
     { side: 1, round: 4, token: 2, by: "time" },
     { side: 0, round: 0, token: null, by: "token" },

@@ -41,7 +41,7 @@ export function byPosition(curves) {
 /** Teacher-forced and on-policy acceptance, at the first position and at the last that both have. @param {Curves}
  *  curves
  *  @returns {Series[]} */
-export function beside(curves) {
+export function forcedAndOnPolicy(curves) {
   const both = positions(curves).filter((n) => curves[`${FORCED}${n}`] && accepted(curves, n).length),
     shown = [...new Set([both[0], both.at(-1)])].filter((n) => n !== undefined);
   return shown.flatMap((n, i) => [
@@ -53,7 +53,7 @@ export function beside(curves) {
 /** Explain why a good teacher-forced accuracy can give bad drafts, with this run's figures; empty before both are
  *  measured.
  *  @param {Curves} curves */
-export function parting(curves) {
+export function explainDifference(curves) {
   const forced = last(curves[`${FORCED}1`]), policy = last(curves[`${POLICY}1`]);
   if (forced === null || policy === null) return "";
   const n = last(curves[`${TESTED}1`]);
@@ -61,13 +61,13 @@ export function parting(curves) {
   return (
     `After true text the head predicts the target's most likely token at ${percent(forced)} of all positions; ` +
     `on policy, ${percent(policy)} of its drafts are accepted at position 1${n === null ? "" : ` (${n} rounds)`}. ` +
-    `${because(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all that follow. ` +
+    `${differenceReason(forced, policy)}${few} From position 2 on its input is its own drafts, where one error affects all that follow. ` +
     "The loss does not show this; only the acceptance rate on policy does."
   );
 }
 
 /** Explain the difference at position 1. */
-function because(forced, policy) {
+function differenceReason(forced, policy) {
   if (policy < forced - 0.03)
     return "They differ because a draft starts where the previous one ended, mostly at a token that the head got wrong, so hard positions are more frequent.";
   if (policy > forced + 0.03)
@@ -84,7 +84,7 @@ export function losses(curves) {
 
 /** One curve of several runs. @param {{id: string, head: string, target: string}[]} runs  newest first
  *  @param {Record<string, Curves>} curves  by run  @param {string} tag  `TAU` or `SPEEDUP` @returns {Series[]} */
-export function ofRuns(runs, curves, tag) {
+export function seriesOfRuns(runs, curves, tag) {
   return runs
     .filter((run) => curves[run.id]?.[tag])
     .map((run, i) => ({ name: title(run), points: curves[run.id][tag], style: i, end: title(run) }));
@@ -105,6 +105,6 @@ export function table(series, digits = 3) {
 
 /** Describe a chart in one sentence. @param {string} what  @param {Series[]} series */
 export function summary(what, series, digits = 2) {
-  const said = series.filter((s) => s.points.length).map((s) => `${s.name} ${s.points[0][1].toFixed(digits)} to ${last(s.points)?.toFixed(digits)}`);
-  return said.length ? `${what}: ${said.join("; ")}` : `${what}: not measured yet`;
+  const ranges = series.filter((s) => s.points.length).map((s) => `${s.name} ${s.points[0][1].toFixed(digits)} to ${last(s.points)?.toFixed(digits)}`);
+  return ranges.length ? `${what}: ${ranges.join("; ")}` : `${what}: not measured yet`;
 }

@@ -14,14 +14,14 @@ const RUN = {
   "on-policy tested/position 1": [[2, 90], [4, 80]],
 };
 
-test("positions are in order of their numbers, and only those of the group", () => {
+test("positions are sorted, and only those of the group are listed", () => {
   assert.deepEqual(curves.positions(RUN), [1, 3, 10]);
   assert.deepEqual(curves.byPosition(RUN).map((s) => s.end), ["1", "3", "10"]);
 });
 
-test("teacher-forced stands beside on policy at the first and the last position that both have", () => {
+test("teacher-forced and on-policy curves are paired at the first and last common position", () => {
   assert.deepEqual(
-    curves.beside(RUN).map((s) => [s.name, Boolean(s.dashed), s.style]),
+    curves.forcedAndOnPolicy(RUN).map((s) => [s.name, Boolean(s.dashed), s.style]),
     [
       ["teacher-forced, position 1", true, 0],
       ["on policy, position 1", false, 0],
@@ -29,43 +29,43 @@ test("teacher-forced stands beside on policy at the first and the last position 
       ["on policy, position 3", false, 1],
     ],
   );
-  assert.deepEqual(curves.beside({}), []);
+  assert.deepEqual(curves.forcedAndOnPolicy({}), []);
 });
 
-test("what few rounds said of a position is not drawn", () => {
+test("a position with few rounds is not drawn", () => {
   const few = { ...RUN, "on-policy tested/position 1": [[2, 4], [4, 5]], "on-policy tested/position 3": [[4, 2]] };
   assert.deepEqual(curves.byPosition(few).map((s) => [s.end, s.points]), [["1", [[4, 0.61]]], ["10", [[4, 0.1]]]]);
-  assert.deepEqual(curves.beside(few).map((s) => s.end), ["1 forced", "1 on policy"]);
+  assert.deepEqual(curves.forcedAndOnPolicy(few).map((s) => s.end), ["1 forced", "1 on policy"]);
 });
 
-test("the sentence on why they part has the run's own figures, and waits for both", () => {
-  const said = curves.parting(RUN);
-  assert.match(said, /80 % of all positions; on policy, 61 % of its drafts are accepted at position 1 \(80 rounds\)/);
-  assert.match(said, /They differ because.*With so few rounds/);
-  assert.equal(curves.parting({ "teacher-forced/position 1": [[1, 0.9]] }), "");
+test("the explanation of the difference has the run's figures, and is empty until both are measured", () => {
+  const explanation = curves.explainDifference(RUN);
+  assert.match(explanation, /80 % of all positions; on policy, 61 % of its drafts are accepted at position 1 \(80 rounds\)/);
+  assert.match(explanation, /They differ because.*With so few rounds/);
+  assert.equal(curves.explainDifference({ "teacher-forced/position 1": [[1, 0.9]] }), "");
   const at = (policy, rounds) =>
-    curves.parting({ "teacher-forced/position 1": [[1, 0.5]], "on-policy/position 1": [[1, policy]], "on-policy tested/position 1": [[1, rounds]] });
+    curves.explainDifference({ "teacher-forced/position 1": [[1, 0.5]], "on-policy/position 1": [[1, policy]], "on-policy tested/position 1": [[1, rounds]] });
   assert.match(at(0.51, 400), /They agree here/);
   assert.match(at(0.7, 400), /right more often on policy/);
   assert.doesNotMatch(at(0.7, 400), /They differ|With so few rounds/);
 });
 
-test("runs are told apart in one chart, those without τ left out", () => {
+test("runs in one chart have distinct names; runs without τ are left out", () => {
   const runs = [
     { id: "20261124-180000-0a1b2c3d", head: "eagle-3", target: "text-target" },
     { id: "20261124-170000-0a1b4e5f", head: "eagle-3", target: "text-target" },
     { id: "20261124-160000-0a1b6071", head: "hydra", target: "text-target" },
   ];
-  const found = curves.ofRuns(runs, { [runs[0].id]: RUN, [runs[1].id]: RUN, [runs[2].id]: {} }, curves.TAU);
+  const found = curves.seriesOfRuns(runs, { [runs[0].id]: RUN, [runs[1].id]: RUN, [runs[2].id]: {} }, curves.TAU);
   assert.deepEqual(found.map((s) => s.name), ["eagle-3 2c3d", "eagle-3 4e5f"]);
-  assert.deepEqual(curves.ofRuns(runs, { [runs[2].id]: RUN }, curves.SPEEDUP)[0].points, [[2, 0.8], [4, 1.3]]);
+  assert.deepEqual(curves.seriesOfRuns(runs, { [runs[2].id]: RUN }, curves.SPEEDUP)[0].points, [[2, 0.8], [4, 1.3]]);
 });
 
-test("a table has a row a step, and a dash where a curve has no value", () => {
+test("a table has one row per step, and a dash for a missing value", () => {
   assert.deepEqual(curves.table(curves.byPosition(RUN), 1), {
     head: ["step", "position 1", "position 3", "position 10"],
     rows: [[2, "0.3", "–", "–"], [4, "0.6", "0.2", "0.1"]],
   });
   assert.equal(curves.summary("τ", []), "τ: not measured yet");
-  assert.match(curves.summary("τ", curves.ofRuns([{ id: "0000", head: "h", target: "t" }], { "0000": RUN }, curves.TAU)), /1.40 to 2.25/);
+  assert.match(curves.summary("τ", curves.seriesOfRuns([{ id: "0000", head: "h", target: "t" }], { "0000": RUN }, curves.TAU)), /1.40 to 2.25/);
 });

@@ -25,7 +25,7 @@ export async function mount(el, { host }) {
     chosen: new Set(),
     compared: {},
     errors: [],
-    said: "",
+    message: "",
     asksToForget: null,
     note: "",
     lost: false,
@@ -44,10 +44,10 @@ export async function mount(el, { host }) {
       options: {},
     };
   }
-  await look(page);
+  await poll(page);
   el.dataset.ready = "true";
   const again = async () => {
-    if (host.isOpen?.() !== false && !document.hidden) await look(page);
+    if (host.isOpen?.() !== false && !document.hidden) await poll(page);
     page.timer = setTimeout(again, busy(page) ? BUSY_MS : IDLE_MS);
   };
   page.timer = setTimeout(again, BUSY_MS);
@@ -57,10 +57,10 @@ export async function mount(el, { host }) {
 const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? null;
 
 /** Poll the runs. */
-async function look(page) {
+async function poll(page) {
   if (!page.offer || page.offer.barred) return page.draw();
-  const asked = { opened: page.openId, compared: [...page.chosen] };
-  const found = await page.host.call("runs", asked).catch(() => null);
+  const request = { opened: page.openId, compared: [...page.chosen] };
+  const found = await page.host.call("runs", request).catch(() => null);
   page.lost = !found;
   if (found?.error) page.errors = [{ ...found.error, kind: "error", polled: true }];
   else if (found) {
@@ -77,7 +77,7 @@ async function look(page) {
 function open(page, id) {
   page.openId = id;
   page.host.address.write(`run=${id}`);
-  return look(page);
+  return poll(page);
 }
 
 function wire(page) {
@@ -97,7 +97,7 @@ function wire(page) {
   on("wb:compare", ({ id, on: chosen }) => {
     if (chosen) page.chosen.add(id);
     else page.chosen.delete(id);
-    look(page);
+    poll(page);
   });
   parts.theme.addEventListener("click", () => host.theme());
 }
@@ -105,7 +105,7 @@ function wire(page) {
 async function press(page, button) {
   const { opened, choice, offer } = page;
   const asksToForget = button === "forget" && opened && page.asksToForget !== opened.id ? opened.id : null;
-  Object.assign(page, { errors: [], said: "", asksToForget });
+  Object.assign(page, { errors: [], message: "", asksToForget });
   clearTimeout(page.forgetting);
   page.parts.live.textContent = "";
   if (asksToForget) {
@@ -118,11 +118,11 @@ async function press(page, button) {
     return page.draw();
   }
   if (button === "train") {
-    const made = await jobs.ask(page, "train", choice);
-    if (made) {
+    const started = await jobs.ask(page, "train", choice);
+    if (started) {
       page.parts.live.textContent = "Training started.";
       page.parts.stage.scrollIntoView?.({ block: "start" });
-      await open(page, made.id);
+      await open(page, started.id);
     }
   } else if (!opened) return;
   else if (button === "draftlive") live(page, opened);
@@ -130,14 +130,14 @@ async function press(page, button) {
     const found = await jobs.ask(page, "promote", { id: opened.id, on: !opened.promoted });
     if (found && !opened.promoted) {
       const method = offer.heads.find((one) => one.name === opened.head)?.title ?? opened.head;
-      page.said = `${words.promoted(found, method)} On the command line: --head ${found.folder}`;
-      page.parts.live.textContent = page.said;
+      page.message = `${words.promotionNote(found, method)} On the command line: --head ${found.folder}`;
+      page.parts.live.textContent = page.message;
     }
-    await look(page);
+    await poll(page);
   } else {
     const done = await jobs.ask(page, { stop: "stop_training", resume: "resume", forget: "forget" }[button], { id: opened.id });
     if (done && button === "forget") Object.assign(page, { openId: null, opened: null });
-    await look(page);
+    await poll(page);
   }
   page.draw();
 }

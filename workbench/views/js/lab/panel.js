@@ -4,7 +4,7 @@
 
 import * as controls from "../shared/controls.js";
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import * as words from "./words.js";
 
 const FIRST = ["minutes", "answer_tokens", "loss"];
@@ -36,7 +36,7 @@ function build(el) {
   const row = (name, title) => {
     ui[name] = h("select", {
       id: `${uid}-${name}`,
-      onchange: (event) => tell(el, "wb:choose", { [name]: event.target.value }),
+      onchange: (event) => emit(el, "wb:choose", { [name]: event.target.value }),
     });
     return h("div", { className: "wb-pick" }, h("label", { htmlFor: ui[name].id }, title), ui[name]);
   };
@@ -46,7 +46,7 @@ function build(el) {
   ui.moreNote = h("small", {});
   ui.train = h(
     "button",
-    { type: "button", className: "wb-go", onclick: () => tell(el, "wb:press", { button: "train" }) },
+    { type: "button", className: "wb-go", onclick: () => emit(el, "wb:press", { button: "train" }) },
     "Train",
   );
   el.append(

@@ -2,7 +2,7 @@
 
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as panel from "../shared/panel.js";
 import * as tables from "../shared/table.js";
@@ -28,7 +28,7 @@ const CHARTS = [
   ["speedups", "Speed-up over plain decoding, during training"],
   ["losses", "Loss"],
 ];
-const DEEDS = [
+const ACTIONS = [
   ["stop", "Stop", "Stop, and keep a checkpoint of the current step"],
   ["resume", "Resume", "Continue from the last checkpoint"],
   ["promote", "Promote", "Use this head for drafting in the app"],
@@ -40,8 +40,8 @@ const DEEDS = [
 export function build(el, host) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const deeds = DEEDS.map(([name, text, title]) =>
-    part(name, "button", { type: "button", className: "wb-tool", title, onclick: () => tell(el, "wb:press", { button: name }) }, text),
+  const actions = ACTIONS.map(([name, text, title]) =>
+    part(name, "button", { type: "button", className: "wb-tool", title, onclick: () => emit(el, "wb:press", { button: name }) }, text),
   );
   const [beside, byPosition, taus, speedups, losses] = CHARTS.map(([name, title]) => panel.chart(parts, name, title, null, "wb-plot"));
   const stage = part(
@@ -50,7 +50,7 @@ export function build(el, host) {
     { className: "wb-stage" },
     part("alerts", "div", { className: "wb-alerts" }),
     part("barred", "p", { className: "wb-banner", hidden: true }),
-    part("said", "p", { className: "wb-banner is-note", hidden: true }),
+    part("message", "p", { className: "wb-banner is-note", hidden: true }),
     part(
       "intro",
       "div",
@@ -58,7 +58,7 @@ export function build(el, host) {
       part("empty", "p", { className: "wb-empty" }),
       h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
     ),
-    panel.card(parts, "run", "Run", null, part("facts", "dl", { className: "wb-labfacts" }), h("div", { className: "wb-deeds" }, ...deeds), part(
+    panel.card(parts, "run", "Run", null, part("facts", "dl", { className: "wb-labfacts" }), h("div", { className: "wb-deeds" }, ...actions), part(
       "progress",
       "div",
       { className: "wb-measuring", hidden: true },
@@ -83,8 +83,8 @@ export function draw(page) {
   livestage.alerts(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
   parts.barred.hidden = !offer?.barred;
   kit.write(parts.barred, offer?.barred ?? "");
-  parts.said.hidden = !page.said;
-  kit.write(parts.said, page.said);
+  parts.message.hidden = !page.message;
+  kit.write(parts.message, page.message);
   kit.write(parts.badgeText, page.lost ? "NO ANSWER" : busy ? "TRAINING" : "");
   kit.set(parts.badge, { "data-state": page.lost ? "lost" : busy ? "running" : "idle", "data-from": "live" });
   parts.badge.hidden = !parts.badgeText.textContent;
@@ -104,14 +104,14 @@ export function draw(page) {
 }
 
 function run(page, opened, busy) {
-  const { parts } = page, off = words.deeds(opened, { busy, swaps: Boolean(page.offer?.swaps) });
+  const { parts } = page, off = words.actions(opened, { busy, swaps: Boolean(page.offer?.swaps) });
   kit.write(parts.runTitle, `${curves.title(opened)} for ${opened.target}`);
   kit.write(parts.runNote, `started ${pagehead.when(opened.created)}`);
   kit.write(parts.promote, opened.promoted ? "Remove from the app" : "Promote");
   kit.write(parts.forget, page.asksToForget === opened.id ? "Delete permanently" : "Delete");
   for (const name of ["stop", "resume", "promote", "forget"]) {
     parts[name].disabled = Boolean(off[name]);
-    parts[name].title = off[name] || DEEDS.find(([one]) => one === name)[2];
+    parts[name].title = off[name] || ACTIONS.find(([one]) => one === name)[2];
   }
   parts.draftlive.hidden = !opened.promoted;
   facts(parts.facts, [
@@ -121,21 +121,21 @@ function run(page, opened, busy) {
     ["speed-up", opened.speedup === null ? "–" : `${opened.speedup.toFixed(2)}×`],
     ["memory", opened.memory ? words.megabytes(opened.memory) : "–"],
     ["promoted", opened.promoted ? "yes, used in this app" : "no"],
-    ["settings", words.asked(opened.options) || "–"],
+    ["settings", words.settingsLine(opened.options) || "–"],
   ]);
   const at = words.progress(opened);
   parts.progress.hidden = opened.state !== "running";
   jobs.progress(page, { ...at, label: "Progress of this stage" });
   const own = opened.curves, others = { ...page.compared, [opened.id]: own };
   const shown = page.runs.filter((one) => one.id === opened.id || page.chosen.has(one.id));
-  show(parts, "beside", curves.beside(own), { top: 1, digits: 2 });
+  show(parts, "beside", curves.forcedAndOnPolicy(own), { top: 1, digits: 2 });
   show(parts, "byPosition", curves.byPosition(own), { top: 1, digits: 2 });
-  show(parts, "taus", curves.ofRuns(shown, others, curves.TAU), { from: 1, digits: 1 });
-  show(parts, "speedups", curves.ofRuns(shown, others, curves.SPEEDUP), { digits: 2 });
+  show(parts, "taus", curves.seriesOfRuns(shown, others, curves.TAU), { from: 1, digits: 1 });
+  show(parts, "speedups", curves.seriesOfRuns(shown, others, curves.SPEEDUP), { digits: 2 });
   show(parts, "losses", curves.losses(own), { digits: 1 });
-  const said = curves.parting(own);
-  parts.parting.hidden = !said;
-  kit.write(parts.parting, said);
+  const explanation = curves.explainDifference(own);
+  parts.parting.hidden = !explanation;
+  kit.write(parts.parting, explanation);
   kit.write(parts.log, opened.log.join("\n"));
 }
 
@@ -172,7 +172,7 @@ function list(page) {
     kit.write(label.children[1], `${curves.title(one)} for ${one.target}`);
     kit.write(
       label.children[2],
-      `${words.state(one.state)} · ${[words.asked(one.options), `step ${one.step}`].filter(Boolean).join(" · ")} · τ ${one.tau === null ? "–" : one.tau.toFixed(2)}${one.promoted ? " · promoted" : ""} · ${pagehead.when(one.created)}`,
+      `${words.state(one.state)} · ${[words.settingsLine(one.options), `step ${one.step}`].filter(Boolean).join(" · ")} · τ ${one.tau === null ? "–" : one.tau.toFixed(2)}${one.promoted ? " · promoted" : ""} · ${pagehead.when(one.created)}`,
     );
     open.setAttribute("aria-pressed", String(isOpen));
     open.setAttribute("aria-label", `open ${curves.title(one)}`);
@@ -182,7 +182,7 @@ function list(page) {
 function row() {
   const box = h("input", { type: "checkbox" }), open = h("button", { type: "button", className: "wb-tool" }, "open");
   const id = (event) => event.target.closest("li").dataset.run;
-  box.addEventListener("change", (event) => tell(box, "wb:compare", { id: id(event), on: box.checked }));
-  open.addEventListener("click", (event) => tell(open, "wb:open", { id: id(event) }));
+  box.addEventListener("change", (event) => emit(box, "wb:compare", { id: id(event), on: box.checked }));
+  open.addEventListener("click", (event) => emit(open, "wb:open", { id: id(event) }));
   return h("li", {}, h("label", {}, box, h("b", {}), h("small", {})), open);
 }

@@ -14,7 +14,7 @@ export const state = (name) => STATES[name] ?? name;
 
 /** Summarise a run's training settings in one line. @param {Record<string, any>}
  *  options */
-export function asked(options) {
+export function settingsLine(options) {
   const { minutes, steps, answer_tokens: tokens, loss, seed } = options;
   const length = steps ? `${steps.toLocaleString("en")} steps` : minutes ? time(60 * minutes) : "";
   const parts = [length, tokens ? `${tokens.toLocaleString("en")} answer tokens` : "", loss ?? "", seed ? `seed ${seed}` : ""];
@@ -70,7 +70,7 @@ export function estimate(values, { rate }) {
 /** Return the actions on a run, each with the reason why it is not possible. @param {any} run  @param {{busy:
  *  string|null, swaps: boolean}}
  *  at  `busy`: id of the run that trains */
-export function deeds(run, { busy, swaps }) {
+export function actions(run, { busy, swaps }) {
   const running = run.state === "running", none = "choose a run first";
   const other = busy && busy !== run.id ? "another run is training: wait until it ends, or stop it" : "";
   const never = { done: "all its steps are done", damaged: "its settings cannot be read" }[run.state];
@@ -84,7 +84,7 @@ export function deeds(run, { busy, swaps }) {
 }
 
 /** Describe the result of a promotion. @param {any} found  @param {string} method  title of the method that uses it */
-export function promoted({ step, switched }, method) {
+export function promotionNote({ step, switched }, method) {
   const rest =
     switched === 1
       ? "One run in progress uses it from its next round on."

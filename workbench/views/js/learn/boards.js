@@ -22,27 +22,27 @@ const SIGNS = {
 };
 const three = (v) => (Math.abs(v) >= 100 ? v.toFixed(0) : v.toPrecision(3));
 
-/** A goodness-of-fit test in words. Pure. */
-export function lawWords(law) {
-  const apart = law.verdict === "measured" ? `, total variation ${law.total_variation.toFixed(3)}` : "";
-  return `${law.name}: χ² ${law.statistic.toFixed(1)} (${law.freedom} degrees of freedom), p = ${law.p_value.toPrecision(2)}${law.tests > 1 ? `, the lowest of ${law.tests} settings` : ""}, ${law.runs} runs${apart}`;
+/** Format a goodness-of-fit test. Pure. */
+export function testWords(test) {
+  const distance = test.verdict === "measured" ? `, total variation ${test.total_variation.toFixed(3)}` : "";
+  return `${test.name}: χ² ${test.statistic.toFixed(1)} (${test.freedom} degrees of freedom), p = ${test.p_value.toPrecision(2)}${test.tests > 1 ? `, the lowest of ${test.tests} settings` : ""}, ${test.runs} runs${distance}`;
 }
 
-/** The paper's figure. Pure. */
+/** Format the paper's figure. Pure. */
 export function paperFigure({ low, high, neutral }) {
   if (low === null || high === null) return `more than ${neutral}; the paper gives no figure`;
   return low === high ? `${low}` : `${low}–${high}`;
 }
 
-/** The measured figure with its interval. Pure. */
+/** Format the measured figure with its interval. Pure. */
 export function hereFigure(measured) {
   if (!measured) return "–";
   const interval = ({ value, low, high }, more = "") => `${three(value)} (${three(low)}–${three(high)}${more})`;
-  const kept = measured.answers ? `; answers ${interval(measured.answers)}` : "";
-  return interval(measured, `, n = ${measured.n}`) + kept;
+  const answers = measured.answers ? `; answers ${interval(measured.answers)}` : "";
+  return interval(measured, `, n = ${measured.n}`) + answers;
 }
 
-/** How many rows of each kind there are, in words. Pure. */
+/** Return the number of rows of each kind as text. Pure. */
 export function tally(rows, key) {
   const counts = new Map();
   for (const row of rows) counts.set(row[key], (counts.get(row[key]) ?? 0) + 1);
@@ -61,7 +61,7 @@ export const VERDICTS = [
   "not measurable here",
 ];
 
-/** For each target of the claims board how many rows have each verdict: [target, counts]. Pure. */
+/** Count the rows per verdict for each target of the claims board: [target, counts]. Pure. */
 export function countsOf(rows) {
   const targets = rows.length ? columns(rows[0]).map((column, i) => [i ? column.target : "bundled models", i]) : [];
   return targets.map(([target, i]) => [
@@ -70,7 +70,7 @@ export function countsOf(rows) {
   ]);
 }
 
-/** Places of the boards, for the list of contents. */
+/** Ids and titles of the boards, for the table of contents. */
 export const PLACES = [
   ["combinations", "Combinations"],
   ["exactness", "Exactness"],
@@ -83,21 +83,21 @@ export async function add(page, body) {
   if (!found) return;
   const boards = [matrix(found.combinations), exactness(found.exactness), claims(found.claims)];
   boards.forEach((board) => body.insertBefore(board, body.querySelector("#figures")));
-  for (const row of found.exactness) mark(body, row, h);
+  for (const row of found.exactness) addStanding(body, row, h);
 }
 
-/** The standing of a method beside its promise on its card. */
-function mark(body, row, h) {
+/** Show a method's standing on the exactness board next to the promise on its card. */
+function addStanding(body, row, h) {
   const promise = [...body.querySelectorAll(".wb-method")]
     .find((x) => x.dataset.method === row.method)
     ?.querySelector(".wb-promised");
-  promise?.after(" ", standing(row.standing, h));
+  promise?.after(" ", standingBadge(row.standing, h));
 }
 
-function standing(word, h) {
-  const made = h("span", { className: "wb-standing" }, `${SIGNS[word] ?? ""} ${word}`);
-  made.dataset.standing = word;
-  return made;
+function standingBadge(word, h) {
+  const badge = h("span", { className: "wb-standing" }, `${SIGNS[word] ?? ""} ${word}`);
+  badge.dataset.standing = word;
+  return badge;
 }
 
 function board(id, title, about, head, rows, before = []) {
@@ -123,20 +123,20 @@ function matrix(found) {
   const about =
     "Drafters by verifiers. Choose a cell to see the methods that combine the two, their policies and " +
     "tree builders, their promise, and the evidence of the exactness board. Combinations that would not preserve the target's distribution show the reason.";
-  const parts = combinations.build(found, (word) => standing(word, h));
+  const parts = combinations.build(found, (word) => standingBadge(word, h));
   const section = find.fold({ id: "combinations" }, heading("Combinations of drafters and verifiers", about), parts);
   section.querySelector("details").open = true;
   return section;
 }
 
 function exactness(rows) {
-  const cell = (...given) => h("td", {}, ...given);
+  const cell = (...content) => h("td", {}, ...content);
   const line = (row) =>
     h(
       "tr",
       {},
       h("th", { scope: "row" }, row.title, h("small", {}, row.promise)),
-      cell(standing(row.standing, h)),
+      cell(standingBadge(row.standing, h)),
       cell(
         row.greedy ? `${row.greedy.equal} of ${row.greedy.tried} texts equal` : "–",
         row.greedy
@@ -147,7 +147,7 @@ function exactness(rows) {
             )
           : "",
       ),
-      cell(...(row.laws.length ? row.laws.map((law) => h("small", {}, lawWords(law))) : [row.lacks || "–"])),
+      cell(...(row.laws.length ? row.laws.map((test) => h("small", {}, testWords(test))) : [row.lacks || "–"])),
       cell(row.date ? `${row.date}, ${row.commit}` : "–", h("small", {}, h("code", {}, row.command))),
     );
   const about = `The promise of each method and its evidence: greedy text compared token for token with Hugging Face's generate in float64, sampled tokens with the target's exact joint distribution. ${tally(rows, "standing")}. A method without evidence is unproven.`;
@@ -160,7 +160,7 @@ function exactness(rows) {
   );
 }
 
-/** The columns of a claim: on the bundled models, then elsewhere. Pure. */
+/** Return the columns of a claim: the bundled models first, then other targets. Pure. */
 export function columns(row) {
   return [row, ...row.elsewhere];
 }
@@ -171,12 +171,12 @@ export function columnLines(row, column) {
   return [lacks, column.why && `Why: ${column.why}`].filter(Boolean);
 }
 
-/** How the figure of one column was measured, line by line. Pure. */
+/** Return the lines that say how the figure of a column was measured. Pure. */
 export function measuredLines(row, column) {
-  const made = column.date
+  const measured = column.date
     ? `${column.date}, ${column.commit}; ${column.machine}${row.timed ? `; load ${column.load}` : ""}`
     : "";
-  return [column.measured?.setting, made].filter(Boolean);
+  return [column.measured?.setting, measured].filter(Boolean);
 }
 
 function countsTable(rows) {
@@ -189,10 +189,10 @@ function countsTable(rows) {
 }
 
 function claims(rows) {
-  const cell = (...given) => h("td", {}, ...given);
+  const cell = (...content) => h("td", {}, ...content);
   const measured = (row) => (column) =>
     cell(
-      standing(column.verdict, h),
+      standingBadge(column.verdict, h),
       column.measured ? h("div", {}, hereFigure(column.measured)) : "",
       ...columnLines(row, column).map((line) => h("small", {}, line)),
       column.measured

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  VERDICTS, columnLines, columns, countsOf, hereFigure, lawWords, measuredLines, paperFigure, tally,
+  VERDICTS, columnLines, columns, countsOf, hereFigure, testWords, measuredLines, paperFigure, tally,
 } from "./boards.js";
 import { byTarget, differences } from "./methods.js";
 
-test("figures of paper and here in words", () => {
+test("figures of the paper and of this machine are formatted", () => {
   assert.equal(paperFigure({ low: 2, high: 3 }), "2–3");
   assert.equal(paperFigure({ low: 2.73, high: 2.73 }), "2.73");
   assert.equal(paperFigure({ low: null, high: null, neutral: 1 }), "more than 1; the paper gives no figure");
@@ -18,7 +18,7 @@ test("figures of paper and here in words", () => {
   assert.equal(hereFigure(null), "–");
 });
 
-test("a claim has a column a target: its setting, what it lacks, why it does not hold, and behind a fold how it was measured", () => {
+test("a claim has one column per target: setting, missing requirements, reason of a failure, and measurement details", () => {
   const here = {
     measured: { setting: "toys" },
     lacking: "",
@@ -46,7 +46,7 @@ test("a claim has a column a target: its setting, what it lacks, why it does not
   assert.deepEqual(columnLines({ ...row, lacks: "a tree", timed: false }, there), ["lacks a tree"]);
 });
 
-test("the claims board counts each verdict of each target", () => {
+test("the claims board counts verdicts per target", () => {
   const row = (here, there) => ({ verdict: here, elsewhere: [{ target: "smollm2", verdict: there }] });
   const rows = [
     row("contradicted", "inconclusive"),
@@ -61,8 +61,8 @@ test("the claims board counts each verdict of each target", () => {
   assert.deepEqual(countsOf([]), []);
 });
 
-test("a law is said with its statistic, and with its distance only where nothing is promised", () => {
-  const law = {
+test("a goodness-of-fit test shows its statistic, and the distance only if exactness is not promised", () => {
+  const fit = {
     name: "two tokens",
     verdict: "pass",
     statistic: 20.51,
@@ -71,19 +71,19 @@ test("a law is said with its statistic, and with its distance only where nothing
     runs: 1000,
     total_variation: 0.02,
   };
-  assert.equal(lawWords(law), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
+  assert.equal(testWords(fit), "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, 1000 runs");
   assert.equal(
-    lawWords({ ...law, tests: 4 }),
+    testWords({ ...fit, tests: 4 }),
     "two tokens: χ² 20.5 (19 degrees of freedom), p = 0.36, the lowest of 4 settings, 1000 runs",
   );
-  assert.ok(lawWords({ ...law, verdict: "measured" }).endsWith(", total variation 0.020"));
+  assert.ok(testWords({ ...fit, verdict: "measured" }).endsWith(", total variation 0.020"));
 });
 
-test("the tally counts every row once", () => {
+test("every row is counted once", () => {
   assert.equal(tally([{ v: "shown" }, { v: "broken" }, { v: "shown" }], "v"), "2 shown, 1 broken");
 });
 
-test("a card says in how many points its method differs from the paper, and each of them as text", () => {
+test("a card lists the differences from the paper, as text", () => {
   const h = (tag, props, ...children) => ({ tag, children });
   const [summary, list] = differences({ differs: ["No <b>norm</b>.", "Fewer nodes."] }, h).children;
   assert.deepEqual(summary.children, ["Differs from the paper in 2 points"]);
@@ -94,7 +94,7 @@ test("a card says in how many points its method differs from the paper, and each
   assert.equal(differences({ differs: [] }, h), "");
 });
 
-test("the matrix has a column a target, and one reason where one explains all", () => {
+test("the matrix has one column per target, and one reason if it explains all", () => {
   const columns = [
     { target: "text", drafter: "small" },
     { target: "text", drafter: null },
@@ -119,7 +119,7 @@ test("the matrix has a column a target, and one reason where one explains all", 
     off: [{ reason: "No draft model.", with: ["no draft model"] }],
     all: false,
   });
-  assert.equal(byTarget(columns, ["a", "b", "", ""])[0].off.length, 2, "reasons that differ are both said");
+  assert.equal(byTarget(columns, ["a", "b", "", ""])[0].off.length, 2, "different reasons are all listed");
   assert.deepEqual(byTarget(columns, ["", "", "", ""])[1], {
     target: "seeing",
     on: ["eye", "no draft model"],

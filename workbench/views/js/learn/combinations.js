@@ -6,8 +6,8 @@ import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 
-const HOW = ["policy", "grower"];
-/** Signs of a cell, with their words; the legend has them in this order. */
+const CHOICES = ["policy", "grower"];
+/** Signs of a cell and their meanings, in the order of the legend. */
 const SIGNS = [
   ["✓", "exact, confirmed on the exactness board"],
   ["✓?", "exact, partly confirmed"],
@@ -29,38 +29,38 @@ const WORDS = new Map(/** @type {[string, string][]} */ (SIGNS));
  *  @typedef {{drafter: string, methods: string[], cells: Cell[]}} Row
  *  @typedef {{policy?: string, grower?: string}} Wanted  a choice of each; empty: any */
 
-/** The choices of an offer in words, one line each; behind each policy what was seen of it. Pure.
+/** Return the choices of an offer, one line each, with the evidence for each policy. Pure.
  *  @param {{verifier: string, ways: Record<string, string[]>, policies?: Record<string, string>, reason: string}} offer
  *  @returns {string[]} */
 export function lines(offer) {
   const seen = offer.policies ?? {};
-  const said = (name, value) => (name === "policy" && seen[value] ? `${value} (${seen[value]})` : value);
-  const ways = Object.entries(offer.ways).map(
-    ([name, values]) => `${name}: ${values.map((value) => said(name, value)).join(", ")}`,
+  const policyText = (name, value) => (name === "policy" && seen[value] ? `${value} (${seen[value]})` : value);
+  const options = Object.entries(offer.ways).map(
+    ([name, values]) => `${name}: ${values.map((value) => policyText(name, value)).join(", ")}`,
   );
-  return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...ways, offer.reason].filter(Boolean);
+  return [...(offer.verifier ? [`verifier = ${offer.verifier}`] : []), ...options, offer.reason].filter(Boolean);
 }
 
-/** What is said of a cell that no method offers. Pure.
+/** Describe a cell that no method offers. Pure.
  *  @param {{reason: string, approximate?: boolean}} cell  why it would be unsound; empty: sound */
 export function missing({ reason, approximate = false }) {
   if (!reason) return "Not offered by any method; it would be exact.";
   return approximate ? `– Not offered. ${reason}` : `✕ ${reason}`;
 }
 
-/** Offers that can be had with what is wanted. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
-export function having(offers, wanted) {
+/** Return the offers that allow the wanted choices. Pure. @param {Offer[]} offers  @param {Wanted} wanted */
+export function offersWith(offers, wanted) {
   const has = (/** @type {Offer} */ { ways, only }, name) =>
     !wanted[name] || (ways[name] ?? [only?.[name]]).includes(wanted[name]);
-  return offers.filter((offer) => HOW.every((name) => has(offer, name)));
+  return offers.filter((offer) => CHOICES.every((name) => has(offer, name)));
 }
 
-/** The signs of a cell: what is exact first, with the evidence for all its policies, then whether some of it is
- *  approximate; empty where what is wanted is not offered. Pure.
+/** Return the signs of a cell: exactness with the evidence for all its policies, then whether some offers are
+ *  approximate. Empty if no offer allows the wanted choices. Pure.
  *  @param {Cell} cell  @param {Wanted} [wanted]  @returns {string[]} */
 export function signs({ offers, reason, approximate = false }, wanted = {}) {
   if (!offers.length) return [!reason ? "·" : approximate ? "–" : "✕"];
-  const found = having(offers, wanted), exact = found.filter((o) => o.promise === "exact");
+  const found = offersWith(offers, wanted), exact = found.filter((o) => o.promise === "exact");
   const seen = exact.flatMap(({ policies = {}, standing }) =>
     wanted.policy ? [policies[wanted.policy] ?? standing] : [standing, ...Object.values(policies)],
   );
@@ -74,28 +74,28 @@ export function signs({ offers, reason, approximate = false }, wanted = {}) {
   ];
 }
 
-/** Signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
-export function spoken(found, wanted) {
-  const asked = HOW.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
-  return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${asked}`;
+/** Describe signs in words. Pure. @param {string[]} found  @param {Wanted} wanted */
+export function signsText(found, wanted) {
+  const choicesText = CHOICES.filter((name) => wanted[name]).map((name) => `${name} ${wanted[name]}`).join(" and ");
+  return found.map((sign) => WORDS.get(sign)).join("; also ") || `not offered with ${choicesText}`;
 }
 
-/** Who drafts, in words. Pure. @param {Row} row */
-export const called = ({ methods, drafter }) => methods.join(", ") || drafter;
+/** Name the methods of a drafter. Pure. @param {Row} row */
+export const drafterText = ({ methods, drafter }) => methods.join(", ") || drafter;
 
-/** The matrix with its choices and what the chosen cell says.
+/** Build the matrix, its choices, and the details of the selected cell.
  *  @param {{verifiers: string[], rows: Row[]}} found
- *  @param {(word: string) => Element} standing  draws what the exactness board says */
+ *  @param {(word: string) => Element} standing  draws a standing of the exactness board */
 export function build({ verifiers, rows }, standing) {
   const state = { row: 0, column: 0, drafter: "", verifier: "", policy: "", grower: "" };
   state.row = Math.max(0, rows.findIndex((row) => row.cells.filter((cell) => cell.offers.length).length > 1));
-  const told = h("div", { className: "wb-crosstold" }), body = h("tbody");
+  const details = h("div", { className: "wb-crosstold" }), body = h("tbody");
   const choices = h("div", { className: "wb-crossform" });
-  kit.set(told, { "aria-live": "polite" });
+  kit.set(details, { "aria-live": "polite" });
   const heads = verifiers.map((name) => h("th", { scope: "col" }, h("span", {}, name)));
   const lines = rows.map((row, y) => {
     const cells = row.cells.map((_, x) => h("td", {}, h("button", { type: "button", onclick: () => choose(y, x) })));
-    return h("tr", {}, h("th", { scope: "row", title: row.drafter }, called(row)), ...cells);
+    return h("tr", {}, h("th", { scope: "row", title: row.drafter }, drafterText(row)), ...cells);
   });
   body.append(...lines);
   body.addEventListener("keydown", move);
@@ -103,10 +103,10 @@ export function build({ verifiers, rows }, standing) {
   const scroll = h("div", { className: "wb-crossbox" }, h("table", { className: "wb-cross" }, head, body));
   kit.set(scroll, { role: "region", "aria-label": "Drafters by verifiers", tabindex: 0 });
   const offers = rows.flatMap((row) => row.cells.flatMap((cell) => cell.offers));
-  const had = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
-  const every = (name) => [...new Set(had(name))].filter(Boolean).map((value) => [value, value]);
+  const optionsOf = (name) => offers.flatMap(({ ways, only }) => ways[name] ?? only?.[name] ?? []);
+  const every = (name) => [...new Set(optionsOf(name))].filter(Boolean).map((value) => [value, value]);
   choices.append(
-    picker("drafter", "Drafter", rows.map((row, i) => [`${i}`, called(row)])),
+    picker("drafter", "Drafter", rows.map((row, i) => [`${i}`, drafterText(row)])),
     picker("verifier", "Verifier", verifiers.map((name, i) => [`${i}`, name])),
     picker("policy", "Policy", every("policy")),
     picker("grower", "Tree builder", every("grower")),
@@ -114,7 +114,7 @@ export function build({ verifiers, rows }, standing) {
   const legend = h("p", { className: "wb-crosslegend" });
   legend.append(...SIGNS.flatMap(([sign, word]) => [h("span", {}, h("b", {}, sign), ` ${word}`), " "]));
   draw();
-  return [choices, legend, scroll, told];
+  return [choices, legend, scroll, details];
 
   function picker(name, title, options) {
     const any = h("option", { value: "" }, "any");
@@ -157,26 +157,26 @@ export function build({ verifiers, rows }, standing) {
         kit.write(button, found.join(" "));
         button.className = `is-${{ "✓": "shown", "!": "broken", "✕": "off", "·": "off", "–": "off" }[found[0]] ?? "other"}`;
         kit.set(button, {
-          "aria-label": `${called(row)}, ${verifiers[x]}: ${spoken(found, state)}`,
+          "aria-label": `${drafterText(row)}, ${verifiers[x]}: ${signsText(found, state)}`,
           "aria-pressed": here(y, x),
           tabindex: here(y, x) ? 0 : -1,
         });
       });
     });
-    tell();
+    showDetails();
   }
 
-  function tell() {
-    const row = rows[state.row], cell = row.cells[state.column], found = having(cell.offers, state);
+  function showDetails() {
+    const row = rows[state.row], cell = row.cells[state.column], found = offersWith(cell.offers, state);
     const words = cell.offers.length
-      ? found.length ? found.map((offer) => way(offer, standing)) : [h("p", {}, `No method: ${spoken([], state)}.`)]
+      ? found.length ? found.map((offer) => offerElement(offer, standing)) : [h("p", {}, `No method: ${signsText([], state)}.`)]
       : [h("p", {}, missing(cell))];
-    const title = h("h3", {}, `Drafts of ${called(row)}, verified by ${verifiers[state.column]}`);
-    told.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
+    const title = h("h3", {}, `Drafts of ${drafterText(row)}, verified by ${verifiers[state.column]}`);
+    details.replaceChildren(title, h("div", { className: "wb-ways" }, ...words));
   }
 }
 
-function way(offer, standing) {
+function offerElement(offer, standing) {
   const promise = h("span", { className: "wb-promised" }, offer.greyed ? "disabled" : offer.promise);
   promise.dataset.promise = offer.promise;
   return h(

@@ -1,26 +1,26 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { called, having, lines, missing, signs, spoken } from "./combinations.js";
-import { found, hit } from "./find.js";
+import { drafterText, offersWith, lines, missing, signs, signsText } from "./combinations.js";
+import { summary, matches } from "./find.js";
 
 const offer = { method: "m", title: "M", verifier: "k-seq", promise: "exact", standing: "shown", reason: "", ways: {} };
 
-test("an offer lists its verifier, its policies and growers, and why it is not exact", () => {
+test("an offer lists its verifier, policies, tree builders, and why it is not exact", () => {
   const offer = { verifier: "lenient", ways: { policy: ["fixed", "planned"], grower: ["chain"] }, reason: "" };
   assert.deepEqual(lines(offer), ["verifier = lenient", "policy: fixed, planned", "grower: chain"]);
-  const told = { ...offer, policies: { fixed: "shown", planned: "unproven" } };
-  assert.equal(lines(told)[1], "policy: fixed (shown), planned (unproven)");
+  const withPolicies = { ...offer, policies: { fixed: "shown", planned: "unproven" } };
+  assert.equal(lines(withPolicies)[1], "policy: fixed (shown), planned (unproven)");
   assert.deepEqual(lines({ verifier: "", ways: {}, reason: "It is approximate." }), ["It is approximate."]);
 });
 
-test("what is not offered says whether it would be sound", () => {
+test("a combination without methods says whether it would be exact", () => {
   assert.equal(missing({ reason: "Its siblings may be chosen." }), "✕ Its siblings may be chosen.");
   assert.equal(missing({ reason: "It is approximate.", approximate: true }), "– Not offered. It is approximate.");
   assert.match(missing({ reason: "" }), /would be exact/);
   assert.deepEqual([signs({ offers: [], reason: "No." }), signs({ offers: [], reason: "" })], [["✕"], ["·"]]);
 });
 
-test("a cell claims no more exactness than all its exact ways have evidence for", () => {
+test("a cell is confirmed only if all its exact combinations have evidence", () => {
   const of = (...offers) => signs({ offers, reason: "" });
   assert.deepEqual(of(offer), ["✓"]);
   assert.deepEqual(of(offer, { ...offer, standing: "unproven" }), ["✓?"]);
@@ -30,26 +30,26 @@ test("a cell claims no more exactness than all its exact ways have evidence for"
   assert.deepEqual(of(offer, { ...offer, promise: "approximate", standing: "no promise" }), ["✓", "≈"]);
   assert.deepEqual(of({ ...offer, promise: "approximate" }), ["≈"]);
   const greyed = { ...offer, promise: "approximate", greyed: true };
-  assert.deepEqual(of(offer, greyed), ["✓"], "what the form greys out is no price that one could pay");
+  assert.deepEqual(of(offer, greyed), ["✓"], "combinations that the form disables are not shown as approximate");
   assert.deepEqual(of(greyed), ["✕"]);
   assert.deepEqual(of({ ...offer, promise: "simulation" }), ["◇"]);
 });
 
-test("a policy is asked of its own evidence, and one that a method has alone counts as had", () => {
+test("a policy has its own evidence; a method's only policy can be selected", () => {
   const ways = { policy: ["fixed", "bandit"] }, policies = { fixed: "shown", bandit: "unproven" };
   const cell = { offers: [{ ...offer, ways, policies, only: { grower: "chain" } }], reason: "" };
   assert.deepEqual(signs(cell, { policy: "bandit" }), ["?"]);
   assert.deepEqual(signs(cell, { policy: "fixed", grower: "chain" }), ["✓"]);
   assert.deepEqual(signs(cell, { grower: "dyspec" }), []);
-  assert.equal(having(cell.offers, { policy: "none" }).length, 0);
-  assert.equal(spoken([], { grower: "dyspec" }), "not offered with grower dyspec");
-  assert.equal(spoken(["✓", "≈"], {}), "exact, confirmed on the exactness board; also approximate");
-  assert.equal(called({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
+  assert.equal(offersWith(cell.offers, { policy: "none" }).length, 0);
+  assert.equal(signsText([], { grower: "dyspec" }), "not offered with grower dyspec");
+  assert.equal(signsText(["✓", "≈"], {}), "exact, confirmed on the exactness board; also approximate");
+  assert.equal(drafterText({ methods: ["EAGLE", "EAGLE-2"], drafter: "Eagle", cells: [] }), "EAGLE, EAGLE-2");
 });
 
-test("all words are found, in any order and case", () => {
-  assert.ok(hit("Draft model, k-seq, Sun et al.", "SUN draft"));
-  assert.ok(!hit("Draft model", "draft tree"));
-  assert.ok(hit("anything", ""));
-  assert.equal(found(3, 37, 1), "3 of 37 methods, 1 row of the boards");
+test("a query matches if all its words occur, in any order and case", () => {
+  assert.ok(matches("Draft model, k-seq, Sun et al.", "SUN draft"));
+  assert.ok(!matches("Draft model", "draft tree"));
+  assert.ok(matches("anything", ""));
+  assert.equal(summary(3, 37, 1), "3 of 37 methods, 1 row of the boards");
 });

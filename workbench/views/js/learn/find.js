@@ -6,23 +6,24 @@ import * as kit from "../shared/kit.js";
 const ROWS = ".wb-board tbody tr, .wb-matrix tbody tr";
 
 /** Whether a text has all words of a query, in any order and case. Pure. @param {string} text  @param {string} query */
-export function hit(text, query) {
+export function matches(text, query) {
   const lower = text.toLowerCase();
   return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
 }
 
-/** How much was found, in words. Pure. */
-export function found(methods, of, rows) {
+/** Return the number of matches as text. Pure. */
+export function summary(methods, of, rows) {
   return `${methods} of ${of} methods, ${rows} ${rows === 1 ? "row" : "rows"} of the boards`;
 }
 
-/** The field. @param {HTMLElement} body  whose cards and rows it hides, and whose boards it opens */
+/** Build the search field. @param {HTMLElement} body  its cards and rows without a match are hidden, its boards with
+ *    a match are opened */
 export function field(body) {
-  const said = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
-  kit.set(said, { role: "status" });
+  const status = h("small", {}), input = h("input", { type: "search", placeholder: "name, rule, policy, paper …" });
+  kit.set(status, { role: "status" });
   const opened = /** @type {Set<any>} */ (new Set());
-  const look = kit.paced(() => {
-    const query = input.value.trim(), show = (el) => !(el.hidden = !hit(el.textContent, query));
+  const filter = kit.paced(() => {
+    const query = input.value.trim(), show = (el) => !(el.hidden = !matches(el.textContent, query));
     const cards = /** @type {any[]} */ ([...body.querySelectorAll(".wb-method")]);
     const boards = /** @type {any[]} */ ([...body.querySelectorAll(".wb-foldable:not(.wb-method)")]);
     const methods = cards.filter(show).length;
@@ -36,22 +37,22 @@ export function field(body) {
       if (opened.has(fold)) fold.open = Boolean(query);
     }
     if (!query) opened.clear();
-    kit.write(said, query ? found(methods, cards.length, rows) : "");
+    kit.write(status, query ? summary(methods, cards.length, rows) : "");
   });
-  input.addEventListener("input", look);
-  return h("label", { className: "wb-find" }, h("span", {}, "Find"), input, said);
+  input.addEventListener("input", filter);
+  return h("label", { className: "wb-find" }, h("span", {}, "Find"), input, status);
 }
 
-/** A section whose content is folded behind its head; `draw` is called when it is first opened. */
+/** Return a section whose content is collapsed under its head; `draw` is called when it is first opened. */
 export function fold(properties, head, content, draw = () => {}) {
   const details = h("details", {}, h("summary", {}, ...head), ...content);
   details.addEventListener("toggle", draw, { once: true });
-  const made = h("section", properties, details);
-  made.classList.add("wb-card", "wb-foldable");
-  return made;
+  const section = h("section", properties, details);
+  section.classList.add("wb-card", "wb-foldable");
+  return section;
 }
 
-/** Open the place that the address names, and bring it into sight; whether there is one.
+/** Open the element that the address names, and scroll to it; return whether it exists.
  *  @param {HTMLElement} body  @returns {boolean} */
 export function reveal(body) {
   const named = location.hash && `[id="${CSS.escape(location.hash.slice(1))}"]`;

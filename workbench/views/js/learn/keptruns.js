@@ -4,7 +4,7 @@ import * as addresses from "../shared/address.js";
 import { h } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 
-const PIN = "wb-kept-pin";
+const PIN_KEY = "wb-kept-pin";
 
 /** Draw the section; nothing where the app keeps no runs.
  *  @param {Element} main  of the page  @param {{host: object, card: (entry: object, more: object) => Element}} given */
@@ -19,13 +19,13 @@ export async function mount(main, { host, card }) {
     value: new URLSearchParams(location.search).get("search") ?? "",
   });
   const pins = pinning(list, host);
-  let shown = 0, asked = 0;
+  let shown = 0, requests = 0;
   found.setAttribute("role", "status");
   const show = async (first) => {
-    const turn = (asked += 1), answer = await ask("kept", { search: search.value, first });
-    if (!answer || turn !== asked) return answer; // a newer search is under way
+    const turn = (requests += 1), answer = await ask("kept", { search: search.value, first });
+    if (!answer || turn !== requests) return answer; // a newer search is under way
     if (first === 0) list.replaceChildren();
-    list.append(...answer.runs?.map((run) => kept(run, ask, card, () => show(0), host, pins)) ?? []);
+    list.append(...answer.runs?.map((run) => keptRun(run, ask, card, () => show(0), host, pins)) ?? []);
     pins.draw();
     shown = first + Math.min(answer.page ?? 0, (answer.total ?? 0) - first);
     more.hidden = shown >= answer.total;
@@ -54,7 +54,7 @@ export async function mount(main, { host, card }) {
   if (location.hash === "#kept") section.scrollIntoView();
 }
 
-/** How many were found, in words. Pure. */
+/** Return the number of runs found as text. Pure. */
 export function words(total, search) {
   if (total) return total === 1 ? "One run" : `${total} runs`;
   return search.trim()
@@ -62,9 +62,9 @@ export function words(total, search) {
     : "No kept runs yet. Keep one with export ▾ → Keep, or with workbench generate --keep.";
 }
 
-/** One run may be pinned; the others then have a link that shows them beside it. */
+/** Allow one pinned run; the other runs then have a link that compares them with it. */
 function pinning(list, host) {
-  let pinned = host.remember?.getItem(PIN) ?? null;
+  let pinned = host.remember?.getItem(PIN_KEY) ?? null;
   const draw = () => {
     for (const box of list.querySelectorAll(".wb-keptpin")) {
       const [button, link] = box.children, id = box.dataset.run, mine = id === pinned;
@@ -77,23 +77,23 @@ function pinning(list, host) {
   };
   const toggle = (id) => {
     pinned = pinned === id ? null : id;
-    if (pinned) host.remember?.setItem(PIN, pinned);
-    else host.remember?.removeItem(PIN);
+    if (pinned) host.remember?.setItem(PIN_KEY, pinned);
+    else host.remember?.removeItem(PIN_KEY);
     draw();
   };
-  const forget = (id) => pinned === id && toggle(id);
-  return { draw, toggle, forget };
+  const deleteRun = (id) => pinned === id && toggle(id);
+  return { draw, toggle, forget: deleteRun };
 }
 
-function kept(run, ask, card, again, host, pins) {
+function keptRun(run, ask, card, again, host, pins) {
   const tags = h("input", { value: run.tags.join(", "), placeholder: "none" }),
     note = h("input", { value: run.note, placeholder: "none" }),
-    said = h("small", {});
-  said.setAttribute("role", "status");
+    status = h("small", {});
+  status.setAttribute("role", "status");
   const mark = async () => {
     const answer = await ask("mark", { id: run.id, tags: tags.value, note: note.value });
     if (answer) tags.value = answer.tags.join(", ");
-    said.textContent = answer ? "saved" : "not saved";
+    status.textContent = answer ? "saved" : "not saved";
   };
   for (const field of [tags, note]) field.addEventListener("change", mark);
   const remove = h("button", { type: "button", className: "wb-button" }, "Delete");
@@ -116,7 +116,7 @@ function kept(run, ask, card, again, host, pins) {
     { className: "wb-keptmarks" },
     h("label", {}, h("span", {}, "tags"), tags),
     h("label", {}, h("span", {}, "note"), note),
-    said,
+    status,
   );
   const address = addresses.run(host.base, run.id),
     pin = h(

@@ -9,11 +9,11 @@ import * as pagehead from "../shared/pagehead.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as tree from "../live/tree.js";
-import * as which from "./which.js";
+import * as recommend from "./recommend.js";
 
 /** Return the first informative round: some drafts accepted and some not, preferably on several branches. Pure.
  *  @param {object[]} rounds @returns {object|null} */
-export function telling(rounds) {
+export function informativeRound(rounds) {
   const branches = ({ nodes }) => new Set(nodes.parents).size < nodes.parents.length;
   const mixed = ({ nodes, path }) => path.length > 0 && path.length < nodes.parents.length;
   return (
@@ -33,8 +33,8 @@ export function range(spec) {
   return `${spec.ge ?? "−∞"} … ${spec.le ?? "∞"}`;
 }
 
-/** A method's row of the matrix, put together by target: with which draft models it runs, and why not with the others.
- *  One reason stands for all where each of the others says it, too. Pure.
+/** Group a method's row of the matrix by target: the draft models with which it runs, and why it does not run with the
+ *  others. If all reasons of a target contain the same shorter one, only that one is listed. Pure.
  *  @param {{target: string, drafter: string|null}[]} columns  @param {string[]} reasons  empty: it runs
  *  @returns {{target: string, on: string[], off: {reason: string, with: string[]}[], all: boolean}[]} */
 export function byTarget(columns, reasons) {
@@ -56,7 +56,7 @@ export function byTarget(columns, reasons) {
   });
 }
 
-/** The state of the page that runs a method at once; methods for images open in the Vision view. Pure.
+/** Return the page state that runs a method immediately; methods for images open in the Vision view. Pure.
  *  @param {{name: string, needs: string[]}} method
  *  @param {{target: string, drafter: string|null}[]} columns  pairs of models, the app's own first; [] if not known yet
  *  @param {string[]} reasons  of the method, one per pair; empty: it runs there */
@@ -96,12 +96,12 @@ export async function mount(el, { host }) {
     );
     main.append(find.field(body), h("div", { className: "wb-withcontents" }, list, body));
     page.boards = pagehead.ask(main, { host }, "boards");
-    const boards = methodcardsboards.add(page, body), mine = which.add(page, body, list);
+    const boards = methodcardsboards.add(page, body), mine = recommend.add(page, body, list);
     const again = () => (main.isConnected ? find.reveal(body) : removeEventListener("hashchange", again));
     addEventListener("hashchange", again);
-    // a place that the address names already changes nothing there
+    // a click on a link to the current hash fires no `hashchange`
     list.addEventListener("click", () => setTimeout(() => find.reveal(body)));
-    const there = find.reveal(body); // a card need not wait for the boards, which take seconds
+    const there = find.reveal(body); // show a card before the boards have loaded, which takes seconds
     el.dataset.ready = "true";
     await Promise.all([fill(page), boards, mine]);
     if (!there) find.reveal(body);
@@ -126,7 +126,7 @@ function card(method, page) {
   const { host, recordings } = page, recorded = recordings.includes(method.name);
   const promise = h("span", { className: "wb-promised" }, method.promise),
     meaning = controls.PROMISES[method.promise]?.split(": ")[1];
-  const otherwise = controls.otherwise(method);
+  const otherwise = controls.verifierPromises(method);
   promise.dataset.promise = method.promise;
   const source = h(
     "a",
@@ -176,9 +176,9 @@ function card(method, page) {
   ];
   const body = [h("div", { className: "wb-methodbody" }, words, drawing), parameters(method.params, h)];
   const draw = () => recorded && picture(method, page, drawing);
-  const made = find.fold({ className: "wb-method", id: method.name }, head, body, draw);
-  made.dataset.method = method.name;
-  return made;
+  const section = find.fold({ className: "wb-method", id: method.name }, head, body, draw);
+  section.dataset.method = method.name;
+  return section;
 }
 
 /** List the differences from the method's paper, folded; empty if there are none.
@@ -229,7 +229,7 @@ function parameters(specs, h) {
 /** Draw the draft of an informative round of the method's recording, on demand. */
 async function picture(method, { host, main }, figure) {
   const trace = await pagehead.ask(main, { host }, "recording", { name: method.name });
-  const round = trace && telling(trace.rounds);
+  const round = trace && informativeRound(trace.rounds);
   if (!round) return;
   figure.hidden = false;
   const before = trace.rounds[round.index - 1]?.emitted.at(-1)?.text ?? trace.header.prompt_text.at(-1) ?? "";

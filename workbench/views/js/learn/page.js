@@ -21,10 +21,10 @@ export function gain(a, k, c) {
  *  @param {{round: number, node?: any, token?: any}} pin  @param {{round: number, node: number|string|null}|null} at
  *    what it shows */
 export function reached(step, pin, at) {
-  const meant = (pin.node ?? pin.token ?? null) !== null;
+  const selectsNode = (pin.node ?? pin.token ?? null) !== null;
   return (
     step.rounds.includes(pin.round) ||
-    (meant && step.places.some(([round, node]) => round === at?.round && node === at?.node))
+    (selectsNode && step.places.some(([round, node]) => round === at?.round && node === at?.node))
   );
 }
 
@@ -44,15 +44,15 @@ export async function mount(el, { host }) {
       host,
       main,
       steps,
-      done: new Set(remembered(host).filter((name) => steps.some((s) => s.name === name))),
+      done: new Set(storedSteps(host).filter((name) => steps.some((s) => s.name === name))),
       answers: {},
       traces: new Map(),
       at: 0,
     };
     build(page);
-    const asked = steps.findIndex((s) => s.name === location.hash.slice(1)),
+    const fromHash = steps.findIndex((s) => s.name === location.hash.slice(1)),
       next = steps.findIndex((s) => !page.done.has(s.name));
-    await open(page, asked >= 0 ? asked : Math.max(0, next));
+    await open(page, fromHash >= 0 ? fromHash : Math.max(0, next));
     addEventListener("hashchange", () => {
       const to = steps.findIndex((s) => s.name === location.hash.slice(1));
       if (to >= 0 && to !== page.at) open(page, to);
@@ -61,7 +61,7 @@ export async function mount(el, { host }) {
   el.dataset.ready = "true";
 }
 
-function remembered(host) {
+function storedSteps(host) {
   try {
     return JSON.parse(host.remember?.getItem(DONE) ?? "[]");
   } catch {
@@ -80,14 +80,14 @@ function build(page) {
   );
   page.reset = h(
     "button",
-    { type: "button", className: "wb-link wb-forget", onclick: () => forget(page) },
+    { type: "button", className: "wb-link wb-forget", onclick: () => resetTour(page) },
     "Start over",
   );
   const nav = h("nav", { className: "wb-tour" }, page.list, page.reset);
   nav.setAttribute("aria-label", "Steps");
   page.text = h("section", { className: "wb-lessontext" });
-  page.told = h("p", { className: "wb-unseen" });
-  page.told.setAttribute("role", "status");
+  page.status = h("p", { className: "wb-unseen" });
+  page.status.setAttribute("role", "status");
   page.stage = h("div", { className: "wb wb-lesson" });
   page.dials = h("div", { className: "wb-card wb-dials", hidden: true });
   main.append(
@@ -95,7 +95,7 @@ function build(page) {
       "div",
       { className: "wb-learn" },
       nav,
-      h("div", { className: "wb-lessonbody" }, page.text, page.stage, page.dials, page.told),
+      h("div", { className: "wb-lessonbody" }, page.text, page.stage, page.dials, page.status),
     ),
   );
   const look = () => requestAnimationFrame(() => check(page));
@@ -216,7 +216,7 @@ function words(page, step) {
 function answer(page, step, i) {
   page.answers[step.name] = i;
   words(page, step);
-  page.told.textContent = i === step.right ? "Right." : `Correct answer: ${step.choices[step.right]}.`;
+  page.status.textContent = i === step.right ? "Right." : `Correct answer: ${step.choices[step.right]}.`;
   page.text.querySelector(".wb-actions button.is-main").focus({ preventScroll: true });
 }
 
@@ -232,7 +232,7 @@ function mark(page, step) {
   page.host.remember?.setItem(DONE, JSON.stringify([...page.done]));
   marks(page);
   words(page, step);
-  page.told.textContent = `Step ${page.at + 1} is done: ${page.done.size} of ${page.steps.length}.`;
+  page.status.textContent = `Step ${page.at + 1} is done: ${page.done.size} of ${page.steps.length}.`;
 }
 
 function marks(page) {
@@ -247,7 +247,7 @@ function marks(page) {
   page.reset.hidden = page.done.size === 0;
 }
 
-function forget(page) {
+function resetTour(page) {
   page.done.clear();
   page.answers = {};
   page.host.remember?.removeItem(DONE);
@@ -264,7 +264,7 @@ function dials(page, step) {
       input.addEventListener("input", () => {
         page.set[name] = Number(input.value);
         value.textContent = input.value;
-        turn(page, page.steps[page.at]);
+        update(page, page.steps[page.at]);
       });
       return h("div", { className: "wb-dial" }, h("label", { htmlFor: input.id }, label), value, input);
     };
@@ -283,10 +283,10 @@ function dials(page, step) {
       page.bars,
     );
   }
-  turn(page, step, false);
+  update(page, step, false);
 }
 
-function turn(page, step, byHand = true) {
+function update(page, step, byHand = true) {
   const { set: { a, k, c } } = page, now = gain(a, k, c);
   page.sum.textContent = `τ = ${now.tau.toFixed(2)} tokens per round; ${now.speedup.toFixed(2)} times plain decoding: ${now.speedup > 1 ? "faster" : now.speedup < 1 ? "slower" : "the same"}.`;
   const bars = Array.from({ length: 12 }, (_, i) => ({

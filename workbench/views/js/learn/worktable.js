@@ -28,9 +28,9 @@ export function build(targets) {
   }
   const about = h("p", { className: "wb-about" }), place = h("div", {});
   const buttons = targets.map((each) => {
-    const made = h("button", { type: "button", className: "wb-button" }, each.target);
-    made.addEventListener("click", () => show(each));
-    return made;
+    const button = h("button", { type: "button", className: "wb-button" }, each.target);
+    button.addEventListener("click", () => show(each));
+    return button;
   });
   const choice = h("div", { className: "wb-worktargets" }, ...buttons);
   kit.set(choice, { role: "group", "aria-label": "Target" });
@@ -40,7 +40,7 @@ export function build(targets) {
 
   function show(target) {
     buttons.forEach((button, i) => button.setAttribute("aria-pressed", `${targets[i] === target}`));
-    kit.write(about, `Methods that need no trained drafter: speed-up over plain decoding of the same prompt, its 95 % confidence interval, and τ, tokens per target forward. ${target.prompts} prompts per kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; the best of many methods is partly lucky. ✓: the whole interval is above 1. Measured on ${target.machine}.`);
+    kit.write(about, `Methods that need no trained drafter: speed-up over plain decoding of the same prompt, its 95 % confidence interval, and τ, tokens per target forward. ${target.prompts} prompts per kind, up to ${target.tokens} tokens each, ${target.dtype}. ★: the fastest of its kind; selecting the best of many methods overestimates its speed-up. ✓: the whole interval is above 1. Measured on ${target.machine}.`);
     // on a phone the table is very long: show the recommendations above it
     const open = matchMedia("(min-width: 701px)").matches, words = h("summary", {}, "All methods");
     const all = h("details", { open }, words, table(target), h("p", {}, h("code", {}, target.command)));
@@ -58,9 +58,9 @@ function table(target) {
   const rows = target.methods.map((method) => {
     const isBest = (kind) => target.best[kind] === method.method;
     const cells = [drawn(method.all, false), ...kinds.map(([kind]) => drawn(method.cells[kind], isBest(kind)))];
-    const made = h("tr", {}, h("th", { scope: "row" }, method.title), ...cells);
-    [...made.children].forEach((cell, i) => (cell.dataset.head = heads[i])); // narrow screens stack the cells
-    return made;
+    const row = h("tr", {}, h("th", { scope: "row" }, method.title), ...cells);
+    [...row.children].forEach((cell, i) => (cell.dataset.head = heads[i])); // narrow screens stack the cells
+    return row;
   });
   const head = h("tr", {}, ...heads.map((title) => h("th", { scope: "col" }, title)));
   const scroll = h("div", { className: "wb-scroll", tabIndex: 0 }, h("table", { className: "wb-board wb-worktable" }, h("thead", {}, head), h("tbody", {}, ...rows)));
@@ -69,7 +69,7 @@ function table(target) {
 }
 
 function drawn(cell, isBest) {
-  const said = words(cell);
-  if (!said) return h("td", {}, "–");
-  return h("td", { className: isBest ? "is-best" : "" }, isBest ? "★ " : "", said.value, h("small", {}, said.more));
+  const texts = words(cell);
+  if (!texts) return h("td", {}, "–");
+  return h("td", { className: isBest ? "is-best" : "" }, isBest ? "★ " : "", texts.value, h("small", {}, texts.more));
 }

@@ -81,7 +81,7 @@ export function of(page, { rounds, to, presses, views } = live(page)) {
       player.stop(page);
       page.selection = selection.newSelection();
       page.brush = null;
-      ribbon.catchUp(parts.ribbon);
+      ribbon.scrollToEnd(parts.ribbon);
       page.draw();
     },
     mode: () => {
@@ -118,7 +118,7 @@ export function pin(page, pick) {
 
 /** React to the end of a run: announce it, then start the run that waits for it. */
 export function ended(page, run) {
-  if (run === page.plain) repeats.follow(page, () => view.of(page, performance.now()).pairsBarred);
+  if (run === page.plain) repeats.continueAfter(page, () => view.of(page, performance.now()).pairsBarred);
   if (run !== page.run) return;
   page.stepping = false;
   const next = page.next;
@@ -139,13 +139,14 @@ export function choose(page, what, value) {
     Object.assign(choice, picked.choice);
     page.note = picked.note;
   } else choice[what] = value;
-  if (what === "pace") pace.remember(value);
+  if (what === "pace") pace.storePace(value);
   if (what === "target") Object.assign(choice, { fixed: true, lent: false });
   if (what === "prompt") {
     choice.preset = page.catalogue.presets.find((p) => p.prompt === value)?.name ?? null;
-    if (!active) ({ target: choice.target, lent: choice.lent, note: page.note } = choices.own(choice, page.catalogue));
+    if (!active)
+      ({ target: choice.target, lent: choice.lent, note: page.note } = choices.targetForTyped(choice, page.catalogue));
   }
-  if (what === "prompt" || what === "target") page.note ||= choices.foreign(choice, page.catalogue);
+  if (what === "prompt" || what === "target") page.note ||= choices.scriptWarning(choice, page.catalogue);
   if (["prompt", "preset", "prompt_tokens", "target"].includes(what))
     Object.assign(choice, { prompt_tokens: null, origin: null });
   if (active && page.catalogue.barred?.change) page.note = page.catalogue.barred.change;
@@ -155,8 +156,8 @@ export function choose(page, what, value) {
   else if (what === "pace" && active) backend.change(page, { pace: value });
   else if (active) page.note = "This takes effect with the next run.";
   if (choice.target !== before || what === "target" || what === "drafter")
-    backend.look(page, choice.target, choice.drafter);
-  page.wish = null;
+    backend.loadCatalogue(page, choice.target, choice.drafter);
+  page.pendingPin = null;
   page.touched = page.formed = true;
   estimate(page);
   page.draw();
@@ -187,9 +188,10 @@ export async function estimate(page) {
 /** Start a run whose prompt is the text up to the selected token. Stop the run in progress first; its rounds stay. */
 export function branch(page, pick) {
   const { run } = page, rounds = store.visible(run);
-  const made = branches.continuation(run.header, rounds, pick);
-  const origin = { run, round: pick.round, text: pick.text, instead: branches.instead(rounds[pick.round], pick.place) };
-  Object.assign(page.choice, made, { origin, preset: null, target: run.header.target, fixed: true });
+  const prompt = branches.continuation(run.header, rounds, pick);
+  const instead = branches.originalToken(rounds[pick.round], pick.place);
+  const origin = { run, round: pick.round, text: pick.text, instead };
+  Object.assign(page.choice, prompt, { origin, preset: null, target: run.header.target, fixed: true });
   const go = () => backend.start(page, false);
   if (store.isActive(run)) {
     page.next = go;
@@ -209,7 +211,7 @@ export async function copy(page) {
 /** Return the current view as a URL query. It names the live run only while the panel holds the run's settings: a link
  *  is either to a run or to settings. */
 export function query(page) {
-  const { choice, catalogue, run } = page, pin = page.playing ? null : (page.selection.pin ?? page.wish);
+  const { choice, catalogue, run } = page, pin = page.playing ? null : (page.selection.pin ?? page.pendingPin);
   const params = choices.parameters(choice, catalogue, choice.method, form.clamp);
   const recorded = page.recorded !== opening.EXAMPLE || pin ? page.recorded : null;
   return link.toQuery(choice, catalogue, params, {
@@ -217,7 +219,7 @@ export function query(page) {
     view: page.shownView,
     embed: page.embed,
     recorded,
-    run: !recorded && run?.asked && run.asked === settings(page) ? run.id : null,
+    run: !recorded && run?.settingsQuery && run.settingsQuery === settings(page) ? run.id : null,
     settings: !recorded || page.formed,
   });
 }

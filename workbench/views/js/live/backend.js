@@ -33,7 +33,7 @@ export function fail(page, error) {
 }
 
 /** Fetch the catalogue (the panel's choices) for a target and a drafter. */
-export async function look(page, target, drafter) {
+export async function loadCatalogue(page, target, drafter) {
   if (!page.host.call) return;
   const catalogue = await ask(page, "catalogue", { target, drafter, method: page.choice?.method ?? null });
   if (!catalogue) return;
@@ -42,12 +42,13 @@ export async function look(page, target, drafter) {
   if (catalogue.problem) fail(page, catalogue.problem);
   clearTimeout(page.asksAgain);
   if (catalogue.targets.some((t) => t.loading))
-    page.asksAgain = setTimeout(() => look(page, page.choice.target, page.choice.drafter), LOADING_MS);
+    page.asksAgain = setTimeout(() => loadCatalogue(page, page.choice.target, page.choice.drafter), LOADING_MS);
   if (!store.isActive(page.run)) {
-    const { target, lent, note } = choices.own(page.choice, catalogue), moves = target !== page.choice.target;
+    const { target, lent, note } = choices.targetForTyped(page.choice, catalogue);
+    const moves = target !== page.choice.target;
     if (note) page.note = note; // the prompt may have been typed while its target was loading
     if (moves) Object.assign(page.choice, { target, lent });
-    if (moves) return look(page, target, page.choice.drafter);
+    if (moves) return loadCatalogue(page, target, page.choice.drafter);
   }
   page.draw();
 }
@@ -63,21 +64,21 @@ export async function heads(page) {
 }
 
 /** Apply a message of the event stream, or the answer to `fetch_trace`. */
-export function hear(page, message) {
+export function onMessage(page, message) {
   const run = [page.run, page.plain].find(
     (r) => r && (r.channel === message.channel || (r.id !== null && r.id === message.run)),
   );
   if (!run) return;
-  run.heard = performance.now();
+  run.lastMessageAt = performance.now();
   page.lost = 0;
   const known = run.id !== null, missing = store.apply(run, message);
   if (!known && run.id !== null) {
-    (run.after ?? []).splice(0).forEach((wish) => wish());
+    (run.after ?? []).splice(0).forEach((action) => action());
     if (run === page.run) page.host.remember?.setItem("wb-run", run.id);
   }
   if (missing !== null) fill(page, run, missing);
   if (run.id !== null) run.before = null; // the run has started
-  else if (message.error && run === page.run && run.before) return giveBack(page, run, message.error);
+  else if (message.error && run === page.run && run.before) return restorePrevious(page, run, message.error);
   if (store.isOver(run) && !run.closed) {
     run.closed = true;
     page.ended(run);
@@ -86,7 +87,7 @@ export function hear(page, message) {
 }
 
 /** Restore the previous run after the backend refused a new one, and show the error. */
-function giveBack(page, run, error) {
+function restorePrevious(page, run, error) {
   Object.assign(page, { run: run.before.run, recorded: run.before.recorded, stepping: false, wantPlain: false });
   fail(page, error);
 }
@@ -105,7 +106,7 @@ async function fill(page, run, from) {
   }
   if (answer) {
     const before = store.complete(run), lost = page.lost;
-    hear(page, { ...answer, channel: run.channel });
+    onMessage(page, { ...answer, channel: run.channel });
     const filled = store.complete(run) - before;
     if (lost && filled > 0)
       page.notices.push({
@@ -132,7 +133,7 @@ async function fill(page, run, from) {
 /** Called every second: fetch the missing rounds of a run that sent no message for `SILENCE_MS`. */
 export function watch(page) {
   for (const run of [page.run, page.plain]) {
-    if (run?.id && store.isActive(run) && performance.now() - run.heard > SILENCE_MS)
+    if (run?.id && store.isActive(run) && performance.now() - run.lastMessageAt > SILENCE_MS)
       fill(page, run, store.complete(run));
   }
 }
@@ -143,26 +144,26 @@ export function start(page, paused) {
   if (!catalogue || store.isActive(page.run) || store.isActive(page.plain)) return;
   if (!choice.prompt_tokens && !choice.prompt?.trim())
     return fail(page, EMPTY); // keep the run on display
-  const { run, recorded } = page, note = choices.foreign(choice, catalogue);
-  page.fresh();
+  const { run, recorded } = page, note = choices.scriptWarning(choice, catalogue);
+  page.clear();
   page.note = note;
   page.run = newRun(page, "run");
   page.run.before = run?.rounds.length ? { run, recorded } : null;
   page.run.key = choices.pairing(choice, catalogue, form.clamp);
-  page.run.asked = page.settings?.();
+  page.run.settingsQuery = page.settings?.();
   page.run.origin = choice.prompt_tokens ? choice.origin : null;
   page.touched = true; // from now on the address describes this run
   page.host.decode({
     ...choices.request(choice, catalogue, page.run.channel, form.clamp, paused),
     pace: pace.rate(choice, catalogue),
-    ...begins(page),
+    ...takeStartState(page),
   });
   void heads(page);
   page.draw();
 }
 
 /** Return the saved drafter state that the new run starts from; it is used once. */
-function begins(page) {
+function takeStartState(page) {
   const data = page.begins;
   page.begins = null;
   return data === null ? {} : { memory: data }; // an empty file is sent too: the backend refuses it with an error
@@ -196,19 +197,19 @@ export function startPlain(page) {
 /** Return an empty run record on a new, unique channel. */
 export function newRun(page, kind) {
   const channel = `${kind}-${(page.channels += 1)}-${Math.random().toString(36).slice(2, 8)}`;
-  return Object.assign(store.newRun(channel), { heard: performance.now() });
+  return Object.assign(store.newRun(channel), { lastMessageAt: performance.now() });
 }
 
 /** Pause, resume, step or cancel the run in progress. */
 export function control(page, action) {
   const run = store.isActive(page.run) ? page.run : store.isActive(page.plain) ? page.plain : null;
   if (!run) return;
-  if (action === "cancel" && run.id === null && performance.now() - run.heard > SILENCE_MS) letGo(page, run);
+  if (action === "cancel" && run.id === null && performance.now() - run.lastMessageAt > SILENCE_MS) endSilentRun(page, run);
   send(run, () => ask(page, "control", { run: run.id, action }));
 }
 
 /** End a run that sent no message. If the backend names it later, it is cancelled there too. */
-function letGo(page, run) {
+function endSilentRun(page, run) {
   run.closed = true;
   store.apply(run, {
     error: {
@@ -225,7 +226,7 @@ export function change(page, wanted) {
   const run = page.run;
   if (!store.isActive(run)) return;
   Object.assign(page.changes, wanted, { params: { ...page.changes.params, ...wanted.params } });
-  run.asked = page.settings?.();
+  run.settingsQuery = page.settings?.();
   clearTimeout(page.changing);
   page.changing = setTimeout(() => {
     const payload = page.changes;
@@ -235,7 +236,7 @@ export function change(page, wanted) {
 }
 
 /** Send now, or as soon as the backend has given the run its id. */
-function send(run, wish) {
-  if (run.id === null) (run.after ??= []).push(wish);
-  else wish();
+function send(run, action) {
+  if (run.id === null) (run.after ??= []).push(action);
+  else action();
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { control, heads, hear, look, start } from "./backend.js";
+import { control, heads, onMessage, loadCatalogue, start } from "./backend.js";
 import { newRun } from "../shared/store.js";
 import { first } from "./choice.js";
 
@@ -13,81 +13,81 @@ const listed = (more) => ({
   chosen: { target: "t", drafter: "d", method: "plain", max_new_tokens: 9 },
 });
 
-/** A page on which a question was written before the list of targets that `answers` give in turn. */
+/** A page with a typed question; `answers` are the catalogues that it fetches, in order. */
 function asking(answers, run = null) {
-  const asked = [];
+  const calls = [];
   const call = async (name, request) => {
-    asked.push(request.target);
-    return answers[Math.min(asked.length, answers.length) - 1];
+    calls.push(request.target);
+    return answers[Math.min(calls.length, answers.length) - 1];
   };
   const choice = { ...first(answers[0]), preset: null, prompt: "<|user|>Who?<|assistant|>" };
-  return { asked, choice, run, host: { call }, errors: [], note: "", draw() {} };
+  return { asked: calls, choice, run, host: { call }, errors: [], note: "", draw() {} };
 }
 
-test("a question that was written while its target was loading goes there once it is ready", async () => {
+test("a question typed while its target loads is sent to that target once it is ready", async () => {
   const page = asking([listed({ loading: true }), listed({ ready: true })]);
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   clearTimeout(page.asksAgain);
   assert.equal(page.choice.target, "t");
   assert.match(page.note, /still loading/);
-  await look(page, "t", "d");
-  assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own methods were asked for");
+  await loadCatalogue(page, "t", "d");
+  assert.deepEqual([page.choice.target, page.asked], ["big", ["t", "t", "big"]], "its own catalogue was fetched");
   assert.match(page.note, /decoded by big/);
 });
 
-test("whose head drafts is asked anew, and nothing else of the list changes", async () => {
+test("the heads of the methods are refreshed, and nothing else of the catalogue changes", async () => {
   const mine = listed({ ready: true });
   mine.methods[0].head = "my-head";
   const running = { from: "live", state: "running" };
   const page = asking([listed({ ready: true }), { ...mine, drafters: [] }], running);
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   await heads(page);
   assert.equal(page.catalogue.methods[0].head, "my-head");
   assert.equal(page.catalogue.drafters.length, 1);
 });
 
-test("what is chosen stays while a run goes on", async () => {
+test("the choice stays during a run", async () => {
   const page = asking([listed({ ready: true })], { from: "live", state: "running" });
-  await look(page, "t", "d");
+  await loadCatalogue(page, "t", "d");
   assert.deepEqual([page.choice.target, page.asked], ["t", ["t"]]);
 });
 
-test("a run without messages can be cancelled, and is stopped when the backend names it later", async () => {
-  const asked = [], ended = [];
-  const call = async (name, request) => void asked.push([name, request.run, request.action]);
-  const run = Object.assign(newRun("run-1"), { heard: performance.now() });
+test("a run without messages can be cancelled; it is stopped once the backend sends its id", async () => {
+  const calls = [], ended = [];
+  const call = async (name, request) => void calls.push([name, request.run, request.action]);
+  const run = Object.assign(newRun("run-1"), { lastMessageAt: performance.now() });
   const page = { run, plain: null, host: { call }, errors: [], draw() {}, ended: (which) => ended.push(which) };
   control(page, "cancel");
-  assert.deepEqual([run.state, ended.length], ["starting", 0], "it has only just been asked for");
-  run.heard -= 60000;
+  assert.deepEqual([run.state, ended.length], ["starting", 0], "it was requested just now");
+  run.lastMessageAt -= 60000;
   control(page, "pause");
   assert.equal(run.state, "starting");
   control(page, "cancel");
   assert.deepEqual([run.state, ended], ["error", [run]]);
   assert.match(run.error.message, /did not answer for this run/);
-  assert.deepEqual(asked, []);
-  hear(page, { channel: "run-1", run: "r7", state: "running" });
+  assert.deepEqual(calls, []);
+  onMessage(page, { channel: "run-1", run: "r7", state: "running" });
   assert.equal(run.state, "error", "it stays cancelled");
-  assert.deepEqual(asked.at(-1), ["control", "r7", "cancel"]);
+  assert.deepEqual(calls.at(-1), ["control", "r7", "cancel"]);
 });
 
-test("a run that the backend refuses leaves the run of before on the page", () => {
+test("if the backend refuses a run, the previous run stays on the page", () => {
   const sent = [], before = { from: "live", state: "finished", rounds: [{}], id: "r1" };
   const page = {
     run: before, plain: null, recorded: "a-kept-run", channels: 0, errors: [], ended() {}, draw() {},
     choice: { ...first(listed({ ready: true })), prompt: "Once" }, catalogue: listed({ ready: true }),
-    host: { decode: (asked) => sent.push(asked) },
-    fresh() {
+    host: { decode: (calls) => sent.push(calls) },
+    clear() {
       Object.assign(this, { recorded: null, note: "" });
     },
   };
   start(page, false);
   assert.notEqual(page.run, before);
-  hear(page, { channel: sent[0].channel, error: { message: "The prompt has 9,000 tokens.", remedy: "Shorten it." } });
+  onMessage(page, { channel: sent[0].channel, error: { message: "The prompt has 9,000 tokens.", remedy: "Shorten it." } });
   assert.deepEqual([page.run, page.recorded], [before, "a-kept-run"]);
   assert.equal(page.errors[0].message, "The prompt has 9,000 tokens.");
   start(page, false);
-  hear(page, { channel: sent[1].channel, run: "r2", state: "queued" });
-  hear(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
-  assert.equal(page.run.id, "r2", "what went wrong in a run that began is shown with it");
+  onMessage(page, { channel: sent[1].channel, run: "r2", state: "queued" });
+  onMessage(page, { channel: sent[1].channel, run: "r2", error: { message: "No.", remedy: "" } });
+  assert.equal(page.run.id, "r2", "an error of a run that has started is shown with the run");
 });

@@ -9,13 +9,13 @@ const NAMES = ["run", "pause", "step", "stop"];
 /** Build the toolbar; the stylesheet shows it on narrow pages only. */
 export function build(parts) {
   const method = kit.h("select", {
-    onchange: (event) => kit.tell(parts.bar, "wb:choose", { what: "method", value: event.target.value }),
+    onchange: (event) => kit.emit(parts.bar, "wb:choose", { what: "method", value: event.target.value }),
   });
   method.setAttribute("aria-label", "Method for the next rounds");
   const buttons = NAMES.map((name) => {
     const button = kit.h(
       "button",
-      { type: "button", onclick: () => kit.tell(parts.bar, "wb:press", { button: button.dataset.near }) },
+      { type: "button", onclick: () => kit.emit(parts.bar, "wb:press", { button: button.dataset.near }) },
       name,
     );
     button.dataset.near = name;

@@ -5,7 +5,7 @@ import { buttons } from "../shared/controls.js";
 
 const state = { active: false, paused: false, ready: true, measuring: false, baseline: { label: "Baseline", off: "" } };
 
-test("the controls at hand are those of the panel: Run and Pause are both there at all times", () => {
+test("the toolbar has the panel's buttons; Run and Pause are always shown", () => {
   assert.deepEqual(
     offered(buttons(state)).map(({ name, off }) => [name, off]),
     [
@@ -27,10 +27,10 @@ test("the controls at hand are those of the panel: Run and Pause are both there 
   assert.equal(offered(buttons({ ...state, active: true, paused: true }))[1].label, "Resume");
 });
 
-test("Run brings tokens into sight on a narrow page only: beside the panel, pictures above them stay in view", () => {
+test("Run scrolls to the tokens on a narrow page only; on a wide one the images above them stay visible", () => {
   const phone = { bottom: 700 }, wide = { bottom: 900 };
   assert.ok(outOfSight({ top: 760, bottom: 1100 }, phone, 844), "below the panel, below the fold");
-  assert.ok(!outOfSight({ top: 40, bottom: 380 }, { bottom: 0 }, 844), "in sight already");
+  assert.ok(!outOfSight({ top: 40, bottom: 380 }, { bottom: 0 }, 844), "already visible");
   assert.ok(!outOfSight({ top: 606, bottom: 900 }, wide, 900), "Vision on a wide page");
   assert.ok(outOfSight({ top: 900, bottom: 1200 }, { bottom: 899.6 }, 844), "rounding");
 });

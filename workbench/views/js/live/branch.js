@@ -1,7 +1,7 @@
 /** "Continue from here": a new run whose prompt ends at a node of a draft tree, plus one selected token. */
 
-import { standing } from "../shared/canvas.js";
-import { ofRound } from "../shared/own.js";
+import { tentativeTokens } from "../shared/tentative.js";
+import { roundTokens } from "../shared/roundtokens.js";
 
 /** Return the tokens up to a place in a round's tree: prompt, committed text, the nodes on the path to it. Pure.
  *  @param {{prompt_tokens: number[], prompt_text: string[]}} header  @param {object[]} rounds
@@ -10,8 +10,9 @@ import { ofRound } from "../shared/own.js";
 export function continuation(header, rounds, { round, place, token, text }) {
   const { nodes } = rounds[round], line = [];
   for (let i = place; i >= 0; i = nodes.parents[i]) line.unshift(i);
-  const past = rounds.slice(0, round), held = standing(past).flatMap(({ token: known }) => known ?? []);
-  const before = [...past.flatMap((r) => r.emitted), ...held];
+  const earlier = rounds.slice(0, round);
+  const tentative = tentativeTokens(earlier).flatMap(({ token: known }) => known ?? []);
+  const before = [...earlier.flatMap((r) => r.emitted), ...tentative];
   return {
     prompt_tokens: [...header.prompt_tokens, ...before.map((e) => e.token), ...line.map((i) => nodes.tokens[i]), token],
     prompt: [...header.prompt_text, ...before.map((e) => e.text), ...line.map((i) => nodes.text[i]), text].join(""),
@@ -19,17 +20,17 @@ export function continuation(header, rounds, { round, place, token, text }) {
 }
 
 /** Return the token that the original text has at that place; null where its path never reached it. Pure. */
-export function instead(round, place) {
+export function originalToken(round, place) {
   const tip = round.path.at(-1) ?? -1;
-  const taken = ofRound(round).find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
-  return taken ? taken.text : null;
+  const original = roundTokens(round).find((e) => (e.node === null ? tip : round.nodes.parents[e.node]) === place);
+  return original ? original.text : null;
 }
 
 /** Return the note that links a branch to its original run, and back; null for a run without either. Pure.
  *  @param {any} run  with `origin` (the original run), or with the `branch` that was continued from it
  *  @param {boolean} active  whether the branch is still running
  *  @param {(text: string) => string} visible  @returns {{text: string, button: string}|null} */
-export function family(run, active, visible) {
+export function branchNote(run, active, visible) {
   if (run?.origin) {
     const text = words(run.origin, visible);
     if (!run.origin.run) return { text, button: "" };

@@ -1,18 +1,18 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { continuation, family, instead, words } from "./branch.js";
+import { continuation, branchNote, originalToken, words } from "./branch.js";
 
 const { header, rounds } = JSON.parse(
   readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)),
 );
 
-test("the prompt of a branch is what the target had read at that place, then the token", () => {
+test("the prompt of a branch is the target's context at that place, plus the token", () => {
   const round = rounds.find((r) => r.index > 0 && r.path.length > 0), place = round.path[0];
-  const made = continuation(header, rounds, { round: round.index, place, token: 7, text: " x" });
+  const prompt = continuation(header, rounds, { round: round.index, place, token: 7, text: " x" });
   const before = rounds.slice(0, round.index).flatMap((r) => r.emitted.map((e) => e.token));
-  assert.deepEqual(made.prompt_tokens, [...header.prompt_tokens, ...before, round.nodes.tokens[place], 7]);
-  assert.ok(made.prompt.endsWith(`${round.nodes.text[place]} x`));
+  assert.deepEqual(prompt.prompt_tokens, [...header.prompt_tokens, ...before, round.nodes.tokens[place], 7]);
+  assert.ok(prompt.prompt.endsWith(`${round.nodes.text[place]} x`));
 });
 
 test("a branch at the root of the first round is the prompt and one token", () => {
@@ -22,7 +22,7 @@ test("a branch at the root of the first round is the prompt and one token", () =
   ]);
 });
 
-test("a branch behind tokens that a verifier holds has them in its prompt, and none that were taken back", () => {
+test("the prompt of a branch includes tentative tokens, but no revoked ones", () => {
   const nodes = { parents: [], tokens: [], text: [] };
   const round = (emitted, placed, revoked = []) => ({ nodes, emitted, placed, revoked });
   const [a, b, c] = [5, 6, 7].map((position) => ({ token: 10 + position, text: `${position}`, position, p: 1 }));
@@ -36,20 +36,20 @@ test("a branch behind tokens that a verifier holds has them in its prompt, and n
   assert.deepEqual(continuation(start, back, from).prompt_tokens, [1, 15, 3]);
 });
 
-test("it is said what the text went on with, and off the path that it never came there", () => {
+test("the original token is shown; off the accepted path there is none", () => {
   const round = rounds.find((r) => r.path.length > 0);
-  assert.equal(instead(round, -1), round.emitted[0].text);
+  assert.equal(originalToken(round, -1), round.emitted[0].text);
   const off = round.nodes.parents.findIndex((_, i) => !round.path.includes(i));
-  assert.equal(instead(round, off), null);
+  assert.equal(originalToken(round, off), null);
   assert.equal(words({ round: 6, text: " a", instead: " b" }, (t) => t), "branched at round 7: “ a” instead of “ b”");
 });
 
-test("a branch leads to the run it came from, and that one back to the branch", () => {
+test("a branch links to its original run, and back", () => {
   const parent = { id: "p" }, origin = { run: parent, round: 6, text: " a", instead: null },
     own = { id: "b", origin }, same = (t) => t;
-  assert.equal(family(parent, false, same), null);
-  assert.deepEqual(family(own, false, same), { text: "branched at round 7: “ a”", button: "show the original run" });
-  assert.match(family(own, true, same).text, /is kept; you can show it after this run has ended/);
-  assert.equal(family(own, true, same).button, "", "the run in progress stays on the page");
-  assert.equal(family({ ...parent, branch: own }, false, same).button, "show the branch");
+  assert.equal(branchNote(parent, false, same), null);
+  assert.deepEqual(branchNote(own, false, same), { text: "branched at round 7: “ a”", button: "show the original run" });
+  assert.match(branchNote(own, true, same).text, /is kept; you can show it after this run has ended/);
+  assert.equal(branchNote(own, true, same).button, "", "the run in progress stays on the page");
+  assert.equal(branchNote({ ...parent, branch: own }, false, same).button, "show the branch");
 });

@@ -2,19 +2,19 @@
 
 import * as choices from "./choice.js";
 import * as opening from "./opening.js";
-import * as memory from "./recall.js";
+import * as reload from "./reload.js";
 import * as store from "../shared/store.js";
 
 /** Show the original run of a branch, or the branch of an original run. Both are kept until the next run. */
-export function turn(page) {
+export function showOther(page) {
   const { run } = page, other = run.origin?.run ?? run.branch;
   if (!other || store.isActive(run)) return;
   if (run.origin) other.branch = run;
   opening.show(page, other);
   if (!other.header || !page.catalogue) return;
-  page.choice = { ...choices.adopt(page.choice, memory.inForce(other), page.catalogue), lent: false };
+  page.choice = { ...choices.adopt(page.choice, reload.currentHeader(other), page.catalogue), lent: false };
   if (other.origin) Object.assign(page.choice, { prompt_tokens: other.header.prompt_tokens, origin: other.origin });
-  other.asked = page.settings();
+  other.settingsQuery = page.settings();
   page.draw();
 }
 
@@ -32,9 +32,9 @@ export function note({ run, host }) {
 
 /** After a reload, restore the origin of the run on the page, if the backend still has the original run. */
 export async function restore({ run, host, channels }) {
-  const kept = read(host);
-  if (!run?.id || run.origin || kept?.branch !== run.id) return;
-  const { parent, round, text, instead } = kept;
+  const stored = read(host);
+  if (!run?.id || run.origin || stored?.branch !== run.id) return;
+  const { parent, round, text, instead } = stored;
   const answer = parent && (await host.call("fetch_trace", { run: parent, from: 0 }).catch(() => null));
   const other = answer?.header ? Object.assign(store.newRun(`parent-${channels}`), { id: parent, closed: true }) : null;
   if (other) store.apply(other, answer);

@@ -2,17 +2,17 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { note, restore } from "./branching.js";
 
-/** A tab's memory, and a backend that has the run "p". */
+/** A host with session storage, and a backend that has the run "p". */
 function host() {
-  const kept = new Map();
+  const stored = new Map();
   return {
-    remember: { getItem: (name) => kept.get(name) ?? null, setItem: (name, text) => kept.set(name, text) },
+    remember: { getItem: (name) => stored.get(name) ?? null, setItem: (name, text) => stored.set(name, text) },
     call: async (_, { run }) =>
       run === "p" ? { run, state: "finished", header: { prompt: "Once" }, rounds: [] } : { error: { message: "gone" } },
   };
 }
 
-test("after a reload a branch leads to the run it came from, if the backend still has it", async () => {
+test("after a reload a branch links to its original run, if the backend still has that run", async () => {
   const at = host(), origin = { run: { id: "p" }, round: 2, text: " a", instead: " b" };
   note({ run: { id: null, origin }, host: at });
   assert.equal(at.remember.getItem("wb-origin"), null, "before it has an id");
@@ -23,7 +23,7 @@ test("after a reload a branch leads to the run it came from, if the backend stil
   assert.deepEqual([run.origin.run.id, run.origin.run.header.prompt], ["p", "Once"]);
   const other = { id: "c", origin: null };
   await restore({ run: other, host: at, channels: 1 });
-  assert.equal(other.origin, null, "another run came from nowhere");
+  assert.equal(other.origin, null, "another run has no origin");
   at.call = async () => ({ error: { message: "gone" } });
   const alone = { id: "b", origin: null };
   await restore({ run: alone, host: at, channels: 1 });

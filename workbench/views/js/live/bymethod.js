@@ -58,7 +58,7 @@ function build(el) {
 function row(el) {
   const button = h("button", { type: "button", className: "wb-link" }, h("i", { className: "wb-band" }), h("span"));
   button.title = "Show only these rounds in the charts by position and by accepted drafts";
-  const made = h("tr", {}, h("th", { scope: "row" }, button), ...HEAD.slice(1).map(() => h("td")));
-  button.addEventListener("click", () => kit.tell(el, "wb:brush", /** @type {any} */ (made)._range));
-  return made;
+  const tableRow = h("tr", {}, h("th", { scope: "row" }, button), ...HEAD.slice(1).map(() => h("td")));
+  button.addEventListener("click", () => kit.emit(el, "wb:brush", /** @type {any} */ (tableRow)._range));
+  return tableRow;
 }

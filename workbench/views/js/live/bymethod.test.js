@@ -14,7 +14,7 @@ const figures = {
   seconds: 0.2,
 };
 
-test("a segment stands in the table with its rounds, beside the whole run", () => {
+test("the table has one row per segment, and one for the whole run", () => {
   const plain = { ...figures, tokens: 2, rounds: 1, tau: 2, tested: 0, accepted: 0, acceptance_rate: null };
   const list = rows(
     [{ name: "Draft model", from: 0, to: 2, figures }, { name: "Autoregressive", from: 3, to: 3, figures: plain }],

@@ -3,12 +3,12 @@
 import { isCell } from "./cells.js";
 import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
-import * as growth from "./growth.js";
+import * as treebuilder from "./treebuilder.js";
 import * as kit from "../shared/kit.js";
-import { ofRound, ownToken } from "../shared/own.js";
-import * as playcard from "./playcard.js";
+import { roundTokens, ownToken } from "../shared/roundtokens.js";
+import * as retestCard from "./retestcard.js";
 import * as ribbon from "../shared/ribbon.js";
-import * as ruling from "./ruling.js";
+import * as acceptanceRule from "./acceptancerule.js";
 import { visible } from "../shared/visible.js";
 
 const ROWS = 5;
@@ -55,9 +55,9 @@ export function facts(round, node, rules) {
     accept = nodes.accept[node],
     u = nodes.u[node],
     status = nodes.status[node];
-  const said = ruling.statement(round, node, rules, formula, visible),
-    why = said.at(-1)?.[0] === "why" ? [said.pop()] : [];
-  const out = [["probability", `p = ${short(p, formula)} · q = ${short(q, formula)}`], ...said];
+  const ruleFacts = acceptanceRule.statement(round, node, rules, formula, visible),
+    why = ruleFacts.at(-1)?.[0] === "why" ? [ruleFacts.pop()] : [];
+  const out = [["probability", `p = ${short(p, formula)} · q = ${short(q, formula)}`], ...ruleFacts];
   const drawn = () => formula.compared(u, accept).join(" ");
   const passed = accept === 1 && status === "rejected";
   out.push([
@@ -65,12 +65,12 @@ export function facts(round, node, rules) {
     (u !== null && accept !== null
       ? `u = ${drawn()} → ${status}`
       : status === "discarded"
-        ? `never tested: ${untested(round, node)}`
+        ? `never tested: ${untestedReason(round, node)}`
         : passed
           ? "passed, but another path that also passed was taken"
-          : `no random number → ${status}`) + (passed ? "" : sequel(round, node)),
+          : `no random number → ${status}`) + (passed ? "" : afterRejection(round, node)),
   ]);
-  const grown = growth.statement(round, node, formula),
+  const grown = treebuilder.statement(round, node, formula),
     there = grown.at(-1)?.[0] === "why drafted" ? [grown.pop()] : [];
   out.push(...grown, ...why);
   const entropy = round.entropy[nodes.parents[node] + 1];
@@ -92,10 +92,10 @@ const short = (v, f) => (v === null || v === undefined ? "–" : f.digits(v, 2))
 
 /** Say why a draft was never tested: an ancestor was rejected, a sibling was accepted, or the accepted path ended
  *  before it. */
-function untested({ nodes }, node) {
-  const { parents, status } = nodes, kept = (i) => i < 0 || status[i] === "accepted";
+function untestedReason({ nodes }, node) {
+  const { parents, status } = nodes, isAccepted = (i) => i < 0 || status[i] === "accepted";
   let top = node; // where its branch leaves the accepted path
-  while (!kept(parents[top])) top = parents[top];
+  while (!isAccepted(parents[top])) top = parents[top];
   if (status[top] === "rejected") return `“${visible(nodes.text[top])}” before it was rejected`;
   const winner = parents.findIndex((parent, i) => parent === parents[top] && status[i] === "accepted");
   if (winner < 0) return "the path ended before it";
@@ -103,7 +103,7 @@ function untested({ nodes }, node) {
 }
 
 /** Describe the step after a rejection: the next draft for the same position, or the target's own token. */
-function sequel(round, node) {
+function afterRejection(round, node) {
   const { nodes, bonus_kind } = round;
   if (nodes.status[node] !== "rejected") return "";
   const next = nodes.parents.findIndex(
@@ -159,7 +159,7 @@ export function render(el, data) {
     rows = candidates(round, node),
     own = candidates(data.round, node),
     taken = new Set(
-      ofRound(round)
+      roundTokens(round)
         .filter(
           (e) => placeOf(round, node) === (e.node === null ? (round.path.at(-1) ?? -1) : round.nodes.parents[e.node]),
         )
@@ -181,10 +181,10 @@ export function render(el, data) {
       : data.barred || "start a new run from here with this token";
   });
   state.key.hidden = rows.length === 0;
-  const bench = data.base === undefined ? null : toBench(round, node, rows);
+  const bench = data.base === undefined ? null : benchQuery(round, node, rows);
   state.bench.hidden = bench === null;
   if (bench !== null) kit.set(state.bench, { href: `${data.base}/verifiers?${bench}` });
-  playcard.render(state.play, { ...data, round });
+  retestCard.render(state.play, { ...data, round });
   // meaningful only where drafts were drawn from q
   const shared = round.top_q[placeOf(round, node) + 1] ? overlap(rows) : null;
   const list = [
@@ -204,7 +204,7 @@ export function render(el, data) {
 
 /** Return the verifier bench's query for a node's position; null where no node is selected or the drafter's
  *  distribution was not recorded (a score is not a distribution). Pure. */
-export function toBench(round, node, rows) {
+export function benchQuery(round, node, rows) {
   if (node === null || !round.top_q[round.nodes.parents[node] + 1]) return null;
   const drafts = round.nodes.parents.filter((parent) => parent === round.nodes.parents[node]).length;
   const from = `node “${visible(round.nodes.text[node])}”, round ${round.index + 1}`;
@@ -216,8 +216,8 @@ function build(el) {
   const key = kit.h(
     "div",
     { className: "wb-key" },
-    playcard.keyOf("is-q", "q drafter"),
-    playcard.keyOf("is-p", "p target"),
+    retestCard.keyOf("is-q", "q drafter"),
+    retestCard.keyOf("is-p", "p target"),
   );
   const play = kit.h("div", { hidden: true });
   const bench = kit.h("a", { className: "wb-tobench", target: "_blank", hidden: true }, "Open in the verifier bench ↗");
@@ -230,7 +230,7 @@ function bar(el) {
   row.append(
     kit.h(
       "button",
-      { type: "button", className: "wb-from", onclick: () => kit.tell(el, "wb:branch", row._pick) },
+      { type: "button", className: "wb-from", onclick: () => kit.emit(el, "wb:branch", row._pick) },
       FROM,
     ),
   );

@@ -11,7 +11,7 @@ const { header, rounds } = JSON.parse(
 
 const facts = (round, node, rules = header.rules) => factsOf(round, node, rules);
 
-test("the chosen node is always among the candidates, with its recorded probabilities known", () => {
+test("the selected node is always among the candidates, with its recorded probabilities", () => {
   for (const round of rounds) {
     round.nodes.tokens.forEach((token, i) => {
       const own = candidates(round, i).find((c) => c.own);
@@ -33,7 +33,7 @@ test("a probability that was not recorded is unknown, not zero", () => {
   assert.deepEqual([a.q, b.p], [null, null]);
 });
 
-test("no recorded distribution still shows the node's own p and q", () => {
+test("without a recorded distribution, the node's own p and q are shown", () => {
   const round = {
     path: [],
     top_p: [],
@@ -43,18 +43,18 @@ test("no recorded distribution still shows the node's own p and q", () => {
   assert.deepEqual(candidates(round, 0), [{ token: 7, text: "x", p: 0.5, q: null, own: true }]);
 });
 
-test("a draw is told with both sides of the comparison", () => {
+test("a test shows both sides of the comparison", () => {
   const round = rounds.find((r) => r.nodes.status.includes("rejected")), i = round.nodes.status.indexOf("rejected");
   const drawn = facts(round, i).find(([term]) => term === "test")[1];
   assert.match(drawn, /^u = 0\.\d+ ≥ .* → rejected; “.*” (is the corrected token|was (accepted|rejected))$/);
 });
 
-test("a discarded node says why nothing was drawn", () => {
+test("a discarded node shows why it was not tested", () => {
   const round = rounds.find((r) => r.nodes.status.includes("discarded")), i = round.nodes.status.indexOf("discarded");
   assert.match(facts(round, i).find(([term]) => term === "test")[1], /never tested/);
 });
 
-test("a draft that was never tested says what stood in its way, and not that the path ended where it went on", () => {
+test("an untested draft shows why it was not tested", () => {
   const text = ["a", "b", "c", "d", "e", "f"]; // a and its child e were accepted, b (with child c) came after a, f after e's rejected sibling d
   const nodes = {
     text,
@@ -82,18 +82,18 @@ test("a draft that was never tested says what stood in its way, and not that the
   );
 });
 
-test("a round's own facts name method and times", () => {
+test("the facts of a round include method and times", () => {
   assert.deepEqual(roundFacts(rounds[0]).map(([term]) => term), ["method", "time", "forwards"]);
 });
 
-test("a node's facts tell id, place among its siblings, position and the time of its round", () => {
-  const told = Object.fromEntries(facts(rounds[0], 0));
-  assert.match(told.token, /^id \d+, “.+”$/);
-  assert.match(told.position, /^\d+ in the text, depth 1$/);
-  assert.match(told.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
+test("the facts of a node include id, rank among siblings, position and the round's time", () => {
+  const nodeFacts = Object.fromEntries(facts(rounds[0], 0));
+  assert.match(nodeFacts.token, /^id \d+, “.+”$/);
+  assert.match(nodeFacts.position, /^\d+ in the text, depth 1$/);
+  assert.match(nodeFacts.time, /^round 1: [\d.]+ ms for \d+ tokens? = [\d.]+ draft/);
 });
 
-test("the overlap counts only tokens of which both probabilities are known", () => {
+test("the overlap counts only tokens with both probabilities recorded", () => {
   assert.equal(overlap([{ p: 0.5, q: 0.2 }, { p: null, q: 0.4 }, { p: 0.1, q: 0.3 }]).toFixed(2), "0.30");
   assert.equal(overlap([{ p: null, q: 0.4 }]), null);
 });
@@ -103,7 +103,7 @@ test("white space is visible at both ends", () => {
   assert.equal(visible("\n\t"), "⏎⇥");
 });
 
-test("the card shows the character of joined bytes, as tree and ribbon do, and tells bytes of unfinished ones apart", () => {
+test("the card shows the character of joined bytes, and the bytes of incomplete characters", () => {
   const text = [" ok", "‹D7›", "‹A9›", "‹9C›"],
     some = {
       ...rounds[0].nodes,
@@ -126,7 +126,7 @@ test("the card shows the character of joined bytes, as tree and ribbon do, and t
     top_p: [top([1], [" ok"]), top([2, 9], ["‹D7›", "‹F0›"]), top([3, 4, 8, 5], ["‹A9›", "‹9C›", "‹F0›", "!"])],
   };
   const round = legible(raw);
-  assert.equal(legible(raw), round, "made once: what is drawn from it can be told to be the same");
+  assert.equal(legible(raw), round, "cached: the same object is returned");
   assert.deepEqual(round.nodes.text, words(nodes));
   assert.deepEqual(
     candidates(round, 2).map((c) => c.text),
@@ -136,11 +136,11 @@ test("the card shows the character of joined bytes, as tree and ribbon do, and t
     candidates(round, 1).map((c) => c.text),
     ["byte D7", "byte F0"],
   );
-  const said = facts(round, 2)
+  const written = facts(round, 2)
     .map(([, words]) => words)
     .join(" ");
-  assert.match(said, /then “\u05dc” was accepted/);
-  assert.match(said, /id 3, “\u05e9”/);
-  assert.ok(!said.includes("‹"));
-  assert.deepEqual(raw.nodes.text, text, "the trace stays as it is");
+  assert.match(written, /then “\u05dc” was accepted/);
+  assert.match(written, /id 3, “\u05e9”/);
+  assert.ok(!written.includes("‹"));
+  assert.deepEqual(raw.nodes.text, text, "the trace is unchanged");
 });

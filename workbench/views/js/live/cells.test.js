@@ -20,16 +20,16 @@ test("signals that name a row and a column are cells of a table; the others are 
   ]);
   assert.deepEqual(tables({ signals: { matchness: 0.5 } }), []);
   assert.deepEqual(tables(null), []);
-  assert.equal(isCell("chance of a rejection (1 − ∏ p̂)"), false);
+  assert.equal(isCell("probability of a rejection (1 − ∏ p̂)"), false);
 });
 
-test("the least is blank and the greatest full; of equals all that are above nothing", () => {
+test("the minimum has shade 0, the maximum 1; equal values above 0 have shade 1", () => {
   assert.deepEqual(shares([[2, 4], [3, null]]), [[0, 1], [0.5, 0]]);
   assert.deepEqual(shares([[1, 1]]), [[1, 1]]);
   assert.deepEqual(shares([[0, 0]]), [[0, 0]]);
 });
 
-test("words say every cell; the card leaves cells to the table", () => {
+test("the description lists every cell; the card omits cells", () => {
   assert.equal(words(tables({ signals })[0]), "run: attention 1 0; feed-forward – 1");
   const round = { signals, notes: [], emitted: [], index: 0, method: "swift", seconds: 0, draft_s: 0, verify_s: 0 };
   const names = roundFacts({ ...round, overhead_s: 0, draft_forwards: 0, target_forwards: 1 }).map(([name]) => name);

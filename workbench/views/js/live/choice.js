@@ -1,7 +1,7 @@
 /** State of the settings panel and the requests built from it. Plain data, no DOM. */
 
 import * as roles from "../shared/roles.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 /** Return the initial choice. */
 export function first(catalogue) {
@@ -33,7 +33,7 @@ export function revise(choice, catalogue) {
   return {
     ...choice,
     target: has(catalogue.targets, choice.target) ? choice.target : fresh.target,
-    drafter: has(strangers.drafters(catalogue, choice.method), choice.drafter) ? choice.drafter : fresh.drafter,
+    drafter: has(draftModels.usable(catalogue, choice.method), choice.drafter) ? choice.drafter : fresh.drafter,
     method: has(catalogue.methods, choice.method) ? choice.method : fresh.method,
   };
 }
@@ -42,16 +42,16 @@ export function revise(choice, catalogue) {
  *  for. */
 export function pick(choice, catalogue, name) {
   const preset = catalogue.presets.find((p) => p.name === name),
-    made = { ...choice, preset: name, prompt: preset?.prompt ?? choice.prompt };
+    target = { ...choice, preset: name, prompt: preset?.prompt ?? choice.prompt };
   const wanted = catalogue.targets.find((t) => t.name === preset?.target && t.available !== false);
-  if (!wanted || wanted.name === choice.target) return { choice: made, note: "" };
+  if (!wanted || wanted.name === choice.target) return { choice: target, note: "" };
   if (wanted.loading)
     return {
-      choice: made,
+      choice: target,
       note: `This prompt was written for ${wanted.name}, which is still loading; until then ${choice.target} is used.`,
     };
   return {
-    choice: { ...made, target: wanted.name },
+    choice: { ...target, target: wanted.name },
     note: `Target changed to ${wanted.name}, for which this prompt was written.`,
   };
 }
@@ -59,34 +59,34 @@ export function pick(choice, catalogue, name) {
 /** Warn of a prompt in a non-Latin script when the target is bundled: bundled targets were trained on short English
  *  stories. Pure.
  *  @returns {string}  empty if there is no warning */
-export function foreign(choice, catalogue) {
+export function scriptWarning(choice, catalogue) {
   const now = catalogue.targets.find((t) => t.name === choice.target),
     other = /[^\P{L}\p{Script=Latin}]/u.test(roles.split(choice.prompt ?? "").words);
   if (now?.kind !== "bundled" || !other) return "";
-  const able = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name)),
-    remedy = able ? `choose ${able.name} as target` : "start the app with --target and a model that knows this language";
+  const chatTarget = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name)),
+    remedy = chatTarget ? `choose ${chatTarget.name} as target` : "start the app with --target and a model that knows this language";
   return `${now.name} was trained on short English stories: ${remedy}.`;
 }
 
 /** Choose the target for a typed prompt. If nobody chose a target, a chat question goes from the bundled pair, which
  *  knows only stories, to the model that presets use, once it is loaded. `note` says so while the prompt is typed. */
-export function own(choice, catalogue) {
+export function targetForTyped(choice, catalogue) {
   const { words, chat } = roles.split(choice.prompt), { target } = choice;
   const asks = chat && words.trim() !== "" && choice.preset === null && !choice.fixed;
   const now = catalogue.targets.find((t) => t.name === target),
-    able = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name));
-  const lent = choice.lent || Boolean(able?.ready && now?.kind === "bundled");
-  if (!asks || !able || (!lent && !(able.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
-  if (!lent) return { target, lent, note: `${able.name} is still loading; until then ${target} is used.` };
-  return { target: able.name, lent, note: `Your own prompt is decoded by ${able.name}; choose any target above.` };
+    chatTarget = catalogue.targets.find((t) => catalogue.presets.some((p) => p.target === t.name));
+  const lent = choice.lent || Boolean(chatTarget?.ready && now?.kind === "bundled");
+  if (!asks || !chatTarget || (!lent && !(chatTarget.loading && now?.kind === "bundled"))) return { target, lent: false, note: "" };
+  if (!lent) return { target, lent, note: `${chatTarget.name} is still loading; until then ${target} is used.` };
+  return { target: chatTarget.name, lent, note: `Your own prompt is decoded by ${chatTarget.name}; choose any target above.` };
 }
 
 /** Return all parameters in one flat object: those of `method` and of sampling, clamped to their ranges. */
 export function parameters(choice, catalogue, method, clamp) {
   const own = catalogue.methods.find((m) => m.name === method)?.params ?? [];
   return Object.fromEntries([...own, ...catalogue.sampling].map((p) => {
-    const held = choice.params[p.name] ?? p.default;
-    return [p.name, typeof held === "number" ? clamp(p, held).value : held];
+    const value = choice.params[p.name] ?? p.default;
+    return [p.name, typeof value === "number" ? clamp(p, value).value : value];
   }));
 }
 
@@ -105,7 +105,7 @@ export function adopt(choice, header, catalogue) {
     preset: catalogue.presets.find((p) => p.prompt === header.prompt)?.name ?? null,
     ...(has(catalogue.methods, header.method) && { method: header.method }),
     ...(has(catalogue.targets, header.target) && { target: header.target }),
-    ...(has(strangers.drafters(catalogue, header.method), header.drafter) && { drafter: header.drafter }),
+    ...(has(draftModels.usable(catalogue, header.method), header.drafter) && { drafter: header.drafter }),
   };
 }
 

@@ -7,14 +7,14 @@ import * as lane from "./lane.js";
 const LABEL = 18, BAR = 20, ROW = 50, TOP = 4, AXIS = 22;
 
 /** Place the rounds of all traces on one time scale. Pure.
- *  @param {{name: string, rounds: object[], said?: string}[]} traces  @param {(round: object) => {kind: string, start:
+ *  @param {{name: string, rounds: object[], label?: string}[]} traces  @param {(round: object) => {kind: string, start:
  *    number, end: number}[]} stretches
  *  @returns {{rows: object[], ticks: {x: number, text: string}[], seconds: number}} */
 export function layout(traces, width, stretches) {
   const length = (rounds) =>
     rounds.length ? rounds.at(-1).started_s + rounds.at(-1).seconds - rounds[0].started_s : 0;
   const seconds = Math.max(...traces.map((t) => length(t.rounds)), 1e-9), scale = width / seconds;
-  const rows = traces.map(({ name, rounds, said }, i) => {
+  const rows = traces.map(({ name, rounds, label }, i) => {
     const zero = rounds[0]?.started_s ?? 0, x = (t) => (t - zero) * scale;
     const segments = rounds.flatMap((r) =>
       stretches(r).map((p) => ({ kind: p.kind, x: x(p.start), width: Math.max(0, (p.end - p.start) * scale) })),
@@ -27,7 +27,7 @@ export function layout(traces, width, stretches) {
     }));
     return {
       name,
-      said,
+      label,
       y: TOP + ROW * i,
       segments,
       boxes,
@@ -39,9 +39,9 @@ export function layout(traces, width, stretches) {
 }
 
 /** Label of a trace: the given text, else its tokens, seconds and tokens per second. Pure. */
-export function words({ said, tokens, seconds }) {
+export function words({ label, tokens, seconds }) {
   return (
-    said ??
+    label ??
     `${tokens} tokens · ${seconds.toFixed(2)} s${seconds > 0 ? ` · ${(tokens / seconds).toFixed(0)} tokens/s` : ""}`
   );
 }
@@ -49,10 +49,10 @@ export function words({ said, tokens, seconds }) {
 /** Draw the clock into `el`. @param {any} el  @param {{traces: {name: string, rounds: object[]}[], selection: object,
  *  note: Element}} data  `selection`: the selected `round` of one `trace`, or one round per trace in `rounds` */
 export function render(el, { traces, selection, note }) {
-  const width = Math.max(260, kit.size(el).width || 700), drawn = layout(traces, width - 2, lane.stretches);
+  const width = Math.max(260, kit.size(el).width || 700), drawn = layout(traces, width - 2, lane.phasesOf);
   const height = TOP + ROW * drawn.rows.length + AXIS,
-    said = drawn.rows.map((row) => `${row.name}: ${words(row)}`).join("; ");
-  const state = kit.frame(el, { width, height, label: `Wall clock. ${said}` }, (svg) => ({
+    summary = drawn.rows.map((row) => `${row.name}: ${words(row)}`).join("; ");
+  const state = kit.frame(el, { width, height, label: `Wall clock. ${summary}` }, (svg) => ({
     ticks: svg.appendChild(kit.s("g")),
     rows: svg.appendChild(kit.s("g")),
   }));

@@ -15,10 +15,10 @@ const ANNOUNCE_MS = 5000;
 
 /** Build a page of runs in `el` and show what its address names.
  *  @param {any} el  @param {any} view  `parts`, `host`, `embed`; `title` of its tab; `state`: its extra fields;
- *    `begin(page)`: add `draw`, `fresh`, `describe` and `ended`; `hear(page, message)`: handle a message of the bus;
+ *    `begin(page)`: add `draw`, `clear`, `describe` and `ended`; `onMessage(page, message)`: handle a bus message;
  *    `actions(page)`: functions of its buttons and keys; `textOf(page, name)`: text to copy; `wire(page, el)`;
  *    `tick(page)`: every second; `arrive(page)`: show what the address names; `stepped(page)`: the address changed;
- *    `dress(page)`: adapt to embedding; `menu(page)`: data of its exports
+ *    `applyFrame(page)`: adapt to embedding; `menu(page)`: data of its exports
  *  @returns {Promise<any>} */
 export async function createPage(el, { parts, host, embed, title, state, ...view }) {
   if (host.base === undefined) parts.nav.hidden = true;
@@ -36,7 +36,7 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
     errors: [],
     notices: [],
     selection: selection.newSelection(),
-    wish: null,
+    pendingPin: null,
     brush: null,
     ghosts: true,
     threshold: 0,
@@ -50,8 +50,8 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
     next: null,
     lost: 0,
     scroll: false,
-    heardAt: 0,
-    heardRounds: 0,
+    announcedAt: 0,
+    announcedRounds: 0,
     stepping: false,
     shownView: null,
     recorded: null,
@@ -61,7 +61,7 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
   };
   page.announce = (over) => announce(page, over);
   view.begin(page);
-  host.listen?.((message) => view.hear(page, message));
+  host.listen?.((message) => view.onMessage(page, message));
   page.actions = view.actions(page);
   parts.textOf = (name) => view.textOf(page, name);
   copying.listen(el);
@@ -73,15 +73,15 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
   page.draw();
   await view.arrive(page);
   addEventListener("wb:address", () => host.address && host.isOpen?.() !== false && view.stepped(page));
-  view.dress(page);
+  view.applyFrame(page);
   page.draw();
-  const given = {
+  const menu = {
     stage: parts.stage,
     host,
     definitions: () => page.view?.definitions ?? {},
     keeps: page.catalogue?.keeps,
   };
-  exports.mount(parts.exports, { ...given, ...view.menu(page) });
+  exports.mount(parts.exports, { ...menu, ...view.menu(page) });
   el.dataset.ready = "true";
   return page;
 }
@@ -104,11 +104,12 @@ export function announce(page, over) {
   const rounds = store.visible(run), now = performance.now(), last = rounds.at(-1);
   const running = store.isActive(run) && run.state === "running";
   let text = null;
-  if (over) text = words.heard(figures.summary(rounds), true);
-  else if (page.stepping && rounds.length !== page.heardRounds && last) {
+  if (over) text = words.announcement(figures.summary(rounds), true);
+  else if (page.stepping && rounds.length !== page.announcedRounds && last) {
     text = `${last.vision?.pictures?.length ? "The image was changed. " : ""}${ribbon.describe(last)}`;
-  } else if (running && now - page.heardAt > ANNOUNCE_MS && last) text = words.heard(figures.summary(rounds), false);
+  } else if (running && now - page.announcedAt > ANNOUNCE_MS && last)
+    text = words.announcement(figures.summary(rounds), false);
   if (text === null) return;
-  Object.assign(page, { heardAt: now, heardRounds: rounds.length });
+  Object.assign(page, { announcedAt: now, announcedRounds: rounds.length });
   page.parts.live.textContent = text;
 }

@@ -71,9 +71,9 @@ export function evaluate(formula, values) {
     if (token?.kind === "number") return token.value;
     if (token?.kind === "symbol") return Number(values[token.value] ?? NaN);
     if (token?.kind !== "function" || sign("(") === null) return NaN;
-    const given = [comparison()];
-    while (sign(",") !== null) given.push(comparison());
-    return closed(FUNCTIONS[token.value](...given));
+    const args = [comparison()];
+    while (sign(",") !== null) args.push(comparison());
+    return closed(FUNCTIONS[token.value](...args));
   };
   const closed = (value) => (sign(")") === null ? NaN : value);
   const value = comparison();

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { compared, digits, evaluate, rounded, tokens, written } from "./formula.js";
 
-test("formulas compute as they read: precedence, functions, comparisons, symbols that begin alike", () => {
+test("formulas are evaluated correctly: precedence, functions, comparisons, symbols with a common prefix", () => {
   const near = (formula, values, wanted) => assert.ok(Math.abs(evaluate(formula, values) - wanted) < 1e-12, formula);
   near("min(1, p / q)", { p: 0.2, q: 0.5 }, 0.4);
   near("min(1, r / q′)", { r: 0.2, "q′": 0.8, q: 9 }, 0.25);
@@ -12,7 +12,7 @@ test("formulas compute as they read: precedence, functions, comparisons, symbols
   near("p > θ", { p: 0.1, θ: 0.1 }, 0);
 });
 
-test("what is no formula is NaN, and nothing of it is run", () => {
+test("an invalid formula gives NaN and is never executed", () => {
   for (const bad of [
     "",
     "p +",
@@ -34,7 +34,7 @@ test("what is no formula is NaN, and nothing of it is run", () => {
   assert.ok(Number.isNaN(evaluate("p > q", { p: 0.5, q: null + undefined })));
 });
 
-test("an equation gets as many digits as make it true, and none when it is false", () => {
+test("an equation gets as many digits as it needs to hold; a false equation gives null", () => {
   const { words, result } = rounded("min(1, p / q)", { p: 0.014499, q: 0.031 }, 0.014499 / 0.031);
   assert.equal(
     Number((Number(words.p) / Number(words.q)).toPrecision(result.replace(/^0\./, "").length)),
@@ -48,9 +48,9 @@ test("an equation gets as many digits as make it true, and none when it is false
   assert.equal(
     rounded("min(1, p / q)", { p: 0.2, q: 0.5 }, 0.4003),
     null,
-    "nearly is not equal, though both print as 0.4",
+    "almost equal is not equal, although both print as 0.4",
   );
-  assert.equal(rounded("p > θ", { p: 0.09004, θ: 0.09 }, 1).words.p, "0.09004", "two digits would make it false");
+  assert.equal(rounded("p > θ", { p: 0.09004, θ: 0.09 }, 1).words.p, "0.09004", "with two digits it would not hold");
 });
 
 test("numbers are printed short, small ones as powers of ten; a comparison shows why it holds", () => {
@@ -62,7 +62,7 @@ test("numbers are printed short, small ones as powers of ten; a comparison shows
   assert.deepEqual(compared(0.5, 0.5), ["0.5", "≥", "0.5"]);
 });
 
-test("values take the place of symbols, and of nothing else", () => {
+test("values replace symbols only", () => {
   assert.equal(written("min(1, p / q)", { p: "0.1", q: "0.2" }), "min(1, 0.1 / 0.2)");
   assert.equal(tokens("p ^ 2", ["p"]), null);
 });

@@ -37,8 +37,8 @@ const WORDS = [
   ["waiting", "time in forwards for other runs of the batch"],
 ];
 
-/** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} said  keys and terms of the view */
-export function build(dialog, said = { KEYS, WORDS }) {
+/** Fill `dialog`. @param {{KEYS: string[][], WORDS: string[][]}} content  keys and terms of the view */
+export function build(dialog, content = { KEYS, WORDS }) {
   const list = (rows) => kit.h("dl", {}, ...rows.flatMap(([a, b]) => [kit.h("dt", {}, a), kit.h("dd", {}, b)]));
   dialog.setAttribute("aria-label", "Keys and terms");
   dialog.append(
@@ -48,8 +48,8 @@ export function build(dialog, said = { KEYS, WORDS }) {
       kit.h(
         "div",
         { className: "wb-two" },
-        kit.h("div", {}, kit.h("h3", {}, "Keys (while the run view has the focus)"), list(said.KEYS)),
-        kit.h("div", {}, kit.h("h3", {}, "Terms"), list(said.WORDS)),
+        kit.h("div", {}, kit.h("h3", {}, "Keys (while the run view has the focus)"), list(content.KEYS)),
+        kit.h("div", {}, kit.h("h3", {}, "Terms"), list(content.WORDS)),
       ),
       kit.h("button", { className: "wb-go" }, "Close"),
     ),

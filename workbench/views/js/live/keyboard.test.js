@@ -12,7 +12,7 @@ test("keys without a meaning are left to the browser", () => {
   assert.equal(meaning({ key: "x", inTree: false }), null);
 });
 
-test("digits go to the views, braces widen the sum", () => {
+test("digits select views, braces change the summed range", () => {
   assert.deepEqual(meaning({ key: "3", inTree: false }), ["view", 2]);
   assert.equal(meaning({ key: "7", inTree: false }), null);
   assert.deepEqual(meaning({ key: "}", inTree: true }), ["sum", 1]);

@@ -17,7 +17,7 @@ export function items(f, plain, definitions, speed) {
   const ms = (s) => ((1e3 * s) / f.rounds).toFixed(f.seconds / f.rounds >= 0.1 ? 0 : 1);
   const seconds = (s) => `${s.toFixed(s < 1 ? 3 : 2)} s`;
   return [
-    { id: "speedup", ...held(speed, f), formula: formula("speedup_vs_autoregressive") },
+    { id: "speedup", ...notePaced(speed, f), formula: formula("speedup_vs_autoregressive") },
     {
       id: "tau",
       value: fixed(f.tau, 2),
@@ -30,7 +30,7 @@ export function items(f, plain, definitions, speed) {
       id: "acceptance",
       value: f.acceptance_rate === null ? dash : `${Math.round(100 * f.acceptance_rate)} %`,
       unit: f.tested ? `${f.accepted}/${f.tested}` : "",
-      label: `acceptance rate${bargain(f)}`,
+      label: `acceptance rate${approximationNote(f)}`,
       formula: formula("acceptance_rate"),
       worked: f.drafted
         ? `${f.accepted} accepted / ${f.tested} tested; of all ${f.drafted} drafted: ${Math.round((100 * f.accepted) / f.drafted)} %`
@@ -42,7 +42,7 @@ export function items(f, plain, definitions, speed) {
       unit: "tok/s",
       formula: formula("tokens_per_second"),
       label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; some rounds delayed" : ""}`,
-      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${heldWords(f)}` : "",
+      worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
     },
     {
       id: "passes",
@@ -71,13 +71,13 @@ export function items(f, plain, definitions, speed) {
 }
 
 /** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
-function held(speed, f) {
+function notePaced(speed, f) {
   return f.held_rounds && speed.value !== dash
-    ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${heldWords(f)}` }
+    ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${pacedWords(f)}` }
     : speed;
 }
 
-function heldWords({ held_rounds: n, rounds }) {
+function pacedWords({ held_rounds: n, rounds }) {
   return n
     ? `; ${n} of ${rounds} rounds started after a pause (Show at, Pause or Step) and took longer than at full speed`
     : "";
@@ -85,15 +85,15 @@ function heldWords({ held_rounds: n, rounds }) {
 
 /** Label of an approximate rule: tokens gained over the exact rule, and distance from the target distribution; empty
  *  for other runs. Pure. */
-function bargain({ bought, paid, bounded, unpriced }) {
+function approximationNote({ bought, paid, bounded, unpriced }) {
   if (typeof bought !== "number") return "";
   const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
-  return `; ${sign}${much} tokens per round over the exact rule, ${price({ paid, bounded, unpriced })}`;
+  return `; ${sign}${much} tokens per round over the exact rule, ${distanceText({ paid, bounded, unpriced })}`;
 }
 
 /** Total-variation distance per token; marks rounds with an upper bound only, and counts rounds without a figure. Pure.
  *  */
-function price({ paid, bounded, unpriced }) {
+function distanceText({ paid, bounded, unpriced }) {
   if (typeof paid !== "number") return "total variation distance not known";
   const rest = unpriced ? `; not known for ${unpriced} ${unpriced === 1 ? "round" : "rounds"}` : "";
   const much = bounded ? "at most " : rest ? "at least " : "";

@@ -7,15 +7,15 @@ import { figure } from "../shared/speedup.js";
 const definitions = { tau: ["τ", "tokens / passes"] },
   none = figure({ mine: null, plain: null, none: "no baseline yet" });
 
-test("no figure is invented before there is a round or a baseline", () => {
+test("figures without a round or a baseline show a dash", () => {
   for (const item of items(summary([]), null, definitions, none)) assert.doesNotMatch(item.value, /\d|NaN/);
 });
 
-test("the formula is the one of the definitions", () => {
+test("the formula comes from the definitions", () => {
   assert.equal(items(summary([]), null, definitions, none).find((i) => i.id === "tau").formula, "tokens / passes");
 });
 
-test("time for other runs of the batch is named beside the overhead, and only where there is some", () => {
+test("waiting time for other runs is shown next to the overhead, if there is any", () => {
   const round = {
     nodes: { status: [] },
     path: [],
@@ -37,42 +37,44 @@ test("an approximate rule shows its gain over the exact one and its distance fro
   const round = (signals) => ({
     nodes: { status: ["accepted"] }, path: [0], emitted: [{}, {}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
   });
-  const told = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
-  const bought = "acceptance bought (ΔA)", paid = "distribution error (TV)";
-  assert.equal(told(round({})), "acceptance rate");
+  const label = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
+  const bought = "acceptance gain (ΔA)", paid = "distribution error (TV)";
+  assert.equal(label(round({})), "acceptance rate");
   const over = "acceptance rate; +0.30 tokens per round over the exact rule, total variation distance";
   const [dear, free] = [round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })];
-  assert.equal(told(dear, free), `${over} 0.050 per token`);
+  assert.equal(label(dear, free), `${over} 0.050 per token`);
   assert.equal(
-    told(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
+    label(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
     `${over} at least 0.050 per token; not known for 1 round`,
   );
   const bound = round({ [bought]: 0.5, [`${paid}, at most`]: 0.4 });
-  assert.equal(told(bound), "acceptance rate; +0.50 tokens per round over the exact rule, total variation distance at most 0.200 per token");
-  assert.equal(told(bound, free), `${over} at most 0.100 per token`);
+  assert.equal(label(bound), "acceptance rate; +0.50 tokens per round over the exact rule, total variation distance at most 0.200 per token");
+  assert.equal(label(bound, free), `${over} at most 0.100 per token`);
   const blind = round({ [bought]: -0.1 });
-  assert.equal(told(bound, dear, blind), `${over} at most 0.100 per token; not known for 1 round`);
+  assert.equal(label(bound, dear, blind), `${over} at most 0.100 per token; not known for 1 round`);
   const unknown = "tokens per round over the exact rule, total variation distance not known";
-  assert.equal(told(round({ [bought]: -0.25 })), `acceptance rate; −0.25 ${unknown}`);
-  assert.equal(told(round({ [bought]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
+  assert.equal(label(round({ [bought]: -0.25 })), `acceptance rate; −0.25 ${unknown}`);
+  assert.equal(label(round({ [bought]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
 });
 
-test("one is not many", () => {
+test("singular for one", () => {
   const times = { seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1 };
   const round = { nodes: { status: [] }, path: [], emitted: [{}], ...times };
   const { value, unit, label } = items(summary([round]), null, definitions, none).find((i) => i.id === "passes");
   assert.deepEqual([value, unit, label], ["1", "forward", "of the target for 1 token"]);
 });
 
-test("a paced run says so beside its times and its speed-up", () => {
+test("a paced run has a note at its times and its speed-up", () => {
   const round = (signals) => ({
     nodes: { status: [] }, path: [], emitted: [{}], signals,
     seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1,
   });
   const speed = figure({ mine: 10, plain: 5, none: "" }),
     by = (rounds, id) => items(summary(rounds), { tokens_per_second: 5 }, definitions, speed).find((i) => i.id === id);
-  const waited = [round({}), round({ "held back before it (s)": 0.4 })];
+  const waited = [round({}), round({ "delay before the round (s)": 0.4 })];
   assert.match(by(waited, "rate").label, /; some rounds delayed$/);
+  const earlier = [round({}), round({ "held back before it (s)": 0.4 })];
+  assert.match(by(earlier, "rate").label, /; some rounds delayed$/);
   assert.match(by(waited, "rate").worked, /1 of 2 rounds started after a pause .* took longer than at full speed$/);
   assert.match(by(waited, "speedup").label, /; some rounds delayed$/);
   for (const id of ["rate", "speedup"]) assert.doesNotMatch(by([round({})], id).label, /delayed/);

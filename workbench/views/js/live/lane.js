@@ -16,7 +16,7 @@ export function span(n, anchor, count) {
 /** Return the phases of a round: as recorded, or one after the other where a trace has only their sums. Gaps between
  *  phases, verifying and committing count as overhead; while the batch drafted for other sequences, the run waited.
  *  Pure. @returns {{kind: string, lane: string, start: number, end: number}[]} */
-export function stretches(round) {
+export function phasesOf(round) {
   const end = round.started_s + round.seconds, out = [];
   if (!round.phases?.length) {
     const waits = round.waited_s ?? 0,
@@ -40,9 +40,9 @@ export function stretches(round) {
 
 /** Return the lanes to draw: null (one lane) if no two phases overlap, otherwise the named lanes. Pure. */
 export function lanes(rounds) {
-  const names = [...new Set(rounds.flatMap((r) => stretches(r).map((p) => p.lane)))];
+  const names = [...new Set(rounds.flatMap((r) => phasesOf(r).map((p) => p.lane)))];
   const overlap = rounds.some((r) => {
-    const sorted = stretches(r).sort((a, b) => a.start - b.start);
+    const sorted = phasesOf(r).sort((a, b) => a.start - b.start);
     return sorted.some((p, i) => i > 0 && p.start < sorted[i - 1].end - 1e-6);
   });
   return overlap && names.length > 1 ? names : null;
@@ -52,7 +52,7 @@ export function lanes(rounds) {
  *  @param {object[]} rounds  of the run
  *  @param {object[]|null} plain  rounds of the baseline
  *  @param {Map<number, number>} stalls  of `stalls.stalls(rounds)`  @param {Map<number, number>} plainStalls  the same
-  *    for the baseline
+ *    for the baseline
  *  @returns {{boxes: object[], plain: object[], lanes: string[]|null, scale: number, tokens: number, seconds: number,
  *    plainSeconds: number|null, ticks: {x: number, text: string}[]}} */
 export function layout(rounds, plain, view, width, stalls = new Map(), plainStalls = new Map()) {
@@ -62,7 +62,7 @@ export function layout(rounds, plain, view, width, stalls = new Map(), plainStal
     scale = (width - LEFT - 1) / whole;
   let x = LEFT;
   const boxes = inView.map((r) => {
-    const segments = stretches(r).map((p) => ({
+    const segments = phasesOf(r).map((p) => ({
       kind: p.kind, row: named ? named.indexOf(p.lane) : 0, x: x + Math.max(0, p.start - r.started_s) * scale,
       width: Math.max(0, Math.min(p.end - r.started_s, r.seconds) - Math.max(0, p.start - r.started_s)) * scale,
     }));
@@ -223,10 +223,10 @@ function build(svg, el) {
   svg.addEventListener("pointermove", (event) => {
     const now = roundAt(event);
     if (start === null || now === undefined || !event.buttons) return;
-    if (now !== start) kit.tell(el, "wb:brush", { from: Math.min(start, now), to: Math.max(start, now) });
+    if (now !== start) kit.emit(el, "wb:brush", { from: Math.min(start, now), to: Math.max(start, now) });
   });
   svg.addEventListener("pointerup", (event) => {
-    if (start !== null && roundAt(event) === start) kit.tell(el, "wb:pick", { round: start });
+    if (start !== null && roundAt(event) === start) kit.emit(el, "wb:pick", { round: start });
     start = null;
   });
   return state;

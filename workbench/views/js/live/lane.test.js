@@ -1,19 +1,19 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { labelOf, lanes, layout, sentence, span, stretches, totals } from "./lane.js";
+import { labelOf, lanes, layout, sentence, span, phasesOf, totals } from "./lane.js";
 
 const read = (name) =>
   JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6, `${a} ≠ ${b}`);
 
-test("the window ends at the newest round while live and holds a pinned one", () => {
+test("the window ends at the newest round while live, and contains a pinned one", () => {
   assert.deepEqual(span(30, 29, 10), { from: 20, to: 30 });
   assert.deepEqual(span(30, 12, 10), { from: 7, to: 17 });
   assert.deepEqual(span(3, 2, 10), { from: 0, to: 3 });
 });
 
-test("a round is as wide as its time, and its parts fill it", () => {
+test("the width of a round is its time, and its phases fill it", () => {
   const rounds = read("chain"), drawn = layout(rounds, null, { from: 2, to: 9 }, 900);
   drawn.boxes.forEach((b) => {
     near(b.width, rounds[b.index].seconds * drawn.scale);
@@ -22,18 +22,18 @@ test("a round is as wide as its time, and its parts fill it", () => {
   assert.ok(drawn.boxes.at(-1).x + drawn.boxes.at(-1).width <= 900);
 });
 
-test("plain passes for the same text use the same scale and start at the same token", () => {
+test("plain forwards for the same text have the same scale and start at the same token", () => {
   const rounds = read("chain"), plain = Array.from({ length: 80 }, () => ({ seconds: 0.01 }));
   const drawn = layout(rounds, plain, { from: 0, to: 5 }, 900);
   near(drawn.plain[0].width + 1, 0.01 * drawn.scale);
   near(drawn.plainSeconds, 0.01 * drawn.tokens);
 });
 
-test("a baseline that is too short claims nothing", () => {
+test("a baseline that is too short is not compared", () => {
   assert.equal(layout(read("chain"), [{ seconds: 0.01 }], { from: 0, to: 5 }, 900).plainSeconds, null);
 });
 
-test("sums over a brush name their parts", () => {
+test("the sum of selected rounds lists its parts", () => {
   assert.match(
     totals(read("chain"), [1, 3]),
     /^rounds 2–4: \d+ tokens in [\d.]+ ms = [\d.]+ draft \+ [\d.]+ verify \+ [\d.]+ overhead$/,
@@ -56,23 +56,23 @@ test("time for other runs of a batch is waiting, neither drafting nor overhead",
     ["verify", 0.005, 0.009],
     ["judge", 0.009, 0.01],
   ].map(([name, start_s, end_s]) => ({ name, start_s, end_s, lane: "device" }));
-  assert.deepEqual(stretches(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
-  assert.deepEqual(stretches({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
-  near(stretches({ ...round, phases: [] }).at(-1).end, 0.01);
+  assert.deepEqual(phasesOf(round).map((p) => p.kind), ["wait", "draft", "verify", "overhead"]);
+  assert.deepEqual(phasesOf({ ...round, phases: [] }).map((p) => p.kind), ["draft", "wait", "verify", "overhead"]);
+  near(phasesOf({ ...round, phases: [] }).at(-1).end, 0.01);
   assert.equal(
     totals([round], [0, 0]),
     `rounds 1–1: ${round.emitted.length} tokens in 10.0 ms = 2.0 draft + 4.0 verify + 1.0 overhead + 3.0 waiting for other runs`,
   );
 });
 
-test("a baseline whose text ended earlier still lends its passes", () => {
+test("a baseline whose text ended earlier is still drawn", () => {
   const rounds = read("chain"), plain = Array.from({ length: 20 }, () => ({ seconds: 0.01 }));
   const drawn = layout(rounds, plain, { from: 8, to: 11 }, 900);
   assert.ok(drawn.plain.length > 0);
   near(drawn.plainSeconds, 0.01 * drawn.tokens);
 });
 
-test("phases that overlap are drawn on their own lanes, where they were", () => {
+test("overlapping phases are drawn on separate lanes", () => {
   const phases = [
     { name: "verify", start_s: 1, end_s: 1.4, lane: "gpu" },
     { name: "draft", start_s: 1.1, end_s: 1.3, lane: "drafter" },
@@ -83,17 +83,17 @@ test("phases that overlap are drawn on their own lanes, where they were", () => 
   const [verify, draft] = boxes[0].segments;
   assert.deepEqual([verify.row, draft.row], [0, 1]);
   near(draft.x - verify.x, 0.1 * scale);
-  assert.equal(lanes(read("chain")), null, "one after the other: one lane");
+  assert.equal(lanes(read("chain")), null, "sequential phases: one lane");
 });
 
-test("time after the last phase is overhead, and a trace without phases has its sums", () => {
-  const round = read("chain")[0], parts = stretches({ ...round, phases: [] });
+test("time after the last phase is overhead; a trace without phases uses its sums", () => {
+  const round = read("chain")[0], parts = phasesOf({ ...round, phases: [] });
   near(parts.at(-1).end - parts[0].start, round.seconds);
-  const cut = stretches({ ...round, phases: round.phases.slice(0, 1) });
+  const cut = phasesOf({ ...round, phases: round.phases.slice(0, 1) });
   assert.deepEqual(cut.map((p) => p.kind), ["draft", "overhead"]);
 });
 
-test("a stalled round is marked in its lane, and said", () => {
+test("a stalled round is marked and described", () => {
   const rounds = read("chain"),
     drawn = layout(
       rounds,
@@ -112,7 +112,7 @@ test("a stalled round is marked in its lane, and said", () => {
   );
 });
 
-test("rounds stand on their axis: one after the other, each where its time begins", () => {
+test("rounds are placed on the axis by their start time", () => {
   const rounds = read("chain"), drawn = layout(rounds, null, { from: 2, to: 9 }, 900);
   const zero = drawn.ticks[0].x;
   assert.ok(drawn.ticks.length > 2 && drawn.ticks.at(-1).x <= 900);

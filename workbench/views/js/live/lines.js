@@ -24,17 +24,17 @@ export function line(points, x, y) {
  *  averaged. Pure. @param {[number, number|null][]} points */
 export function thin(points, room) {
   if (points.length <= room) return points;
-  const size = Math.ceil((2 * points.length) / room), kept = [];
+  const size = Math.ceil((2 * points.length) / room), thinned = [];
   for (let i = 0; i < points.length; i += size) {
     const known = points.slice(i, i + size).filter(([, v]) => v !== null);
     if (!known.length) {
-      kept.push(points[i]);
+      thinned.push(points[i]);
       continue;
     }
     const low = known.reduce((a, b) => (b[1] < a[1] ? b : a)), high = known.reduce((a, b) => (b[1] > a[1] ? b : a));
-    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+    thinned.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
   }
-  return kept;
+  return thinned;
 }
 
 /** Place the labels of marks in rows so that none overlaps another. Where space is short a label is cut, down to the
@@ -80,8 +80,8 @@ export function ceiling(value) {
  *  @param {{series: {name: string, points: [number, number|null][]}[], max: number, ticks: number[], digits: number,
  *           level: {value: number, text: string}|null, rounds: number, marks: object[], shown: number, summary:
  *           string, bands?: {name: string, from: number, to: number, slot: string}[]}} data  at most two series;
-  *  `level`
-  *           is a horizontal reference line; `bands` name the methods of ranges of rounds */
+ *  `level`
+ *           is a horizontal reference line; `bands` name the methods of ranges of rounds */
 export function render(el, data) {
   const width = Math.max(240, kit.size(el).width || 560),
     height = Math.max(96, kit.size(el).height || 140),
@@ -175,7 +175,7 @@ function drawMarks(parent, marks, x, height, down) {
 function build(svg, el) {
   const add = (tag, className) => svg.appendChild(kit.s(tag, { class: className }));
   svg.addEventListener("click", (event) =>
-    kit.tell(el, "wb:pick", { round: el._round(event.clientX - svg.getBoundingClientRect().left) }),
+    kit.emit(el, "wb:pick", { round: el._round(event.clientX - svg.getBoundingClientRect().left) }),
   );
   return {
     grid: add("g", ""),

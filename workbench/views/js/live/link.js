@@ -1,6 +1,6 @@
 /** State of the Live view as a URL query, and back. Pure: no DOM, no history. */
 
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 const VIEWS = ["tokens", "tree", "clock", "curves"];
 const PARTS = ["round", "token", "node"];
@@ -10,7 +10,7 @@ const MAX_IDS = 4000;
  *  @param {object} choice  @param {object} catalogue  @param {Record<string, any>} params  all parameters in force
  *  @param {{pin?: object|null, view?: string|null, embed?: boolean, recorded?: string|null,
  *          run?: string|null, settings?: boolean}} shown  `recorded`: a recording or a kept run, which brings its own
-  *          settings unless the panel has others; `run`: id of a run that the app decoded with these settings */
+ *          settings unless the panel has others; `run`: id of a run that the app decoded with these settings */
 export function toQuery(
   choice,
   catalogue,
@@ -44,11 +44,11 @@ export function fromQuery(search, catalogue, clamp) {
   const specs = new Map([...catalogue.methods.flatMap((m) => m.params), ...catalogue.sampling].map((p) => [p.name, p]));
   const own = catalogue.methods.find((m) => m.name === query.get("method"))?.params ?? [];
   for (const p of own) specs.set(p.name, p);
-  const drafters = strangers.drafters(catalogue, query.get("method"));
+  const drafters = draftModels.usable(catalogue, query.get("method"));
   const lists = { target: catalogue.targets, drafter: drafters, method: catalogue.methods };
   let pin = /** @type {any} */ (null), view = null, embed = false, recorded = null, run = null, starts = false;
-  for (const [name, given] of query) {
-    text = given;
+  for (const [name, raw] of query) {
+    text = raw;
     if (name in lists) {
       const entry = lists[name].find((e) => e.name === text);
       if (entry && entry.available !== false) choice[name] = text;
@@ -100,8 +100,8 @@ function parse(spec, text, clamp) {
     return spec.choices.includes(text) ? { value: text } : { why: `choose one of ${spec.choices.join(", ")}` };
   if (spec.kind === "bool")
     return ["true", "false"].includes(text) ? { value: text === "true" } : { why: "must be true or false" };
-  const value = text.trim() === "" ? NaN : Number(text), held = clamp(spec, value);
-  return held.value === value ? { value } : { why: `must be a number from ${spec.ge ?? "−∞"} to ${spec.le ?? "∞"}` };
+  const value = text.trim() === "" ? NaN : Number(text), clamped = clamp(spec, value);
+  return clamped.value === value ? { value } : { why: `must be a number from ${spec.ge ?? "−∞"} to ${spec.le ?? "∞"}` };
 }
 
 function short(text) {

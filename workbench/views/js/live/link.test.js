@@ -36,7 +36,7 @@ const choice = {
 };
 const params = { depth: 20, policy: "planned", warm: true, temperature: 0.7 };
 
-test("what is written can be read: settings, parameters, what is shown", () => {
+test("a written address is parsed back: settings, parameters, view", () => {
   const read = fromQuery(
     toQuery(choice, catalogue, params, { pin: { round: 3, token: 1, node: null }, view: "tree", embed: true }),
     catalogue,
@@ -57,12 +57,12 @@ test("what is written can be read: settings, parameters, what is shown", () => {
   );
 });
 
-test("a branch carries its tokens", () => {
+test("a branch has its tokens in the address", () => {
   const read = fromQuery(toQuery({ ...choice, prompt_tokens: [5, 0, 12] }, catalogue, params), catalogue, clamp);
   assert.deepEqual(read.choice.prompt_tokens, [5, 0, 12]);
 });
 
-test("bad values are left out and said, one sentence each", () => {
+test("invalid values are ignored and reported, one sentence each", () => {
   const bad =
     "?method=nope&drafter=bad&depth=99&policy=x&temperature=hot&seed=-1&max_new_tokens=0&round=first&view=moon&ids=1.x&wat=1&__theme=dark";
   const read = fromQuery(bad, catalogue, clamp);
@@ -71,7 +71,7 @@ test("bad values are left out and said, one sentence each", () => {
   assert.match(read.problems.find((p) => p.startsWith("drafter")), /another vocabulary/);
 });
 
-test("models that are not there are named; a target of which the backend has said so is not named twice", () => {
+test("unknown models are reported; a target that the backend reported is not reported twice", () => {
   const read = fromQuery("target=nope&drafter=none-such&method=b", catalogue, clamp);
   assert.deepEqual(read.choice, { method: "b" });
   assert.deepEqual(read.problems, [
@@ -85,22 +85,22 @@ test("models that are not there are named; a target of which the backend has sai
   );
 });
 
-test("a parameter is checked with the range of the method it is for", () => {
+test("a parameter is checked against the range of its method", () => {
   assert.deepEqual(fromQuery("method=b&depth=20", catalogue, clamp).params, { depth: 20 });
   assert.equal(fromQuery("method=a&depth=20", catalogue, clamp).problems.length, 1);
 });
 
-test("a tab that does not exist is named", () => {
+test("an unknown tab is reported", () => {
   assert.deepEqual(fromQuery("tab=live", catalogue, clamp).problems, []);
   assert.deepEqual(fromQuery("tab=nowhere", catalogue, clamp).problems, ["tab=nowhere: unknown tab"]);
 });
 
-test("an empty query asks for nothing", () => {
+test("an empty query changes nothing", () => {
   const read = fromQuery("", catalogue, clamp);
   assert.deepEqual([read.settings, read.pin, read.embed, read.recorded], [false, null, false, null]);
 });
 
-test("a link to a run has its id beside the settings, and one may ask for a new run", () => {
+test("a link to a run has its id and settings; a link can start a new run", () => {
   const read = fromQuery(toQuery(choice, catalogue, params, { run: "Ab_3-xyzQQ" }), catalogue, clamp);
   assert.deepEqual([read.run, read.starts, read.settings], ["Ab_3-xyzQQ", false, true]);
   assert.equal(read.choice.prompt, choice.prompt);
@@ -108,7 +108,7 @@ test("a link to a run has its id beside the settings, and one may ask for a new 
   assert.deepEqual([fresh.run, fresh.starts, fresh.problems], [null, true, []]);
 });
 
-test("a run that goes on is named by its id, and by nothing else", () => {
+test("a run in progress is named by its id only", () => {
   assert.equal(fromQuery("run=Ab_3-xyzQQ", catalogue, clamp).run, "Ab_3-xyzQQ");
   const read = fromQuery("run=../../etc", catalogue, clamp);
   assert.deepEqual([read.run, read.problems.length], [null, 1]);

@@ -5,7 +5,7 @@ import { rows, squares } from "./mask.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)));
 
-test("a node attends to itself and to its ancestors, and to nothing else", () => {
+test("a node attends only to itself and its ancestors", () => {
   for (const { nodes } of rounds) {
     const seen = rows(nodes.parents);
     nodes.parents.forEach((parent, i) => {

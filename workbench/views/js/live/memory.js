@@ -46,7 +46,7 @@ export function build(parts) {
   parts.memoryToggle = panel.toggle("show", "State of the drafter: show", (on) => {
     body.hidden = !on;
     write(parts.memoryToggle, on ? "hide" : "show");
-    kit.tell(card, "wb:remember");
+    kit.emit(card, "wb:remember");
   });
   card.firstChild.append(parts.memoryToggle);
   card.hidden = true;
@@ -63,12 +63,12 @@ export function size(seen) {
   const hits = seen.asked
     ? `${count(seen.hits)} of ${count(seen.asked)} look-ups had a hit; ${count(seen.kept)} tokens drafted from it were accepted`
     : "no look-ups yet";
-  const whose = seen.shared ? " Shared by all runs of this app in which “warm” is on." : "";
-  return `${seen.title}: ${room}; ${hits}.${whose}`;
+  const shared = seen.shared ? " Shared by all runs of this app in which “warm” is on." : "";
+  return `${seen.title}: ${room}; ${hits}.${shared}`;
 }
 
 /** Describe the entry that produced the latest draft. Pure. */
-export function made({ made: latest }) {
+export function latestDraft({ made: latest }) {
   if (!latest) return "No entry was used for the latest draft.";
   return `Round ${latest.round + 1}: after “${visible(latest.before)}”, the entry “${visible(latest.after)}” was drafted.`;
 }
@@ -81,7 +81,7 @@ export function known(run) {
 /** Wire the buttons. */
 export function listen(page) {
   const { parts } = page;
-  parts.remembersCard.addEventListener("wb:remember", () => look(page));
+  parts.remembersCard.addEventListener("wb:remember", () => refresh(page));
   parts.memoryReset.addEventListener("click", () => act(page, "reset", {}, "State deleted, except entries from this run's text."));
   parts.memorySave.addEventListener("click", () => save(page));
   parts.memoryLoad.addEventListener("click", () => parts.memoryFile.click());
@@ -96,7 +96,7 @@ export function tick(page) {
   parts.remembersCard.hidden = !page.host.call || Boolean(page.catalogue?.barred?.memory) || !known(run);
   const over = run && store.isOver(run), key = `${run?.id} ${over}`;
   if (!parts.memory.hidden && !parts.remembersCard.hidden && (!over || page.remembered !== key)) {
-    if (kit.inSight(parts.remembersCard) || over) look(page);
+    if (kit.inSight(parts.remembersCard) || over) refresh(page);
     if (over) page.remembered = key;
   }
   if (over) parts.memoryReset.disabled = true;
@@ -104,7 +104,7 @@ export function tick(page) {
 }
 
 /** Fetch and show the state; skip a run without a first round. */
-async function look(page) {
+async function refresh(page) {
   const { run, parts } = page;
   if (parts.memory.hidden || !known(run) || page.looking || !run.rounds.length) return;
   page.looking = true;
@@ -114,10 +114,10 @@ async function look(page) {
   else if (answer?.error && run === page.run) write(parts.memorySize, answer.error.message);
 }
 
-async function act(page, action, more, said) {
+async function act(page, action, more, message) {
   const answer = await ask(page, "memory", { run: page.run.id, action, ...more });
   if (!answer) return;
-  write(page.parts.memoryNote, said);
+  write(page.parts.memoryNote, message);
   render(page, answer);
 }
 
@@ -156,7 +156,7 @@ function render(page, seen) {
   if (seen.kind) Object.assign(parts.memoryMeter, { max: seen.bound, value: seen.entries });
   parts.memoryMeter.setAttribute("aria-label", "Size relative to the limit");
   parts.memoryMade.hidden = !seen.kind;
-  if (seen.kind) write(parts.memoryMade, made(seen));
+  if (seen.kind) write(parts.memoryMade, latestDraft(seen));
   const top = seen.top ?? [], named = top.some((entry) => !entry.after);
   parts.memoryHead.replaceChildren(
     ...(named ? ["text"] : ["after", "drafts"]).map((word) => h("th", { scope: "col" }, word)),

@@ -1,6 +1,6 @@
 import test from "node:test";
 import assert from "node:assert/strict";
-import { base64, known, made, size } from "./memory.js";
+import { base64, known, latestDraft, size } from "./memory.js";
 
 const SEEN = {
   kind: "suffix", title: "Suffixes of texts", unit: "tokens", entries: 1200, bound: 131072, n_bytes: 4800,
@@ -8,7 +8,7 @@ const SEEN = {
   made: { round: 3, before: " little", after: " fox\n" },
 };
 
-test("size against bound, bytes and hits are one sentence", () => {
+test("size, limit, bytes and hits are one sentence", () => {
   assert.equal(
     size(SEEN),
     "Suffixes of texts: 1,200 of at most 131,072 tokens, 4.8 kB of 1.1 MB; " +
@@ -20,19 +20,19 @@ test("size against bound, bytes and hits are one sentence", () => {
   assert.equal(size({ kind: "", why: "It keeps nothing." }), "It keeps nothing.");
 });
 
-test("the entry of the latest draft is named, spaces and breaks made visible", () => {
-  assert.equal(made(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
-  assert.equal(made({ made: null }), "No entry was used for the latest draft.");
+test("the entry of the latest draft is shown, with visible spaces and line breaks", () => {
+  assert.equal(latestDraft(SEEN), "Round 4: after “␣little”, the entry “␣fox⏎” was drafted.");
+  assert.equal(latestDraft({ made: null }), "No entry was used for the latest draft.");
 });
 
-test("only a live run that the backend knows is asked", () => {
+test("only a live run with an id is queried", () => {
   assert.equal(known(null), false);
   assert.equal(known({ from: "recorded", id: "x" }), false);
   assert.equal(known({ from: "live", id: null }), false);
   assert.equal(known({ from: "live", id: "x" }), true);
 });
 
-test("base64 of many bytes is what a reader expects", () => {
+test("base64 of many bytes is correct", () => {
   const bytes = Uint8Array.from({ length: 100_000 }, (_, i) => i % 251);
   assert.deepEqual(new Uint8Array(Buffer.from(base64(bytes), "base64")), bytes);
 });

@@ -6,13 +6,13 @@ import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
 import * as player from "./player.js";
-import * as memory from "./recall.js";
+import * as reload from "./reload.js";
 import * as selection from "./selection.js";
 import * as store from "../shared/store.js";
 import * as traces from "./traces.js";
 
 const EXAMPLE_SPEED = 0.1;
-const GONE = {
+const RUN_NOT_FOUND = {
   message: "This app does not have the run of this link.",
   remedy: "Ask the sender for a link to the settings, or for the trace file.",
 };
@@ -25,12 +25,12 @@ export const EXAMPLE = "draft-tree";
 
 /** Play the example while the backend is starting, if the page has nothing else to show.
  *  @param {Promise<any>} looked  ends when the backend has answered; one that is ready answers before `READY_MS` */
-export function greet(page, looked) {
+export function showExample(page, looked) {
   const { host } = page;
-  page.earlier = memory.last(host); // fetched early: the backend drops a running run that no client follows
+  page.earlier = reload.last(host); // fetched early: the backend drops a running run that no client follows
   if (host.call && !window.workbenchTrace && !host.address?.read() && !host.remember?.getItem("wb-run"))
     page.greeting = Promise.race([looked, new Promise((done) => setTimeout(done, READY_MS))]).then(() =>
-      example(page, EXAMPLE, null),
+      showRecording(page, EXAMPLE, null),
     );
 }
 
@@ -39,42 +39,42 @@ export async function arrive(page, trace) {
   const { host } = page;
   if (trace) return show(page, store.fromTrace("given", trace, "recorded"));
   if (!page.catalogue) return;
-  const query = host.address?.read() ?? "", earlier = await (page.earlier ?? memory.last(host));
-  await models(page, new URLSearchParams(query));
-  const asked = link.fromQuery(query, page.catalogue, form.clamp);
-  const again = earlier && memory.isAsked(asked, earlier, memory.reloaded());
-  if (again) await recall(page, earlier, asked.pin);
-  settle(page, asked);
-  page.embed ||= asked.embed;
-  page.shownView = asked.view;
+  const query = host.address?.read() ?? "", earlier = await (page.earlier ?? reload.last(host));
+  await loadModels(page, new URLSearchParams(query));
+  const wanted = link.fromQuery(query, page.catalogue, form.clamp);
+  const again = earlier && reload.namesRun(wanted, earlier, reload.reloaded());
+  if (again) await restoreRun(page, earlier, wanted.pin);
+  applySettings(page, wanted);
+  page.embed ||= wanted.embed;
+  page.shownView = wanted.view;
   if (again) return;
-  if (asked.run) await linked(page, asked);
-  else if (asked.recorded) await example(page, asked.recorded, asked.pin, asked);
-  else if (asked.settings) await fork(page, asked);
+  if (wanted.run) await showLinkedRun(page, wanted);
+  else if (wanted.recorded) await showRecording(page, wanted.recorded, wanted.pin, wanted);
+  else if (wanted.settings) await loadSettings(page, wanted);
   else {
-    await (page.greeting ?? example(page, EXAMPLE, null));
-    welcome(page);
+    await (page.greeting ?? showRecording(page, EXAMPLE, null));
+    adoptExample(page);
   }
 }
 
 /** Load the settings of a link into the panel, and start the run if the link says so. */
-async function fork(page, asked) {
-  page.wish = asked.pin;
-  if (asked.starts && !page.embed && !memory.reloaded() && !asked.problems.length) return backend.start(page, false);
-  if (!page.embed && !memory.reloaded()) page.note = "Settings loaded from the link. Press Run to use them.";
+async function loadSettings(page, wanted) {
+  page.pendingPin = wanted.pin;
+  if (wanted.starts && !page.embed && !reload.reloaded() && !wanted.problems.length) return backend.start(page, false);
+  if (!page.embed && !reload.reloaded()) page.note = "Settings loaded from the link. Press Run to use them.";
 }
 
 /** Show the run of a link. If the backend no longer has it, decode it again from the settings in the link. */
-async function linked(page, asked) {
-  const answer = await page.host.call("fetch_trace", { run: asked.run, from: 0 }).catch(() => null);
+async function showLinkedRun(page, wanted) {
+  const answer = await page.host.call("fetch_trace", { run: wanted.run, from: 0 }).catch(() => null);
   if (answer && !answer.error) {
-    const header = asked.settings ? null : memory.inForce(answer);
-    if (header) await assume(page, header);
-    follow(page, asked.run, asked.pin, answer);
-    return Object.assign(page.run, keys(page));
+    const header = wanted.settings ? null : reload.currentHeader(answer);
+    if (header) await adoptSettings(page, header);
+    follow(page, wanted.run, wanted.pin, answer);
+    return Object.assign(page.run, settingsKeys(page));
   }
-  if (!asked.settings) return page.errors.push(answer?.error ?? GONE);
-  await fork(page, { ...asked, starts: true });
+  if (!wanted.settings) return page.errors.push(answer?.error ?? RUN_NOT_FOUND);
+  await loadSettings(page, { ...wanted, starts: true });
   page.note = page.run
     ? "This app no longer has the run of this link, so it is decoded again."
     : "This app no longer has the run of this link. Press Run to decode it again.";
@@ -82,12 +82,12 @@ async function linked(page, asked) {
 
 /** Load the settings of the playing example into the panel. Remove an example of another target than the app's: the
  *  panel would describe one run and the page show another. */
-function welcome(page) {
+function adoptExample(page) {
   if (page.recorded !== EXAMPLE || page.formed) return;
   const { header } = page.run;
   if (isOfApp(page, header))
     return (page.choice = { ...choices.adopt(page.choice, header, page.catalogue), fixed: page.choice.fixed });
-  fresh(page);
+  clearPage(page);
   page.run = null;
 }
 
@@ -97,46 +97,47 @@ function isOfApp({ catalogue }, header) {
 }
 
 /** Write the current view into the address. `page.describe` returns its query. */
-export function say(page) {
+export function writeAddress(page) {
   if (!page.touched || !page.host.address || !page.catalogue) return;
   const query = page.describe();
-  if (query !== page.said) page.host.address.write((page.said = query));
+  if (query !== page.writtenQuery) page.host.address.write((page.writtenQuery = query));
 }
 
 /** Write the address after `SOON_MS`, once for all changes until then. */
-export function saySoon(page) {
-  if (page.touched && page.host.address) page.saying ??= setTimeout(() => ((page.saying = null), say(page)), SOON_MS);
+export function writeAddressSoon(page) {
+  if (page.touched && page.host.address)
+    page.addressTimer ??= setTimeout(() => ((page.addressTimer = null), writeAddress(page)), SOON_MS);
 }
 
 /** React to a step back or forth in the browser's history: load what the address names, then write the view back. */
 export async function stepped(page) {
   const { host } = page, query = host.address.read();
-  page.said = null;
+  page.writtenQuery = null;
   if (page.catalogue && !store.isActive(page.run)) {
-    await models(page, new URLSearchParams(query));
-    const asked = link.fromQuery(query, page.catalogue, form.clamp);
-    if (asked.recorded && asked.recorded !== page.recorded) {
-      fresh(page);
+    await loadModels(page, new URLSearchParams(query));
+    const wanted = link.fromQuery(query, page.catalogue, form.clamp);
+    if (wanted.recorded && wanted.recorded !== page.recorded) {
+      clearPage(page);
       page.run = null;
-      await example(page, asked.recorded, asked.pin, asked);
-    } else settle(page, asked);
-    if (asked.pin && page.run) page.selection.pin = asked.pin;
+      await showRecording(page, wanted.recorded, wanted.pin, wanted);
+    } else applySettings(page, wanted);
+    if (wanted.pin && page.run) page.selection.pin = wanted.pin;
   }
   page.draw();
-  say(page);
+  writeAddress(page);
 }
 
 /** Load the panel of the models that an address names. */
-async function models(page, query) {
+async function loadModels(page, query) {
   const { choice } = page, [target, drafter, method] = ["target", "drafter", "method"].map((name) => query.get(name));
   choice.fixed ||= ["target", "drafter", "prompt"].some((name) => query.has(name)); // a link decides the models
   if ((target ?? choice.target) === choice.target && (drafter ?? choice.drafter) === choice.drafter) return;
   Object.assign(choice, { ...(target && { target }), ...(drafter && { drafter }), ...(method && { method }) });
-  await backend.look(page, target, drafter);
+  await backend.loadCatalogue(page, target, drafter);
 }
 
 /** Put the settings of an address into the panel; report invalid ones. */
-function settle(page, { choice, params, problems, settings }) {
+function applySettings(page, { choice, params, problems, settings }) {
   page.formed ||= settings;
   page.choice = choices.revise(
     { ...page.choice, ...choice, params: { ...page.choice.params, ...params } },
@@ -151,54 +152,54 @@ function settle(page, { choice, params, problems, settings }) {
 /** Show a run that was started in another tab: poll the backend about once a second; the run can be controlled as
  *  usual. @param {object|null} answer  of `fetch_trace`, from round 0 on, if known */
 export function follow(page, id, wanted = null, answer = null) {
-  const run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, heard: -Infinity });
+  const run = Object.assign(store.newRun(`followed-${(page.channels += 1)}`), { id, lastMessageAt: -Infinity });
   if (answer) store.apply(run, answer);
   page.run = Object.assign(run, { closed: store.isOver(run) });
-  if (store.isActive(run)) page.wish = wanted; // its round may not have arrived yet
+  if (store.isActive(run)) page.pendingPin = wanted; // its round may not have arrived yet
   else page.selection.pin = wanted;
   backend.watch(page); // fetch all rounds so far
 }
 
 /** Show the run that this tab showed last, with its settings. Continue it if it has not ended. */
-async function recall(page, answer, pin) {
-  const header = memory.inForce(answer);
-  if (header) await assume(page, header);
-  page.run = Object.assign(backend.resume(page, answer), keys(page));
-  if (store.isActive(page.run)) page.wish = pin; // its round may not have arrived yet
+async function restoreRun(page, answer, pin) {
+  const header = reload.currentHeader(answer);
+  if (header) await adoptSettings(page, header);
+  page.run = Object.assign(backend.resume(page, answer), settingsKeys(page));
+  if (store.isActive(page.run)) page.pendingPin = pin; // its round may not have arrived yet
   else page.selection.pin = pin;
 }
 
 /** Return a run's copy of the settings: those that its baseline must share, and those of its link. */
-function keys(page) {
-  return { key: choices.pairing(page.choice, page.catalogue, form.clamp), asked: page.settings() };
+function settingsKeys(page) {
+  return { key: choices.pairing(page.choice, page.catalogue, form.clamp), settingsQuery: page.settings() };
 }
 
 /** Adopt the settings of a run as far as this app offers them. */
-async function assume(page, header) {
+async function adoptSettings(page, header) {
   const { catalogue } = page;
   if (header.target !== page.choice.target && catalogue.targets.some((t) => t.name === header.target))
-    await backend.look(page, header.target, header.drafter);
+    await backend.loadCatalogue(page, header.target, header.drafter);
   page.choice = choices.adopt(page.choice, header, page.catalogue);
 }
 
-/** Play a recording of the gallery, or show a kept run. @param {object|null} asked  parsed address that names it: the
+/** Play a recording of the gallery, or show a kept run. @param {object|null} parsed  parsed address that names it: the
  *  recording's settings go into the panel, then those of the address. */
-async function example(page, name, wanted, asked = null) {
+async function showRecording(page, name, wanted, parsed = null) {
   const answer = await page.host.call("recorded", { name }).catch(() => null);
   if (!answer?.header) {
     if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (!asked && !isOfApp(page, answer.header)) return;
+  if (!parsed && !isOfApp(page, answer.header)) return;
   if (answer.header.pictures?.length && page.host.go)
     return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // the Vision tab draws it
   if (page.run) return; // the user started a run meanwhile
   page.recorded = name;
-  if (asked) {
-    const header = memory.inForce(answer);
-    await assume(page, header);
-    settle(page, { ...asked, problems: [] });
-    const others = memory.others(asked, header);
+  if (parsed) {
+    const header = reload.currentHeader(answer);
+    await adoptSettings(page, header);
+    applySettings(page, { ...parsed, problems: [] });
+    const others = reload.others(parsed, header);
     if (others.length)
       page.note = `The settings differ from the recording's (${others.join(", ")}): press Run to decode with them.`;
   }
@@ -232,21 +233,21 @@ function play(page, trace, wanted, whole) {
 
 /** Show a complete run record. */
 export function show(page, run) {
-  fresh(page);
+  clearPage(page);
   page.run = Object.assign(run, { closed: true });
   page.draw();
 }
 
 /** Take the trace that another view left for this one; null if there is none. */
-export function handed() {
+export function handedTrace() {
   const trace = window.workbenchTrace ?? null;
   window.workbenchTrace = null;
   return trace;
 }
 
 /** Show the trace of another view, unless a run is in progress. */
-export function take(page) {
-  const trace = handed();
+export function takeHandedTrace(page) {
+  const trace = handedTrace();
   if (!trace) return;
   if (store.isActive(page.run))
     backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the trace again." });
@@ -273,13 +274,13 @@ export async function open(page, file) {
 }
 
 /** The displayed run was saved as a kept run: use its address from now on. */
-export function kept(page, id) {
+export function useKeptAddress(page, id) {
   if (store.isActive(page.run)) return;
   Object.assign(page, { recorded: id, formed: false, touched: true });
 }
 
 /** Clear selection, playback and messages before another run is shown. */
-export function fresh(page) {
+export function clearPage(page) {
   page.feeding?.stop();
   player.stop(page);
   Object.assign(page, {

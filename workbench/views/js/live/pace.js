@@ -10,7 +10,7 @@ export const PACES = [0, 4, 8, 20];
 const KEY = "wb-pace";
 const MOST_MS = 1600;
 const motion = typeof matchMedia === "undefined" ? null : matchMedia("(prefers-reduced-motion: reduce)");
-const DRAFTED = 0.3, JUDGED = 0.9; // shares of a round's display time at which drafts and all results are visible
+const DRAFTED = 0.3, TESTED = 0.9; // shares of a round's display time at which drafts and all results are visible
 
 /** Return the pace in tokens per second: the chosen one, else the target's default; 0 if the backend cannot pace. */
 export function rate(choice, catalogue) {
@@ -19,7 +19,7 @@ export function rate(choice, catalogue) {
 }
 
 /** Note on a paced run. */
-export function words(pace) {
+export function paceNote(pace) {
   return pace ? `shown at ${pace} tokens/s; rounds after a pause are slower than at full speed` : "";
 }
 
@@ -30,17 +30,17 @@ export function options(pace) {
 }
 
 /** Return the pace last chosen in this browser, or null. */
-export function recall() {
+export function storedPace() {
   try {
-    const kept = localStorage.getItem(KEY);
-    return kept === null || !(Number(kept) >= 0) ? null : Number(kept);
+    const stored = localStorage.getItem(KEY);
+    return stored === null || !(Number(stored) >= 0) ? null : Number(stored);
   } catch {
     return null; // the browser may block storage
   }
 }
 
 /** Store a chosen pace. */
-export function remember(pace) {
+export function storePace(pace) {
   try {
     localStorage.setItem(KEY, String(pace));
   } catch {
@@ -72,7 +72,7 @@ export function again(page, arriving) {
 }
 
 /** Announce the end of a run (`page.ending`) once its last round is fully visible. */
-export function tellEnd(page) {
+export function announceEnd(page) {
   const { ending } = page;
   if (!ending || page.view.arriving) return;
   page.ending = null;
@@ -87,18 +87,18 @@ export function span(round, run, feeding) {
 }
 
 /** Return the progress of a round with display time `whole` after `ms`: the number of visible test results and the time
- *  to the next one; null: the round is fully visible. @returns {{judged: number, ms: number}|null} */
+ *  to the next one; null: the round is fully visible. @returns {{tested: number, ms: number}|null} */
 export function stage(round, whole, ms) {
   const tests = round.nodes.status.filter((s) => s !== "discarded").length;
   if (!(whole > 0) || !tests) return null;
-  const each = ((JUDGED - DRAFTED) * whole) / tests;
+  const each = ((TESTED - DRAFTED) * whole) / tests;
   const times = [
     DRAFTED * whole,
     ...Array.from({ length: tests - 1 }, (_, k) => DRAFTED * whole + (k + 1) * each),
-    JUDGED * whole,
+    TESTED * whole,
   ];
-  const judged = times.findIndex((t) => ms < t);
-  return judged < 0 ? null : { judged, ms: times[judged] - ms };
+  const tested = times.findIndex((t) => ms < t);
+  return tested < 0 ? null : { tested: tested, ms: times[tested] - ms };
 }
 
 /** Return the path through a draft for display as text: accepted nodes, then the tested and rejected one, then its

@@ -6,7 +6,7 @@
  *             isOpen?: () => boolean, go?: (tab: string) => void,
  *             address?: {read: () => string, write: (query: string) => void, url: (query: string) => string}}} Host
  *  `decode` starts a run whose messages arrive through `listen`; closing the page ends it. `call` returns an answer.
-  *  A host without `call` shows the trace it provides, and cannot start runs.
+ *  A host without `call` shows the trace it provides, and cannot start runs.
  */
 
 import * as actions from "./actions.js";
@@ -16,7 +16,7 @@ import * as branching from "./branching.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import { announce, createPage } from "./create.js";
-import * as haste from "./haste.js";
+import * as redraw from "./redraw.js";
 import * as kit from "../shared/kit.js";
 import * as memory from "./memory.js";
 import * as opening from "./opening.js";
@@ -35,38 +35,38 @@ export function mount(el, { host, trace = null, embed = false }) {
     parts: stage.build(el), host, embed, title: "Live", wire, tick,
     state: { pairs: null, arrival: null, still: false, formed: false },
     begin: (page) => {
-      haste.drawing(
+      redraw.setDrawing(
         page,
         kit.paced(() => host.isOpen?.() !== false && draw(page)),
       ); // reopening the tab changes its size, which redraws
-      page.fresh = () => opening.fresh(page);
+      page.clear = () => opening.clearPage(page);
       page.describe = () => actions.query(page);
       page.settings = () => actions.settings(page);
       page.ended = (run) => actions.ended(page, run);
     },
-    hear: (page, message) => {
-      repeats.hear(page, message);
-      backend.hear(page, message);
+    onMessage: (page, message) => {
+      repeats.onMessage(page, message);
+      backend.onMessage(page, message);
       branching.note(page);
     },
     actions: (page) => actions.of(page),
     textOf: (page) => copying.textOf(page.run),
     arrive: async (page) => {
-      const looked = backend.look(page, null, null);
-      if (!trace) opening.greet(page, looked);
+      const looked = backend.loadCatalogue(page, null, null);
+      if (!trace) opening.showExample(page, looked);
       await looked;
-      await opening.arrive(page, trace ?? opening.handed());
+      await opening.arrive(page, trace ?? opening.handedTrace());
       await branching.restore(page);
-      addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.take(page));
+      addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.takeHandedTrace(page));
     },
     stepped: (page) => opening.stepped(page),
-    dress: (page) => {
-      dress(page);
+    applyFrame: (page) => {
+      applyFrame(page);
       actions.estimate(page);
     },
     menu: (page) => ({
       trace: () => whole(page),
-      kept: (id) => opening.kept(page, id),
+      kept: (id) => opening.useKeptAddress(page, id),
       baseline: () => repeats.baseline(page),
     }),
   });
@@ -117,7 +117,7 @@ function wire(page, el) {
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());
-  click("originBack", () => branching.turn(page));
+  click("originBack", () => branching.showOther(page));
   parts.file.addEventListener("change", () =>
     opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")),
   );
@@ -156,36 +156,36 @@ function wire(page, el) {
 function tick(page) {
   backend.watch(page);
   memory.tick(page);
-  repeats.tidy(page);
+  repeats.stopStale(page);
   announce(page, false);
   if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
-  opening.say(page);
+  opening.writeAddress(page);
 }
 
 function draw(page, all = false) {
-  const { wish } = page;
-  if (wish && page.run?.from === "live" && store.visible(page.run)[wish.round]) {
-    page.selection.pin = wish; // the round that a link names has arrived
-    page.wish = null;
+  const { pendingPin } = page;
+  if (pendingPin && page.run?.from === "live" && store.visible(page.run)[pendingPin.round]) {
+    page.selection.pin = pendingPin; // the round that a link names has arrived
+    page.pendingPin = null;
     page.scroll = true;
   }
   const now = performance.now();
   pace.notice([page], all, now);
   page.view = view.of(page, now);
   pace.again(page, [page.view.arriving]);
-  pace.tellEnd(page);
-  const whole = haste.all(page, now) || all;
+  pace.announceEnd(page);
+  const whole = redraw.all(page, now) || all;
   stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
   if (page.stepping) announce(page, false);
   if (!page.catalogue || !whole) return;
   const panel = { ...view.panel(page, page.view), roles: roles };
   controls.render(page.parts.side, panel);
   bar.render(page.parts.bar, panel);
-  opening.saySoon(page);
+  opening.writeAddressSoon(page);
 }
 
 /** Adapt the frame to embedding and to the address. */
-function dress(page) {
+function applyFrame(page) {
   const { el, parts, host } = page;
   el.classList.toggle("is-embedded", page.embed || !host.call);
   el.dataset.view = page.shownView ?? "";

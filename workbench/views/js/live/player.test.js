@@ -4,24 +4,24 @@ import { feed, pause, play } from "./player.js";
 
 const rounds = [{ seconds: 0.001 }, { seconds: 0.001 }, { seconds: 0.001 }];
 
-test("a round is shown for its recorded time, divided by the speed, but for a frame at least", () => {
+test("a round is shown for its recorded time divided by the speed, at least one frame", () => {
   assert.equal(pause({ seconds: 0.1 }, 0.5), 200);
   assert.equal(pause({ seconds: 0.001 }, 1), 16);
 });
 
-test("playing shows every round once, in order, and ends", async () => {
+test("playback shows every round once, in order, and ends", async () => {
   const seen = [];
   await new Promise((over) => play({ rounds, from: 0, speed: () => 1, show: (i) => seen.push(i), over }));
   assert.deepEqual(seen, [0, 1, 2]);
 });
 
-test("playing from the end starts over", async () => {
+test("playback from the end starts over", async () => {
   const seen = [];
   await new Promise((over) => play({ rounds, from: 2, speed: () => 1, show: (i) => seen.push(i), over }));
   assert.deepEqual(seen, [0, 1, 2]);
 });
 
-test("a stopped feed leaves nothing out, and without motion everything is there at once", () => {
+test("a stopped feed delivers all rounds; with reduced motion all arrive at once", () => {
   const seen = [];
   feed({ rounds, speed: 1, still: false, arrive: (n) => seen.push(n) })();
   assert.deepEqual(seen, [1, 3]);

@@ -7,12 +7,12 @@ import { visible } from "../shared/visible.js";
 
 /** Group a round's probes by source, in their order. Older traces have none. Pure.
  *  @param {{probes?: {token: number, text: string, parent: number, position: number, source: string}[]}|null} round
- *  @returns {{source: string, tokens: {text: string, position: number, behind: number}[]}[]} */
+ *  @returns {{source: string, tokens: {text: string, position: number, parent: number}[]}[]} */
 export function groups(round) {
   const found = new Map();
   for (const probe of round?.probes ?? []) {
     if (!found.has(probe.source)) found.set(probe.source, []);
-    found.get(probe.source).push({ text: probe.text, position: probe.position, behind: probe.parent });
+    found.get(probe.source).push({ text: probe.text, position: probe.position, parent: probe.parent });
   }
   return [...found].map(([source, tokens]) => ({ source, tokens }));
 }
@@ -24,13 +24,13 @@ export function words(round) {
 }
 
 /** Name the token that a probe follows. Pure.
- *  @param {{nodes: {text: string[]}, probes: {text: string}[]}} round  @param {number} behind  see `Probe.parent` */
-export function place(round, behind) {
+ *  @param {{nodes: {text: string[]}, probes: {text: string}[]}} round  @param {number} parent  see `Probe.parent` */
+export function place(round, parent) {
   const n = round.nodes.text.length;
-  if (behind < 0) return "after the last token of the text";
-  return behind < n
-    ? `after the draft “${visible(round.nodes.text[behind])}”`
-    : `after the probe “${visible(round.probes[behind - n].text)}”`;
+  if (parent < 0) return "after the last token of the text";
+  return parent < n
+    ? `after the draft “${visible(round.nodes.text[parent])}”`
+    : `after the probe “${visible(round.probes[parent - n].text)}”`;
 }
 
 /** Draw below the tree: the tables, then one row per source of probes; nothing if there are none. */
@@ -39,10 +39,10 @@ export function render(el, round) {
   el.hidden = found.length + tables.length === 0;
   const rows = found.map(({ source, tokens }) => {
     const n = tokens.length, row = kit.h("div", { className: "wb-proberow" });
-    const said = `${n} probe token${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same target forward, never accepted`;
-    row.append(kit.h("span", { className: "wb-probewords" }, said));
-    for (const { text, position, behind } of tokens) {
-      const title = `probe at position ${position}, ${place(round, behind)}`;
+    const label = `${n} probe token${n === 1 ? "" : "s"} of ${source || "the method"}: computed in the same target forward, never accepted`;
+    row.append(kit.h("span", { className: "wb-probewords" }, label));
+    for (const { text, position, parent } of tokens) {
+      const title = `probe at position ${position}, ${place(round, parent)}`;
       row.append(kit.h("span", { className: "wb-probe", title }, visible(text)));
     }
     return row;

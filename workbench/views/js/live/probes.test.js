@@ -9,10 +9,10 @@ const round = {
   probes: [probe("?", 1, 9), probe("a", 2, 10), probe("x", -1, 7, "asking")],
 };
 
-test("probes are told apart by who asked for them, in their order", () => {
+test("probes are grouped by source, in order", () => {
   assert.deepEqual(groups(round), [
-    { source: "reflective", tokens: [{ text: "?", position: 9, behind: 1 }, { text: "a", position: 10, behind: 2 }] },
-    { source: "asking", tokens: [{ text: "x", position: 7, behind: -1 }] },
+    { source: "reflective", tokens: [{ text: "?", position: 9, parent: 1 }, { text: "a", position: 10, parent: 2 }] },
+    { source: "asking", tokens: [{ text: "x", position: 7, parent: -1 }] },
   ]);
 });
 

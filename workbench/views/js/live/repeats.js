@@ -72,14 +72,14 @@ export function line(pairs, run, why) {
   if (why) return { text: why, button: "" };
   const mine = pairs?.key === keyOf(run) ? pairs : null, n = ratios(mine).length;
   if (!mine) return { text: "One pair of runs is not enough for a reliable speed-up.", button: "Measure more" };
-  const said = n ? `${n} pair${n > 1 ? "s" : ""} of runs measured` : "Measuring pairs of runs";
+  const text = n ? `${n} pair${n > 1 ? "s" : ""} of runs measured` : "Measuring pairs of runs";
   if (mine.channel)
     return {
-      text: `${said} · ${mine.text || "waiting for the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,
+      text: `${text} · ${mine.text || "waiting for the backend"}${mine.waiting ? "" : `, at most ${mine.before.length + mine.most}`}`,
       button: "Stop",
     };
   return {
-    text: [said, mine.error || (mine.ended && `ended: ${mine.ended}`)].filter(Boolean).join(" · "),
+    text: [text, mine.error || (mine.ended && `ended: ${mine.ended}`)].filter(Boolean).join(" · "),
     button: "Measure more",
   };
 }
@@ -118,19 +118,19 @@ export function toggle(page) {
 
 /** A baseline has ended: if it belongs to the run on the page, continue with as many pairs as are needed.
  *  @param {() => string|null} why  why no pairs of the run can be measured, as `barred` returns it */
-export function follow(page, why) {
+export function continueAfter(page, why) {
   if (page.pairs === undefined) return; // a view that does not measure pairs
   if (page.plain?.state === "finished" && page.run?.state === "finished" && why() === "") start(page);
 }
 
 /** Called every second: stop measuring for a run that is no longer on the page. */
-export function tidy(page) {
+export function stopStale(page) {
   const key = keyOf(page.run);
   if (page.pairs?.channel && key && key !== page.pairs.key) stop(page);
 }
 
 /** Handle a message of the event stream. */
-export function hear(page, message) {
+export function onMessage(page, message) {
   const { pairs } = page;
   if (!pairs?.channel || message.channel !== pairs.channel) return;
   pairs.job = message.job ?? pairs.job;
@@ -144,11 +144,11 @@ export function hear(page, message) {
   page.draw();
 }
 
-/** Draw the line. @param {{text: string, button: string}|null} said */
-export function render(parts, said) {
-  parts.pairs.hidden = said === null;
-  if (said === null) return;
-  kit.write(parts.pairsText, said.text);
-  kit.write(parts.pairsGo, said.button);
-  parts.pairsGo.hidden = !said.button;
+/** Draw the line. @param {{text: string, button: string}|null} shown */
+export function render(parts, shown) {
+  parts.pairs.hidden = shown === null;
+  if (shown === null) return;
+  kit.write(parts.pairsText, shown.text);
+  kit.write(parts.pairsGo, shown.button);
+  parts.pairsGo.hidden = !shown.button;
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { barred, follow, hear, keyOf, line, measured, request, tidy, toggle } from "./repeats.js";
+import { barred, continueAfter, onMessage, keyOf, line, measured, request, stopStale, toggle } from "./repeats.js";
 
 const header = {
   prompt: "Once",
@@ -15,7 +15,7 @@ const header = {
 const run = { key: "k", header, from: "live", state: "finished" }, rounds = [{ changes: [] }];
 
 function page(more = {}) {
-  const sent = [], asked = [];
+  const sent = [], calls = [];
   return {
     run,
     plain: { state: "finished" },
@@ -23,24 +23,24 @@ function page(more = {}) {
     channels: 0,
     barred: "",
     sent,
-    asked,
+    asked: calls,
     drawn: 0,
     parts: { live: {} },
     draw() {
       this.drawn += 1;
     },
-    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (asked.push([name, wish]), Promise.resolve({})) },
+    host: { decode: (wish) => sent.push(wish), call: (name, wish) => (calls.push([name, wish]), Promise.resolve({})) },
     ...more,
   };
 }
 
-test("pairs are asked for with the tokens and settings of the run", () => {
+test("pairs are requested with the tokens and settings of the run", () => {
   assert.deepEqual(request(run, "c"), { pairs: true, channel: "c", ...header });
   assert.notEqual(keyOf(run), keyOf({ ...run, header: { ...header, params: { depth: 4 } } }));
   assert.equal(keyOf({ key: "k", header: null }), null);
 });
 
-test("they are offered only beside a baseline, for a run that kept its settings", () => {
+test("pairs are offered only with a baseline and unchanged settings", () => {
   assert.equal(barred(run, rounds, rounds, true), "");
   assert.equal(barred(run, rounds, null, true), null);
   assert.equal(barred(run, rounds, rounds, false), null);
@@ -49,12 +49,12 @@ test("they are offered only beside a baseline, for a run that kept its settings"
   assert.match(barred(run, [{ changes: [{}] }], rounds, true), /cannot be repeated/);
 });
 
-test("a baseline goes on into pairs; the interval tightens with each; it ends with its reason and can go on", () => {
+test("a baseline continues with pairs that narrow the interval; the end has a reason, and can be continued", () => {
   const at = page();
-  follow(at, () => at.barred);
-  const [{ channel }] = at.sent, hears = (more) => hear(at, { channel, job: "j", ...more });
-  follow(at, () => at.barred);
-  assert.equal(at.sent.length, 1, "one measurement at a time");
+  continueAfter(at, () => at.barred);
+  const [{ channel }] = at.sent, hears = (more) => onMessage(at, { channel, job: "j", ...more });
+  continueAfter(at, () => at.barred);
+  assert.equal(at.sent.length, 1, "only one measurement at a time");
   const widths = [[1.2, 1.4, 1.3], [1.2, 1.4, 1.3, 1.35, 1.25, 1.3]].map((ratios) => {
     hears({ pairs: { ratios, text: `pair ${ratios.length + 1}`, waiting: false, ended: "", most: 12 } });
     const found = measured(at.pairs, run);
@@ -64,7 +64,7 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
   assert.match(
     line(at.pairs, run, "").text,
     /^6 pairs of runs measured · pair 7, at most 12$/,
-    "the speed-up stands in the key figure, and nowhere else",
+    "the speed-up is shown only in the key figure",
   );
   assert.equal(line(at.pairs, run, "").button, "Stop");
   toggle(at);
@@ -73,33 +73,33 @@ test("a baseline goes on into pairs; the interval tightens with each; it ends wi
   assert.match(line(at.pairs, run, "").text, /ended: stopped$/);
   assert.match(at.parts.live.textContent, /^Speed-up 1\.30×/);
   toggle(at);
-  assert.deepEqual(at.pairs.before, [1.2, 1.4, 1.3], "what was measured counts on");
+  assert.deepEqual(at.pairs.before, [1.2, 1.4, 1.3], "earlier pairs still count");
 });
 
-test("a run with other settings ends the measurement, and its pairs are not shown for it", () => {
+test("a run with other settings ends the measurement; earlier pairs are not shown for it", () => {
   const at = page();
   toggle(at);
-  hear(at, {
+  onMessage(at, {
     channel: at.pairs.channel,
     job: "j",
     pairs: { ratios: [2, 2, 2], text: "", waiting: false, ended: "", most: 12 },
   });
-  tidy(at);
+  stopStale(at);
   assert.equal(at.asked.length, 0);
   at.run = { ...run, header: { ...header, method: "medusa" } };
   assert.equal(measured(at.pairs, at.run), null);
-  tidy(at);
+  stopStale(at);
   assert.equal(at.asked.length, 1);
 });
 
-test("nothing goes on by itself where the baseline or the run did not finish, or an error ends it", () => {
+test("measurement does not continue if the baseline or the run did not finish, or after an error", () => {
   for (const more of [{ plain: { state: "cancelled" } }, { run: { ...run, state: "cancelled" } }, { barred: null }]) {
     const at = page(more);
-    follow(at, () => at.barred);
+    continueAfter(at, () => at.barred);
     assert.equal(at.sent.length, 0);
   }
   const at = page();
   toggle(at);
-  hear(at, { channel: at.pairs.channel, error: { message: "No.", remedy: "Do." } });
+  onMessage(at, { channel: at.pairs.channel, error: { message: "No.", remedy: "Do." } });
   assert.deepEqual(line(at.pairs, run, ""), { text: "Measuring pairs of runs · No. Do.", button: "Measure more" });
 });

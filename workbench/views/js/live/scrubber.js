@@ -51,5 +51,5 @@ export function render(parts, view) {
   kit.write(parts.where, n ? `round ${at + 1} of ${n}` : "round –");
   kit.write(parts.play, view.playing ? "❚❚" : "▶");
   kit.write(parts.jumpWords, view.active ? "jump to live" : "jump to the end");
-  parts.jump.hidden = (view.follow && !view.held) || n === 0;
+  parts.jump.hidden = (view.follow && !view.scrolledBack) || n === 0;
 }

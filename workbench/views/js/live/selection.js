@@ -1,6 +1,6 @@
 /** Selection: hovering previews, a pin stays, otherwise the newest round is selected. Plain data, no DOM. */
 
-import { ownToken } from "../shared/own.js";
+import { ownToken } from "../shared/roundtokens.js";
 
 export function newSelection() {
   return { hover: null, pin: null };
@@ -8,7 +8,7 @@ export function newSelection() {
 
 /** Return the most informative node of a round: the first rejected one, else the last accepted one, else the target's
  *  token. */
-export function telling(round) {
+export function informativeNode(round) {
   const refused = round.nodes.status.indexOf("rejected");
   return refused >= 0 ? refused : (round.path.at(-1) ?? "target");
 }
@@ -19,7 +19,7 @@ export function complete(pick, rounds) {
   if (!round) return null;
   let { node = null, token = null } = pick;
   if (token !== null && round.emitted[token]) node = round.emitted[token].node ?? "target";
-  if (node === null) node = telling(round);
+  if (node === null) node = informativeNode(round);
   if (token === null) {
     const i = round.emitted.indexOf(node === "target" ? ownToken(round) : round.emitted.find((e) => e.node === node));
     token = i < 0 ? null : i;

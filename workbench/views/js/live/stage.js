@@ -7,7 +7,7 @@ import * as bymethod from "./bymethod.js";
 import * as card from "./card.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
-import * as canvas from "../shared/canvas.js";
+import * as tentative from "../shared/tentative.js";
 import * as figures from "../shared/figures.js";
 import * as help from "./help.js";
 import * as keyfigures from "./keyfigures.js";
@@ -17,7 +17,7 @@ import * as lanes from "./lane.js";
 import * as lines from "./lines.js";
 import * as mask from "./mask.js";
 import * as memory from "./memory.js";
-import { ownToken } from "../shared/own.js";
+import { ownToken } from "../shared/roundtokens.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
 import * as repeats from "./repeats.js";
@@ -40,7 +40,7 @@ const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "pl
 export function build(el) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const chart = (...given) => panel.chart(parts, ...given), card = (...given) => panel.card(parts, ...given);
+  const chart = (...args) => panel.chart(parts, ...args), card = (...args) => panel.card(parts, ...args);
   parts.ghosts = h("input", { type: "checkbox", checked: true });
   const tokens = h(
     "span",
@@ -174,7 +174,7 @@ function header(part) {
     badge("export", "export ▾", "Save this run"),
     part("exports", "div", { className: "wb-exports", hidden: true }),
   );
-  const made = h(
+  const exportMenu = h(
     "header",
     { className: "wb-head" },
     h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
@@ -191,7 +191,7 @@ function header(part) {
     badge("help", "?", "Keys and terms"),
   );
   file.setAttribute("aria-label", "Trace file");
-  return made;
+  return exportMenu;
 }
 
 function treeTools(part) {
@@ -218,7 +218,7 @@ function treeTools(part) {
 
 /** Draw the state of the view. During a run, parts outside the viewport are drawn when they come into view or when the
  *  run ends, because drawing takes CPU time from decoding. Tree, card and charts also wait, unless the view is drawn
- *  `whole`: see `haste`. */
+ *  `whole`: see `redraw.js`. */
 export function draw(parts, view) {
   const { run, rounds, shown, figures } = view;
   write(parts.badgeText, view.badge);
@@ -265,7 +265,7 @@ export function draw(parts, view) {
     );
   if (due("lane")) lane(parts, view);
   curves(parts, view, due);
-  scrubber.render(parts, { ...view, held: ribbon.isHeld(parts.ribbon) });
+  scrubber.render(parts, { ...view, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
 }
 
 function lane(parts, view) {
@@ -305,8 +305,8 @@ function tree(parts, view, round) {
   write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null), round));
   const node = coming ? null : (shown?.node ?? null),
-    reveal = coming?.judged ?? null,
-    made = {
+    reveal = coming?.tested ?? null,
+    drawing = {
       root,
       textOf: ribbon.tokenText,
       wordsOf: (nodes) => ribbon.words(nodes, roles.word),
@@ -316,7 +316,7 @@ function tree(parts, view, round) {
   if (drawn)
     trees.render(parts.tree, {
       round,
-      ...made,
+      ...drawing,
       node,
       reveal,
       mode: view.mode === "levels" ? "levels" : "spine",
@@ -330,16 +330,17 @@ function tree(parts, view, round) {
       label: treetext.label,
       words: ribbon.words(round.nodes, roles.word),
     });
-  else treelist.render(parts.treeList, { tree: treemodel.model(round, made), node, awaited, words: treetext.sentence });
+  else
+    treelist.render(parts.treeList, { tree: treemodel.model(round, drawing), node, awaited, words: treetext.sentence });
   probes.render(parts.probes, coming ? null : round);
   treebar.render(parts, drawn && round !== null);
   write(parts.treeTitle, treeTitle(round, view.methodTitle));
   write(
     parts.treeNote,
     coming
-      ? judging(coming)
+      ? testProgress(coming)
       : round
-        ? treeNote(round, view.mode === "mask" ? 0 : treemodel.model(round, { ...made, keep: node }).hidden)
+        ? treeNote(round, view.mode === "mask" ? 0 : treemodel.model(round, { ...drawing, keep: node }).hidden)
         : "",
   );
 }
@@ -399,7 +400,7 @@ function curves(parts, view, due) {
     tabulate(parts, "rate", rounds, summary);
   }
   const depths = due("position") || due("histogram") ? figures.acceptanceByDepth(counted) : [],
-    theory = theories.overlay(counted, view.plainRounds, depths, stalls.calm);
+    theory = theories.overlay(counted, view.plainRounds, depths, stalls.notStalled);
   if (due("position")) {
     const summary = `Acceptance rate by depth, given that all earlier drafts were accepted: ${depths.map((d) => `${d.depth}: ${Math.round(100 * d.rate)} % of ${d.tested}`).join(", ") || "no drafts tested yet"}${theory ? `. ${theories.words(theory)}` : ""}`;
     bars.render(parts.position, {
@@ -470,7 +471,7 @@ function nodeCard(parts, round, shown, more, stalled) {
     const own = ownToken(round);
     write(
       parts.cardTitle,
-      canvas.isOfPlaces(round)
+      tentative.isPlacing(round)
         ? `Positions of round ${round.index + 1}`
         : own?.kind === "plain"
           ? `Plain decoding: “${ribbon.tokenText(round, own)}”`
@@ -484,8 +485,8 @@ function nodeCard(parts, round, shown, more, stalled) {
 
 function treeNote(round, hidden) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length, n = round.nodes.status.length;
-  if (canvas.isOfPlaces(round)) return canvas.words(round);
-  const beside = probes.words(round), more = beside ? ` · ${beside}` : "";
+  if (tentative.isPlacing(round)) return tentative.words(round);
+  const probeText = probes.words(round), more = probeText ? ` · ${probeText}` : "";
   if (n === 0) return `no drafts: plain decoding${more}`;
   return `${n} node${n === 1 ? "" : "s"} · ${tested} tested, ${round.path.length} accepted${hidden ? ` · ${hidden} hidden by the q threshold` : ""}${more}`;
 }
@@ -495,16 +496,17 @@ export function treeTitle(round, title = (method) => method) {
   return round ? `Draft tree, round ${round.index + 1}: ${title(round.method)}` : "Draft tree";
 }
 
-function judging({ round, judged }) {
+function testProgress({ round, tested }) {
   const n = round.nodes.status.length, tests = round.nodes.status.filter((x) => x !== "discarded").length;
-  return `${n} drafted · ${judged ? `${judged} of ${tests} tested` : "being verified"}`;
+  return `${n} drafted · ${tested ? `${tested} of ${tests} tested` : "being verified"}`;
 }
 
 /** Text of the token at the tree's root: the last one before `round`, which follows the first `at` rounds. */
 function rootText(run, rounds, at, round) {
   if (at === null) return "";
-  const held = !round || canvas.isOfPlaces(round) ? null : canvas.standing(rounds.slice(0, at)).at(-1)?.token;
-  const last = held ?? rounds.slice(0, at).findLast((r) => r.emitted.length)?.emitted.at(-1);
+  const isDraft = round && !tentative.isPlacing(round),
+    lastTentative = isDraft ? tentative.tentativeTokens(rounds.slice(0, at)).at(-1)?.token : null;
+  const last = lastTentative ?? rounds.slice(0, at).findLast((r) => r.emitted.length)?.emitted.at(-1);
   if (last) return last.text;
   return run?.header?.prompt_text.at(-1) ?? "";
 }
@@ -520,8 +522,8 @@ function progress(el, view) {
 }
 
 /** Show messages, one box each; repeated messages share one box with a count. */
-export function alerts(el, said) {
-  const list = words.grouped(said);
+export function alerts(el, alertList) {
+  const list = words.grouped(alertList);
   while (el.childElementCount > list.length) el.lastChild.remove();
   while (el.childElementCount < list.length) el.append(h("div", {}, h("b"), " ", h("span")));
   list.forEach((alert, i) => {

@@ -14,8 +14,8 @@ const known = new WeakMap();
  *  Similar rounds: same method and number of drafted tokens, or the five nearest in size. @returns {Map<number,
  *  number>} */
 export function stalls(rounds) {
-  const kept = known.get(rounds);
-  if (kept?.n === rounds.length) return kept.found; // called at every frame
+  const cached = known.get(rounds);
+  if (cached?.n === rounds.length) return cached.found; // called at every frame
   const found = new Map(),
     all = rounds.map((r, i) => ({ i, method: r.method, n: r.nodes.tokens.length, s: r.seconds }));
   for (const method of new Set(all.map((r) => r.method))) {
@@ -34,7 +34,7 @@ export function stalls(rounds) {
 }
 
 /** Return the rounds that did not stall. Pure. */
-export function calm(rounds) {
+export function notStalled(rounds) {
   const stalled = stalls(rounds);
   return stalled.size ? rounds.filter((_, i) => !stalled.has(i)) : rounds;
 }
@@ -42,7 +42,7 @@ export function calm(rounds) {
 /** Count the stalled rounds of a run and of its baseline. Pure.
  *  @param {Map<number, number>} run  of `stalls`  @param {Map<number, number>} plain  of the baseline's rounds
  *  @returns {string}  empty if none stalled */
-export function counted(run, plain) {
+export function stallCount(run, plain) {
   const rounds = (n) => `${n} round${n > 1 ? "s" : ""}`;
   if (!plain.size) return run.size ? `${rounds(run.size)} stalled` : "";
   return run.size
@@ -52,8 +52,8 @@ export function counted(run, plain) {
 
 /** Describe the stalled rounds with their duration and cause. Pure. @returns {string} empty if none stalled */
 export function words(run, plain) {
-  const said = counted(run, plain);
-  if (!said) return "";
+  const count = stallCount(run, plain);
+  if (!count) return "";
   const most = Math.max(...run.values(), ...plain.values());
-  return `${said}, up to ${most.toFixed(0)} times as long as similar rounds: the machine was busy with other work`;
+  return `${count}, up to ${most.toFixed(0)} times as long as similar rounds: the machine was busy with other work`;
 }

@@ -1,5 +1,5 @@
 /** Theoretical predictions drawn over the measured figures. Same arithmetic as `workbench/trace/theory.py` and
- *  `whatif.overlay`; a test compares both. */
+ *  `workbench.trace.whatif.compare_with_theory`; a test compares both. */
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const mean = (values) => (values.length ? sum(values) / values.length : 0);
@@ -21,7 +21,7 @@ export function tauByPosition(rates) {
 }
 
 /** Return the probability that a round accepts 0, 1, … rates.length drafts. */
-export function acceptedLaw(rates) {
+export function acceptedProbs(rates) {
   const reached = [1];
   for (const rate of rates) reached.push(reached.at(-1) * rate);
   return reached.map((r, i) => r - (reached[i + 1] ?? 0));
@@ -75,7 +75,7 @@ export function overlay(rounds, plain, byDepth, calm = (all) => all) {
     levels = rounds.map(offered);
   const counts = [];
   for (const depth of levels)
-    acceptedLaw(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
+    acceptedProbs(Array(depth).fill(rate)).forEach((p, n) => (counts[n] = (counts[n] ?? 0) + p));
   return {
     tau: emitted(rounds) / rounds.length,
     rate,

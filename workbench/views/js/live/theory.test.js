@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { acceptedLaw, bestDepth, expectedTau, overlay, tauByPosition, words } from "./theory.js";
+import { acceptedProbs, bestDepth, expectedTau, overlay, tauByPosition, words } from "./theory.js";
 
 const near = (a, b, tolerance = 5e-5) => assert.ok(Math.abs(a - b) < tolerance, `${a} is not ${b}`);
 const round = (accepted, drafted) => ({
@@ -16,7 +16,7 @@ const round = (accepted, drafted) => ({
   overhead_s: 0.002,
 });
 
-test("the geometric law and its distribution", () => {
+test("the geometric formula and its distribution", () => {
   for (const [rate, values] of [
     [0.5, [1.5, 1.875, 1.9688, 1.9961]],
     [0.7, [1.7, 2.533, 2.9412, 3.1988]],
@@ -25,10 +25,10 @@ test("the geometric law and its distribution", () => {
     [1, 3, 5, 8].forEach((depth, i) => near(expectedTau(rate, depth), values[i], 6e-5));
   near(tauByPosition([0.7, 0.7, 0.7]), 2.533);
   assert.equal(expectedTau(1, 4), 5);
-  assert.deepEqual(acceptedLaw([0.5, 0.5]), [0.5, 0.25, 0.25]);
+  assert.deepEqual(acceptedProbs([0.5, 0.5]), [0.5, 0.25, 0.25]);
 });
 
-test("the best draft lengths of the method cards", () => {
+test("the best draft lengths match the method cards", () => {
   for (const [rate, level, depth, speedup] of [
     [0.8, 0.05, 8, 3.0921],
     [0.7, 0.1, 4, 1.9808],
@@ -41,7 +41,7 @@ test("the best draft lengths of the method cards", () => {
   assert.equal(bestDepth([0.3], { level: 0.5, verify: 1, node: 0, other: 0 }, 0.3).depth, 0);
 });
 
-test("the overlay of a run: laws, expected counts that add up, a sentence", () => {
+test("the overlay of a run: predictions, expected counts with the right sum, a sentence", () => {
   const rounds = [round(4, 4), round(1, 4), round(0, 4), round(3, 4), round(2, 4)],
     byDepth = [
       [5, 4],
@@ -61,7 +61,7 @@ test("the overlay of a run: laws, expected counts that add up, a sentence", () =
   assert.match(words(overlay(rounds, plain, byDepth)), /at the measured costs, \d+ draft levels would be fastest$/);
 });
 
-test("nothing tested, nothing said", () => {
+test("no tested drafts: no overlay", () => {
   assert.equal(overlay([round(0, 0)], null, []), null);
   assert.equal(words(null), "");
 });

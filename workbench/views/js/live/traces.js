@@ -36,27 +36,27 @@ export function read(text, schema) {
   if (!rounds.length) throw new TraceError("The trace has no rounds.", "Export a run after its first round.");
   if (rounds.length > MAX_ROUNDS)
     throw new TraceError(`The trace has ${rounds.length} rounds; at most ${MAX_ROUNDS} can be shown.`, "Shorten the file.");
-  const kept = [];
+  const readable = [];
   for (const [i, round] of rounds.entries()) {
-    const problem = checked(round, i);
+    const problem = roundProblem(round, i);
     if (problem) {
-      if (!kept.length)
+      if (!readable.length)
         throw new TraceError(`Round ${i + 1} of the trace cannot be read: ${problem}.`, "Export the run again.");
       notes.push(`The trace is truncated: round ${i + 1} of ${rounds.length} cannot be read (${problem}).`);
       break;
     }
-    kept.push({
+    readable.push({
       ...DEFAULTS,
       ...round,
       nodes: { rule: round.nodes.tokens.map(() => null), inputs: {}, ...round.nodes },
     });
   }
-  if (!footer && kept.length === rounds.length)
+  if (!footer && readable.length === rounds.length)
     notes.push("The trace is truncated: it has no footer, so the run had not ended when it was written.");
   const strings = (list) => (Array.isArray(list) && list.every((t) => typeof t === "string") ? list : null);
   const known = {
     target: "unknown",
-    method: kept[0].method ?? "",
+    method: readable[0].method ?? "",
     params: {},
     promise: "",
     seed: 0,
@@ -72,9 +72,10 @@ export function read(text, schema) {
     pictures: Array.isArray(header.pictures) ? header.pictures : [],
     rules: Object.fromEntries(Object.entries(header.rules ?? {}).filter(([, rule]) => isRule(rule))),
   };
-  if (!known.pictures.every(isPicture))
+  if (!known.pictures.every(isDrawableImage))
     throw new TraceError("An image of the trace cannot be read.", "Export the run again.");
-  return { trace: { header: known, rounds: kept, footer: footer ?? null, attribution: attribution ?? null }, notes };
+  const trace = { header: known, rounds: readable, footer: footer ?? null, attribution: attribution ?? null };
+  return { trace, notes };
 }
 
 const DEFAULTS = {
@@ -139,7 +140,7 @@ export function isPngUrl(url) {
 }
 
 /** Whether an image can be drawn without fetching anything: its URL is a PNG data URL. */
-function isPicture(p) {
+function isDrawableImage(p) {
   return (
     isPngUrl(p?.url) &&
     ["width", "height", "rows", "cols", "start", "end"].every((name) => Number.isInteger(p[name]) && p[name] >= 0)
@@ -156,7 +157,7 @@ function isRule(rule) {
 }
 
 /** Whether the columns that older schemas lack are absent, or as long as the tree and of the right type. */
-function isTold({ tokens, rule = [], inputs = {} }) {
+function hasValidTests({ tokens, rule = [], inputs = {} }) {
   const whole = (column, kind) =>
     Array.isArray(column) && column.length === tokens.length && column.every((v) => v === null || typeof v === kind);
   return (
@@ -168,14 +169,14 @@ function isTold({ tokens, rule = [], inputs = {} }) {
 }
 
 /** Whether a round's tentative tokens (placed after the text, or revoked) are valid; older schemas have none. */
-function isPlaced({ placed = [], revoked = [] }) {
+function hasValidTentative({ placed = [], revoked = [] }) {
   const isToken = (t) => Number.isInteger(t?.position) && typeof t.text === "string" && typeof t.p === "number";
   return Array.isArray(placed) && placed.every(isToken) && Array.isArray(revoked) && revoked.every(Number.isInteger);
 }
 
 /** Whether the probe tokens of a draft of n nodes are valid: each follows an earlier node or probe; older schemas have
  *  none. */
-function isProbed({ probes = [] }, n) {
+function hasValidProbes({ probes = [] }, n) {
   return (
     Array.isArray(probes) &&
     probes.every(
@@ -191,14 +192,14 @@ function isProbed({ probes = [] }, n) {
 }
 
 /** Return why a round cannot be drawn; empty if it can. */
-function checked(round, index) {
+function roundProblem(round, index) {
   const { nodes, emitted, path } = round ?? {};
   if (!nodes || !Array.isArray(emitted) || !Array.isArray(path)) return "nodes, path or emitted are missing";
   if (round.index !== index) return `its index is ${round.index}`;
   const n = nodes.tokens?.length;
   if (COLUMNS.some((name) => !Array.isArray(nodes[name]) || nodes[name].length !== n))
     return "the columns of its nodes differ in length";
-  if (!isTold(nodes)) return "the columns of its nodes differ in length";
+  if (!hasValidTests(nodes)) return "the columns of its nodes differ in length";
   if (n > MAX_NODES) return `it has ${n} nodes, at most ${MAX_NODES} can be shown`;
   if (nodes.parents.some((parent, i) => !Number.isInteger(parent) || parent < -1 || parent >= i))
     return "a node comes before its parent";
@@ -208,12 +209,12 @@ function checked(round, index) {
   if (path.some((i) => !Number.isInteger(i) || i < 0 || i >= n)) return "its path has a node that is not in the tree";
   if (
     [round.vision?.pictures, round.vision?.target_pictures].some(
-      (some) => some && !(Array.isArray(some) && some.every(isPicture)),
+      (some) => some && !(Array.isArray(some) && some.every(isDrawableImage)),
     )
   )
     return "its vision data cannot be read";
   if (emitted.some((e) => typeof e?.text !== "string" || !KINDS.includes(e.kind))) return "a token is incomplete";
-  if (!isProbed(round, n)) return "a probe is incomplete, or comes before its parent";
-  if (!isPlaced(round)) return "a tentative or revoked token is invalid";
+  if (!hasValidProbes(round, n)) return "a probe is incomplete, or comes before its parent";
+  if (!hasValidTentative(round)) return "a tentative or revoked token is invalid";
   return "";
 }

@@ -18,13 +18,13 @@ test("JSON and JSON Lines give the same trace", () => {
   assert.deepEqual([one.notes, two.notes], [[], []]);
 });
 
-test("a newer schema is refused with the remedy, an older one is shown and said", () => {
+test("a newer schema is refused with a remedy; an older one is shown with a note", () => {
   const of = (schema) => JSON.stringify({ ...whole, header: { ...whole.header, schema } });
   assert.throws(() => read(of(9), 1), (e) => /schema 9/.test(e.message) && /Update/.test(e.remedy));
   assert.match(read(of(0), 1).notes[0], /older schema/);
 });
 
-test("pictures and attribution come through; a picture that would be fetched from elsewhere is refused", () => {
+test("images and attribution are read; an image with an external URL is refused", () => {
   const picture = { url: "data:image/png;base64,AAAA", width: 64, height: 64, rows: 8, cols: 8, start: 2, end: 66 };
   const seen = {
     ...whole,
@@ -38,7 +38,7 @@ test("pictures and attribution come through; a picture that would be fetched fro
     [0.5],
   );
   const of1 = JSON.stringify({ ...whole, header: { ...whole.header, schema: 1 } });
-  assert.deepEqual(read(of1, SCHEMA).notes, [], "schema 1 lacks nothing that a text has");
+  assert.deepEqual(read(of1, SCHEMA).notes, [], "schema 1 has everything that a text run needs");
   seen.header.pictures = [{ ...picture, url: "https://example.org/x.png" }];
   assert.throws(() => read(JSON.stringify(seen), SCHEMA), /image/);
   for (const end of [`"><img src=x onerror=alert(1)>`, "'", " ", "\n", "#x", "?x"]) {
@@ -50,7 +50,7 @@ test("pictures and attribution come through; a picture that would be fetched fro
   assert.match(read(JSON.stringify(swapped), SCHEMA).notes[0], /vision data/);
 });
 
-test("what an older schema does not say of its tests is null, and rules that are none are left out", () => {
+test("test inputs that an older schema lacks are null, and invalid rules are left out", () => {
   const old = structuredClone(whole);
   old.rounds.forEach(({ nodes }) => { delete nodes.rule; delete nodes.inputs; });
   delete old.header.rules;
@@ -77,14 +77,14 @@ test("what an older schema does not say of its tests is null, and rules that are
   }
 });
 
-test("a file cut in mid-line shows what came before and says so", () => {
+test("a truncated file shows the complete lines, with a note", () => {
   const cut = lines(whole).slice(0, -1500);
   const { trace, notes } = read(cut, SCHEMA);
   assert.ok(trace.rounds.length > 0 && trace.rounds.length <= whole.rounds.length);
   assert.match(notes.join(" "), /truncated/);
 });
 
-test("what is not a trace is refused in words", () => {
+test("a file that is not a trace gives an error", () => {
   for (const bad of [
     "",
     "hello",
@@ -103,7 +103,7 @@ test("what is not a trace is refused in words", () => {
   }
 });
 
-test("a round that would break a drawing ends the trace before it", () => {
+test("a trace ends before its first invalid round", () => {
   const broken = structuredClone(whole);
   broken.rounds[2].nodes.parents[0] = 5;
   const { trace, notes } = read(JSON.stringify(broken), SCHEMA);
@@ -114,7 +114,7 @@ test("a round that would break a drawing ends the trace before it", () => {
   assert.match(read(JSON.stringify(nowhere), SCHEMA).notes[0], /truncated: round 2.*tentative/);
 });
 
-test("probes come through; one that is broken ends the trace before its round, and older rounds have none", () => {
+test("probes are read; an invalid one ends the trace before its round, and older rounds have none", () => {
   const parent = whole.rounds[1].nodes.tokens.length - 1,
     probe = { token: 3, text: "?", parent, position: 9, source: "reflective" };
   const of = (probes) =>

@@ -3,11 +3,11 @@
  *  `render(el, data)` is the entry point. The reader's changes (zoom, unfolded nodes, scroll position) are stored with
  *  the element, the last two per round. Everything else is in `data`. */
 
-import * as canvas from "../shared/canvas.js";
+import * as tentative from "../shared/tentative.js";
 import * as kit from "../shared/kit.js";
 import * as treemodel from "./treemodel.js";
 import * as treeplaces from "./treeplaces.js";
-import { drag, scrolled, settle } from "./treescroll.js";
+import { drag, storeScroll, restoreScroll } from "./treescroll.js";
 import * as treetext from "./treetext.js";
 
 const ZOOMS = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
@@ -18,8 +18,8 @@ const MOST = 4, STEP = 1.25;
  *           mode?: "spine"|"levels", reveal?: number|null, height?: number,
  *           textOf: (round: object, emitted: object) => string, wordsOf?: (nodes: object) => string}} data
  *    `reveal`: number of tested nodes whose result is visible, in test order; the other nodes are "pending" and the
-  *    target's token is not drawn. 0: drafted, no result yet. null, or more than were tested: all.
-  *    `height`: available height in pixels; default: that of `el` */
+ *    target's token is not drawn. 0: drafted, no result yet. null, or more than were tested: all.
+ *    `height`: available height in pixels; default: that of `el` */
 export function render(el, data) {
   const view = (el._tree ??= begin(el));
   if (data.node === "-1") data = { ...data, node: -1 };
@@ -27,17 +27,17 @@ export function render(el, data) {
   el.dataset.empty = data.empty ?? "";
   view.data = data;
   if (!data.round) return;
-  if (data.node !== view.node || data.round !== view.round) reach(view, data);
+  if (data.node !== view.node || data.round !== view.round) unfoldToSelected(view, data);
   const size = { ...kit.size(el), ...(data.height ? { height: data.height } : {}) },
     scale = view.zoom > 1 ? Math.sqrt(view.zoom) : view.zoom,
     placed = place(view, size, scale);
   const state = frame(el, view, placed, scale);
   draw(state, view, placed, data);
-  settle(el, view, placed, scale, size, data);
+  restoreScroll(el, view, placed, scale, size, data);
 }
 
 /** Unfold the ancestors of the selected node; tested nodes are never hidden. */
-function reach(view, data) {
+function unfoldToSelected(view, data) {
   if (data.round.nodes.status[data.node] !== "discarded") return;
   const tree = treemodel.model(data.round, { keep: data.node, textOf: data.textOf, wordsOf: data.wordsOf }),
     drawn = view.round === data.round && view.drawn;
@@ -48,7 +48,7 @@ function reach(view, data) {
     1,
   );
   if (!now.has(data.node))
-    for (const id of treemodel.wayTo(tree, data.node))
+    for (const id of treemodel.ancestorsOf(tree, data.node))
       if (!now.has(id) || !now.get(id).children.includes(data.node)) folds(view, data).set(id, true);
 }
 
@@ -59,24 +59,25 @@ const folds = (view, { round, mode = "spine" }) => {
 
 /** Return the layout; it is cached until its inputs change. */
 function place(view, size, scale) {
-  const { data } = view, { mode = "spine", threshold = 0, root } = data, said = folds(view, data);
+  const { data } = view, { mode = "spine", threshold = 0, root } = data, folding = folds(view, data);
   const width = (Math.max(280, size.width || 640) * (view.zoom > 1 ? view.zoom : 1)) / scale,
     height = (size.height || 300) / Math.min(1, scale);
   const keep = typeof data.node === "number" ? data.node : null;
-  const key = [data.round, mode, threshold, threshold ? keep : null, root, width, height, said, said.size, view.turn];
+  const kept = threshold ? keep : null;
+  const key = [data.round, mode, threshold, kept, root, width, height, folding, folding.size, view.turn];
   if (view.memo && view.memo.key.every((v, i) => v === key[i])) return view.memo;
   const tree = treemodel.model(data.round, { threshold, keep, root, textOf: data.textOf, wordsOf: data.wordsOf });
   let drawn;
   const unfold = (column, room) =>
     (drawn = treemodel.unfold(
       tree,
-      (id) => said.get(id) ?? said.get("all"),
+      (id) => folding.get(id) ?? folding.get("all"),
       mode === "spine" ? treemodel.spineAuto(tree, { room, column }) : treemodel.levelsAuto(tree),
     ));
   const placed = treeplaces[mode](
     tree,
     unfold,
-    { width, height, pitch: view.pitch, measure: view.measure, whole: said.has("all") },
+    { width, height, pitch: view.pitch, measure: view.measure, whole: folding.has("all") },
     treetext,
   );
   return (view.memo = { ...placed, tree, drawn, key });
@@ -96,7 +97,7 @@ const SHAPES = {
 };
 
 function frame(el, view, placed, scale) {
-  const made = kit.frame(
+  const state = kit.frame(
     el,
     {
       width: Math.round(placed.width * scale),
@@ -128,9 +129,9 @@ function frame(el, view, placed, scale) {
       return { ...parts, nothing, tip };
     },
   );
-  kit.set(made.svg, { viewBox: `0 0 ${placed.width} ${placed.height}` });
-  kit.set(made.ground, { width: placed.width, height: placed.still });
-  return made;
+  kit.set(state.svg, { viewBox: `0 0 ${placed.width} ${placed.height}` });
+  kit.set(state.ground, { width: placed.width, height: placed.still });
+  return state;
 }
 
 function draw(state, view, placed, data) {
@@ -139,7 +140,7 @@ function draw(state, view, placed, data) {
     folded = [...drawn.values()].reduce((sum, d) => sum + d.folded, 0);
   kit.set(state.svg, { "aria-label": treemodel.sentence(data.round, tree, folded, awaited.size > 0) });
   Object.assign(view, { round: data.round, node: data.node, drawn, placed, folded, awaited });
-  kit.write(state.nothing, tree.drafted ? "" : canvas.undrafted(data.round));
+  kit.write(state.nothing, tree.drafted ? "" : tentative.noDraftWords(data.round));
   kit.set(state.nothing, { x: 14, y: placed.still + 14 });
   kit.fit(state.heads, placed.heads.length, () => kit.s("text", { class: "wb-mute", y: 12, "text-anchor": "middle" }));
   placed.heads.forEach(({ x, words, room }, k) => {
@@ -220,9 +221,9 @@ function node(g, n, view, drawn, chosen) {
   kit.write(title, words);
   kit.set(ring, { cx: n.x, cy: n.y, r: n.scale === 1 ? 12 : 9 });
   kit.set(shape, { d: SHAPES[kind] ?? SHAPES.bonus, transform: `translate(${n.x} ${n.y}) scale(${n.scale})` });
-  for (const [text, what] of [[word, n.word], [note, waits ? null : n.note]]) {
-    kit.write(text, what?.text ?? "");
-    if (what) kit.set(text, { x: what.x, y: what.y, "text-anchor": what.anchor });
+  for (const [text, label] of [[word, n.word], [note, waits ? null : n.note]]) {
+    kit.write(text, label?.text ?? "");
+    if (label) kit.set(text, { x: label.x, y: label.y, "text-anchor": label.anchor });
   }
   kit.set(hit, { x: n.hit.x, y: n.hit.y, width: n.hit.w, height: n.hit.h });
   kit.set(fold, { display: n.fold ? "inline" : "none" });
@@ -282,7 +283,7 @@ function begin(el) {
     pitch: matchMedia("(pointer: coarse)").matches ? 44 : 24,
   };
   kit.set(el, { role: "tree" });
-  el.addEventListener("scroll", () => scrolled(el, view), { passive: true });
+  el.addEventListener("scroll", () => storeScroll(el, view), { passive: true });
   el.addEventListener("wheel", (event) => {
     if (!event.ctrlKey || !view.data?.round) return;
     event.preventDefault();
@@ -296,7 +297,7 @@ function begin(el) {
     const at = event.target.closest?.("[data-fold]");
     if (!at) return;
     event.stopPropagation(); // a fold button is not a node
-    turn(el, named(at.dataset.fold), null);
+    toggle(el, named(at.dataset.fold), null);
   }, true);
   el.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !view.data?.round || !key(el, view, event.key)) return;
@@ -313,24 +314,24 @@ const named = (id) => (id === "target" ? id : Number(id));
 function key(el, view, name) {
   const { data, drawn, placed } = view,
     at = drawn.has(data.node) ? data.node : -1,
-    pick = (id) => kit.tell(el, "wb:pick", { round: data.round.index, node: id === -1 ? "-1" : id });
+    pick = (id) => kit.emit(el, "wb:pick", { round: data.round.index, node: id === -1 ? "-1" : id });
   if (name === "+" || name === "=") return zoom(el, view.zoom * STEP), true;
   if (name === "-") return zoom(el, view.zoom / STEP), true;
   if (name === "0") return zoom(el, 1), true;
-  if (name === "Enter") return drawn.get(at).folded > 0 && (turn(el, at, true), true);
+  if (name === "Enter") return drawn.get(at).folded > 0 && (toggle(el, at, true), true);
   if (name === "Escape") {
-    const open = [at, ...treemodel.wayTo(placed.tree, at).reverse()].find(
+    const open = [at, ...treemodel.ancestorsOf(placed.tree, at).reverse()].find(
       (id) =>
         drawn.get(id)?.more ||
         (folds(view, data).has("all") && folds(view, data).get(id) !== false && untested(placed.tree, id)),
     );
     if (open === undefined) return false;
-    turn(el, open, false);
+    toggle(el, open, false);
     if (open !== at) pick(open);
     return true;
   }
   if (!name.startsWith("Arrow")) return false;
-  if (name === "ArrowRight" && drawn.get(at).folded && !drawn.get(at).children.length) return turn(el, at, true), true;
+  if (name === "ArrowRight" && drawn.get(at).folded && !drawn.get(at).children.length) return toggle(el, at, true), true;
   pick(
     treemodel.neighbour(
       placed.items.map((n) => ({
@@ -351,14 +352,14 @@ const untested = (tree, id) =>
   tree.nodes.get(id).children.some((c) => !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath);
 
 /** Unfold a node or fold it again. @param {boolean|null} open  null: toggle */
-function turn(el, id, open) {
-  const view = el._tree, said = folds(view, view.data), now = open ?? view.drawn.get(id).folded > 0;
-  if (now) said.set(id, true);
+function toggle(el, id, open) {
+  const view = el._tree, folding = folds(view, view.data), now = open ?? view.drawn.get(id).folded > 0;
+  if (now) folding.set(id, true);
   else {
-    if (said.has("all")) said.set(id, false);
-    else said.delete(id);
-    for (const [other] of [...said])
-      if (other !== "all" && treemodel.wayTo(view.placed.tree, other).includes(id)) said.delete(other);
+    if (folding.has("all")) folding.set(id, false);
+    else folding.delete(id);
+    for (const [other] of [...folding])
+      if (other !== "all" && treemodel.ancestorsOf(view.placed.tree, other).includes(id)) folding.delete(other);
   }
   view.turn += 1;
   again(el);
@@ -366,9 +367,9 @@ function turn(el, id, open) {
 
 /** Unfold all nodes of the round, or restore the default folding. @param {boolean} open */
 export function unfoldAll(el, open) {
-  const view = el._tree, said = folds(view, view.data);
-  said.clear();
-  if (open) said.set("all", "all");
+  const view = el._tree, folding = folds(view, view.data);
+  folding.clear();
+  if (open) folding.set("all", "all");
   view.turn += 1;
   again(el);
 }
@@ -423,5 +424,5 @@ export function shown(el) {
 
 function again(el) {
   render(el, el._tree.data);
-  kit.tell(el, "wb:redraw");
+  kit.emit(el, "wb:redraw");
 }

@@ -7,16 +7,16 @@ import * as tree from "./tree.js";
 const HIGH = 40, CELL = 10;
 const WORDS = "line width: q · under a tested node: its test · dotted: never tested";
 
-/** Legend of the drawing; with several drafters also of the rings. Pure. @param {string[]} voices  names of drafters */
-export const words = (voices) =>
-  voices.length ? `${WORDS} · dashed ring: drafted by ${voices.slice(1).join(", ")} · solid ring: by both` : WORDS;
+/** Legend of the drawing; with several drafters also of the rings. Pure. @param {string[]} drafters  names */
+export const words = (drafters) =>
+  drafters.length ? `${WORDS} · dashed ring: drafted by ${drafters.slice(1).join(", ")} · solid ring: by both` : WORDS;
 
 /** Build the toolbar and add its elements to `parts`; buttons act on the tree in `parts.tree`. */
 export function build(parts) {
   const button = (name, text, title, act) => {
-    const made = (parts[name] = h("button", { type: "button", className: "wb-tool", title, onclick: act }, text));
-    made.setAttribute("aria-label", title);
-    return made;
+    const element = (parts[name] = h("button", { type: "button", className: "wb-tool", title, onclick: act }, text));
+    element.setAttribute("aria-label", title);
+    return element;
   };
   const by = (factor) => () => tree.zoom(parts.tree, (tree.shown(parts.tree)?.zoom ?? 1) * factor);
   parts.overview = h("div", { className: "wb-overview" });
@@ -56,7 +56,7 @@ export function render(parts, on) {
   const shown = on ? tree.shown(parts.tree) : null;
   parts.treeBar.hidden = !shown;
   if (!shown) return;
-  kit.write(parts.treeWords, words(shown.tree.voices));
+  kit.write(parts.treeWords, words(shown.tree.drafters));
   kit.write(parts.treeZoom, `${Math.round(100 * shown.zoom)} %`);
   kit.write(parts.treeUnfold, shown.folded || !shown.more ? "unfold all" : "fold");
   kit.set(parts.treeUnfold, {
@@ -116,5 +116,5 @@ function pick(parts, event) {
     y = (event.clientY - box.top - 2) / pitch - 0.5;
   const far = (c) => CELL * Math.abs(c.column - x) + pitch * Math.abs(c.row - y),
     best = cells.reduce((a, c) => (a && far(a) <= far(c) ? a : c), null);
-  if (best) kit.tell(parts.tree, "wb:pick", { round: parts.tree._tree.data.round.index, node: best.id });
+  if (best) kit.emit(parts.tree, "wb:pick", { round: parts.tree._tree.data.round.index, node: best.id });
 }

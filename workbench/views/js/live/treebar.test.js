@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { grid, words } from "./treebar.js";
 
-test("the overview has a bar for every drafted node, a column a level, and does not outgrow its height", () => {
+test("the overview has one bar per drafted node, one column per level, and a limited height", () => {
   const nodes = new Map([
     [-1, { depth: 0, kind: "root" }],
     ["target", { depth: 2, kind: "bonus" }],
@@ -16,7 +16,7 @@ test("the overview has a bar for every drafted node, a column a level, and does 
   assert.equal(new Set(cells.map((c) => `${c.column}/${c.row}`)).size, 65);
 });
 
-test("the bar says whose the rings are, where two drafted", () => {
+test("the legend explains the rings if there are two drafters", () => {
   assert.match(words(["draft-model", "store"]), /dashed ring: drafted by store · solid ring: by both$/);
   assert.doesNotMatch(words([]), /ring/);
 });

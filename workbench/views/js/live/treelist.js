@@ -6,15 +6,15 @@ import * as kit from "../shared/kit.js";
  *  @param {(node: object, folded: number, awaited: boolean) => string} words  text of a node
  *  @returns {{id: number|string, text: string, children: object[]}} the root */
 export function nest(tree, words, awaited = new Set()) {
-  const made = (id) => {
+  const entry = (id) => {
     const node = tree.nodes.get(id);
     return {
       id,
       text: words(node, 0, awaited.has(id)),
-      children: node.children.filter((c) => c !== "target" || !awaited.has(c)).map(made),
+      children: node.children.filter((c) => c !== "target" || !awaited.has(c)).map(entry),
     };
   };
-  return made(-1);
+  return entry(-1);
 }
 
 /** Draw into `el`; lists are rebuilt only when the round or the hidden nodes change.

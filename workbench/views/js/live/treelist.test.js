@@ -7,7 +7,7 @@ import { sentence } from "./treetext.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/tree.json", import.meta.url)));
 
-test("the list holds every node once, under its parent, with its verdict in words", () => {
+test("the list has every node once, under its parent, with its result", () => {
   for (const round of rounds) {
     const tree = model(round, { root: " the" }), texts = [];
     const walk = (n, depth) => texts.push([n.text, depth]) && n.children.forEach((c) => walk(c, depth + 1));
@@ -19,9 +19,9 @@ test("the list holds every node once, under its parent, with its verdict in word
   }
 });
 
-test("what was not judged yet is not told, nor the target's token", () => {
-  const [round] = rounds, told = JSON.stringify(nest(model(round), sentence, awaited(round, 0)));
-  assert.ok(!/accepted|rejected|corrected|bonus/.test(told));
-  assert.ok(!told.includes('"id":"target"'), "not even its text");
+test("results that are not visible yet and the target's token are not in the list", () => {
+  const [round] = rounds, text = JSON.stringify(nest(model(round), sentence, awaited(round, 0)));
+  assert.ok(!/accepted|rejected|corrected|bonus/.test(text));
+  assert.ok(!text.includes('"id":"target"'), "not its text either");
   assert.ok(JSON.stringify(nest(model(round), sentence)).includes('"id":"target"'));
 });

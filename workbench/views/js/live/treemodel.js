@@ -5,13 +5,13 @@
  *    rule: string|null, inputs: object, grown: string, tested: boolean, onPath: boolean, likely: number,
  *    under: number, source: string, by: string, emitted?: object}} TreeNode
  *  `grown`: the tree builder and its score of the node, in a few words; `kind`: "root", a status, or the kind of the
-  *  target's own token; `by`: CSS class of the drafter, where there are several, see `voice`; `likely`: product of q
-  *  along the path; `under`: number of descendants. Order of children: the accepted one, the tested ones in test order,
-  *  then the others by descending probability. */
+ *  target's own token; `by`: CSS class of the drafter, where there are several, see `drafterClass`; `likely`: product
+ *  of q along the path; `under`: number of descendants. Order of children: the accepted one, the tested ones in test
+ *  order, then the others by descending probability. */
 
-import { ownToken } from "../shared/own.js";
+import { ownToken } from "../shared/roundtokens.js";
 import * as formula from "./formula.js";
-import * as growth from "./growth.js";
+import * as treebuilder from "./treebuilder.js";
 
 export const ROOT = -1;
 export const TARGET = "target";
@@ -25,10 +25,10 @@ const FEW = 16;
  *  @param {{threshold?: number, keep?: number|string|null, root?: string, textOf?: (round: object, emitted: object) =>
  *    string, wordsOf?: (nodes: object) => string[]}} given
  *    `threshold`: untested nodes whose path has a lower draft probability are left out, except those on the path to
-  *    `keep`
-  *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
-  *    number, voices: string[]}} `spine`: the root, the accepted path, the target's own token; `hidden`: nodes left
-  *    out by the threshold; `voices`: names of the drafters, if several */
+ *    `keep`
+ *  @returns {{nodes: Map<number|string, TreeNode>, spine: (number|string)[], hidden: number, drafted: number, tested:
+ *    number, drafters: string[]}} `spine`: the root, the accepted path, the target's own token; `hidden`: nodes left
+ *    out by the threshold; `drafters`: names of the drafters, if several */
 export function model(
   round,
   {
@@ -39,9 +39,9 @@ export function model(
     wordsOf = (nodes) => nodes.text,
   } = {},
 ) {
-  const { nodes: given, path } = round,
+  const { nodes: columns, path } = round,
     onPath = new Set(path),
-    made = new Map();
+    treeNodes = new Map();
   const blank = {
     q: null,
     p: null,
@@ -57,73 +57,76 @@ export function model(
     source: "",
     by: "",
   };
-  made.set(ROOT, { ...blank, id: ROOT, kind: "root", parent: null, depth: 0, text: root, children: [] });
+  treeNodes.set(ROOT, { ...blank, id: ROOT, kind: "root", parent: null, depth: 0, text: root, children: [] });
   const line = new Set(),
-    texts = wordsOf(given),
-    heard = voices(given);
-  for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < given.parents.length; i = given.parents[i])
+    texts = wordsOf(columns),
+    drafters = drafterNames(columns);
+  for (let i = typeof keep === "number" ? keep : -1; i >= 0 && i < columns.parents.length; i = columns.parents[i])
     line.add(i);
   const likely = [];
-  given.parents.forEach((parent, i) => {
-    const tested = given.status[i] !== "discarded",
+  columns.parents.forEach((parent, i) => {
+    const tested = columns.status[i] !== "discarded",
       above = parent < 0 ? 1 : likely[parent];
-    likely.push(above * (given.q[i] ?? 0.5));
-    if (!made.has(parent) || (!tested && likely[i] < threshold && !line.has(i))) return;
-    made.set(i, {
+    likely.push(above * (columns.q[i] ?? 0.5));
+    if (!treeNodes.has(parent) || (!tested && likely[i] < threshold && !line.has(i))) return;
+    treeNodes.set(i, {
       ...blank,
       id: i,
-      kind: given.status[i],
+      kind: columns.status[i],
       parent,
-      depth: made.get(parent).depth + 1,
+      depth: treeNodes.get(parent).depth + 1,
       text: texts[i],
       children: [],
-      q: given.q[i] ?? null,
-      p: given.p[i] ?? null,
-      u: given.u?.[i] ?? null,
-      accept: given.accept?.[i] ?? null,
+      q: columns.q[i] ?? null,
+      p: columns.p[i] ?? null,
+      u: columns.u?.[i] ?? null,
+      accept: columns.accept?.[i] ?? null,
       rule: ruleOf(round, i),
-      grown: growth.brief(round, i, formula),
-      inputs: inputsOf(given.inputs, i),
+      grown: treebuilder.brief(round, i, formula),
+      inputs: inputsOf(columns.inputs, i),
       tested,
       onPath: onPath.has(i),
       likely: likely[i],
-      source: heard.length ? (given.source?.[i] ?? "") : "",
-      by: voice(given.source?.[i] ?? "", heard),
+      source: drafters.length ? (columns.source?.[i] ?? "") : "",
+      by: drafterClass(columns.source?.[i] ?? "", drafters),
     });
-    made.get(parent).children.push(i);
+    treeNodes.get(parent).children.push(i);
   });
   const spine = [ROOT, ...path],
     own = targetToken(round, textOf);
   if (own) {
-    const tip = made.get(spine.at(-1));
-    made.set(TARGET, { ...blank, ...own, id: TARGET, parent: tip.id, depth: tip.depth + 1, children: [] });
+    const tip = treeNodes.get(spine.at(-1));
+    treeNodes.set(TARGET, { ...blank, ...own, id: TARGET, parent: tip.id, depth: tip.depth + 1, children: [] });
     tip.children.push(TARGET);
     spine.push(TARGET);
   }
-  for (const node of made.values())
-    node.children.sort((a, b) => rank(made.get(a)) - rank(made.get(b)) || order(made.get(a), made.get(b)));
-  for (const node of [...made.values()].reverse())
-    if (node.parent !== null && node.id !== TARGET) made.get(node.parent).under += node.under + 1;
+  for (const node of treeNodes.values())
+    node.children.sort((a, b) => {
+      const one = treeNodes.get(a), other = treeNodes.get(b);
+      return rank(one) - rank(other) || order(one, other);
+    });
+  for (const node of [...treeNodes.values()].reverse())
+    if (node.parent !== null && node.id !== TARGET) treeNodes.get(node.parent).under += node.under + 1;
   return {
-    nodes: made,
+    nodes: treeNodes,
     spine,
-    hidden: given.parents.length - [...made.keys()].filter((id) => id !== ROOT && id !== TARGET).length,
-    drafted: given.parents.length,
-    tested: testOrder(given).length,
-    voices: heard,
+    hidden: columns.parents.length - [...treeNodes.keys()].filter((id) => id !== ROOT && id !== TARGET).length,
+    drafted: columns.parents.length,
+    tested: testOrder(columns).length,
+    drafters,
   };
 }
 
 /** Return the drafters of a round's nodes, sorted; none if there is only one. The source of a node may name several. */
-export function voices({ source = [] }) {
+export function drafterNames({ source = [] }) {
   const found = [...new Set(source.flatMap((name) => name.split(" + ")))].filter(Boolean).sort();
   return found.length > 1 ? found : [];
 }
 
 /** CSS class of a node by drafter: "by-0", "by-1" …, or "by-both"; empty if there is one drafter. */
-function voice(source, heard) {
-  if (!heard.length || !source) return "";
-  return source.includes(" + ") ? "by-both" : `by-${heard.indexOf(source)}`;
+function drafterClass(source, drafters) {
+  if (!drafters.length || !source) return "";
+  return source.includes(" + ") ? "by-both" : `by-${drafters.indexOf(source)}`;
 }
 
 const rank = (node) => (node.onPath ? 0 : node.tested ? 1 : 2);
@@ -175,18 +178,18 @@ function targetToken(round, textOf) {
 export function unfold(tree, open, auto) {
   const drawn = new Map();
   const visit = (id) => {
-    const node = tree.nodes.get(id), at = (c) => tree.nodes.get(c), said = open(id);
+    const node = tree.nodes.get(id), at = (c) => tree.nodes.get(c), wanted = open(id);
     const always = node.children.filter((c) => at(c).tested || at(c).onPath),
       rest = node.children.filter((c) => !always.includes(c));
     const size = (list) => list.reduce((sum, c) => sum + 1 + at(c).under, 0);
     const usual = Math.min(rest.length, Math.max(0, auto(node, rest.length)));
-    let n = said === true || said === "all" ? rest.length : said === false ? 0 : usual;
-    if (said !== false && node.onPath && size(rest.slice(n)) === 1) n = rest.length;
+    let n = wanted === true || wanted === "all" ? rest.length : wanted === false ? 0 : usual;
+    if (wanted !== false && node.onPath && size(rest.slice(n)) === 1) n = rest.length;
     const children = [...always, ...rest.slice(0, n)];
     drawn.set(id, {
       children,
       folded: size(rest.slice(n)),
-      more: said === true && n > usual && !(node.onPath && size(rest.slice(usual)) === 1),
+      more: wanted === true && n > usual && !(node.onPath && size(rest.slice(usual)) === 1),
     });
     children.forEach(visit);
   };
@@ -208,22 +211,22 @@ export function spineAuto(tree, { room, column }) {
 
 /** Default folding of the level view: tested nodes, then the most likely paths, `limit` nodes in all. */
 export function levelsAuto(tree, limit = MANY) {
-  const kept = new Set(), all = [...tree.nodes.values()].filter((n) => n.id !== ROOT && n.id !== TARGET);
+  const shown = new Set(), all = [...tree.nodes.values()].filter((n) => n.id !== ROOT && n.id !== TARGET);
   all.sort((a, b) => b.tested - a.tested || b.likely - a.likely || a.id - b.id);
   for (const node of all) {
     const line = [];
-    for (let id = node.id; id !== ROOT && !kept.has(id); id = tree.nodes.get(id).parent) line.push(id);
-    if (kept.size + line.length <= limit) line.forEach((id) => kept.add(id));
+    for (let id = node.id; id !== ROOT && !shown.has(id); id = tree.nodes.get(id).parent) line.push(id);
+    if (shown.size + line.length <= limit) line.forEach((id) => shown.add(id));
   }
   return (node) =>
-    node.children.filter((c) => kept.has(c) && !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath).length;
+    node.children.filter((c) => shown.has(c) && !tree.nodes.get(c).tested && !tree.nodes.get(c).onPath).length;
 }
 
 /** Return the ancestors of a node, root first, which must be unfolded to show it. */
-export function wayTo(tree, id) {
-  const way = [];
-  for (let at = tree.nodes.get(id)?.parent ?? null; at !== null; at = tree.nodes.get(at).parent) way.unshift(at);
-  return way;
+export function ancestorsOf(tree, id) {
+  const ancestors = [];
+  for (let at = tree.nodes.get(id)?.parent ?? null; at !== null; at = tree.nodes.get(at).parent) ancestors.unshift(at);
+  return ancestors;
 }
 
 // -- Walking -------------------------------------------------------------------------------------------------------

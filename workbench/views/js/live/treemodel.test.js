@@ -12,8 +12,8 @@ import {
   TARGET,
   testOrder,
   unfold,
-  voices,
-  wayTo,
+  drafterNames,
+  ancestorsOf,
 } from "./treemodel.js";
 
 const read = (name) =>
@@ -55,7 +55,7 @@ test("the target's own token ends the spine, after the accepted path", () => {
   assert.deepEqual(model(read("plain")[0]).spine, [ROOT, TARGET]);
 });
 
-test("children come in the order of their fate: accepted, tested in turn, then the likeliest", () => {
+test("children are ordered: accepted, tested in test order, then by probability", () => {
   const { nodes } = model(
     drafted(
       [-1, -1, -1, -1, -1],
@@ -66,7 +66,7 @@ test("children come in the order of their fate: accepted, tested in turn, then t
   assert.deepEqual(nodes.get(ROOT).children, [3, 1, 2, 4, 0]);
 });
 
-test("what was tested is always drawn; the rest folds into numbers that add up", () => {
+test("tested nodes are always drawn; the counts of folded nodes have the right sum", () => {
   for (const round of read("tree")) {
     const tree = model(round);
     for (const auto of [closed, spineAuto(tree, { room: 6, column: 60 }), levelsAuto(tree, 20)]) {
@@ -80,7 +80,7 @@ test("what was tested is always drawn; the rest folds into numbers that add up",
   }
 });
 
-test("the levels of a wide tree draw the tested and the likeliest, and fold the rest", () => {
+test("the levels of a wide tree show tested and likely nodes, and fold the rest", () => {
   const n = 200, status = Array(n).fill("discarded");
   status[150] = "rejected";
   const tree = model(drafted(Array(n).fill(-1), Array(n).fill(0.1), status)),
@@ -90,19 +90,19 @@ test("the levels of a wide tree draw the tested and the likeliest, and fold the 
   assert.equal(drawn.get(ROOT).folded, 136);
 });
 
-test("one node alone on the path is shown rather than counted, and there is nothing to fold back", () => {
+test("a single node on the path is shown instead of a fold button", () => {
   const tree = model(drafted([-1, -1], [0.5, 0.4])), drawn = unfold(tree, undecided, () => 1);
   assert.deepEqual(drawn.get(ROOT), { children: [0, 1], folded: 0, more: false });
 });
 
-test("a node's way leads from the root, so that unfolding it shows the node", () => {
-  const tree = model(drafted([-1, -1, -1, 0, 3, 4], [0.5, 0.4, 0.3, 0.9, 0.9, 0.9])), way = wayTo(tree, 5);
-  assert.deepEqual(way, [ROOT, 0, 3, 4]);
+test("unfolding all ancestors of a node shows the node", () => {
+  const tree = model(drafted([-1, -1, -1, 0, 3, 4], [0.5, 0.4, 0.3, 0.9, 0.9, 0.9])), path = ancestorsOf(tree, 5);
+  assert.deepEqual(path, [ROOT, 0, 3, 4]);
   assert.ok(!unfold(tree, undecided, closed).has(5));
-  assert.ok(unfold(tree, (id) => (way.includes(id) ? true : undefined), closed).has(5));
+  assert.ok(unfold(tree, (id) => (path.includes(id) ? true : undefined), closed).has(5));
 });
 
-test("a threshold hides unlikely untested paths, nothing that was tested, and not the way to what is chosen", () => {
+test("a threshold hides unlikely untested paths, but no tested nodes and no path to the selected node", () => {
   for (const round of read("tree")) {
     const tree = model(round, { threshold: 0.3 });
     round.nodes.status.forEach((s, i) => assert.ok(s === "discarded" || tree.nodes.has(i)));
@@ -110,13 +110,13 @@ test("a threshold hides unlikely untested paths, nothing that was tested, and no
       [...tree.nodes.keys()].filter((id) => typeof id === "number" && id >= 0).length + tree.hidden,
       round.nodes.tokens.length,
     );
-    const gone = round.nodes.parents.findIndex((_, i) => !tree.nodes.has(i));
-    if (gone >= 0) assert.ok(model(round, { threshold: 0.3, keep: gone }).nodes.has(gone));
+    const hidden = round.nodes.parents.findIndex((_, i) => !tree.nodes.has(i));
+    if (hidden >= 0) assert.ok(model(round, { threshold: 0.3, keep: hidden }).nodes.has(hidden));
   }
   assert.ok(read("tree").some((r) => model(r, { threshold: 0.3 }).hidden > 0));
 });
 
-test("before the verdict nothing is told, then one test after the other, then all", () => {
+test("results become visible one by one, then all", () => {
   const [round] = read("tree"), order = testOrder(round.nodes), n = round.nodes.parents.length;
   assert.deepEqual([...awaited(round, null)], []);
   assert.equal(awaited(round, 0).size, n + 1);
@@ -125,12 +125,12 @@ test("before the verdict nothing is told, then one test after the other, then al
   assert.deepEqual([...awaited(round, order.length + 1)], []);
 });
 
-test("arrow keys reach every node, and stay at the border", () => {
+test("arrow keys reach every node, and stop at the border", () => {
   for (const round of read("tree")) {
     const all = places(model(round)),
       reached = new Set([ROOT]),
-      ways = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
-    for (const id of reached) for (const way of ways) reached.add(neighbour(all, id, way));
+      keys = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
+    for (const id of reached) for (const path of keys) reached.add(neighbour(all, id, path));
     assert.equal(reached.size, all.length);
     assert.equal(neighbour(all, ROOT, "ArrowLeft"), ROOT);
     assert.equal(neighbour(all, ROOT, "ArrowUp"), ROOT);
@@ -141,19 +141,19 @@ test("arrow keys reach every node, and stay at the border", () => {
   }
 });
 
-test("tests go level by level, elder siblings first, whatever the order in which the nodes were drafted", () => {
+test("tests are ordered by level, earlier siblings first, whatever the order of drafting", () => {
   const deep = drafted([-1, 0, -1, 0], [0.4, 0.3, 0.2, 0.1], ["accepted", "rejected", "rejected", "accepted"]);
   assert.deepEqual(testOrder(deep.nodes), [0, 2, 1, 3]);
 });
 
-test("where two drafted, every node says which of them did; where one did, none does", () => {
+test("with two drafters every node names its drafter; with one, none does", () => {
   const round = drafted([-1, 0, 1], [0.5, 0.5, 0.5]);
   round.nodes.source = ["draft-model + store", "draft-model", "store"];
   const tree = model(round);
-  assert.deepEqual(tree.voices, ["draft-model", "store"]);
+  assert.deepEqual(tree.drafters, ["draft-model", "store"]);
   assert.deepEqual([0, 1, 2].map((i) => tree.nodes.get(i).by), ["by-both", "by-0", "by-1"]);
   round.nodes.source = ["store", "store", "store"];
   assert.deepEqual([0, 1, 2].map((i) => model(round).nodes.get(i).by), ["", "", ""]);
-  assert.deepEqual(voices({ source: ["draft-model + store", "store"] }), ["draft-model", "store"], "by name, not by turn");
-  assert.deepEqual(voices({}), [], "a trace that does not say");
+  assert.deepEqual(drafterNames({ source: ["draft-model + store", "store"] }), ["draft-model", "store"], "by name, not by order");
+  assert.deepEqual(drafterNames({}), [], "a trace without sources");
 });

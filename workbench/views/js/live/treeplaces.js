@@ -3,7 +3,7 @@
  *  A level of the tree is a band. In the *spine* layout the accepted path is a straight line, its labels above, its
  *  tests below; other drafts after the same token hang below the line in their band, one row each. An edge to them
  *  leaves its parent at the border between two bands and goes down there, where no label is, so nothing crosses a
- *  label. Bands are filled from the right; what would overlap an earlier item moves down until it does not.
+ *  label. Bands are filled from the right; an item that would overlap an earlier one moves down.
  *  The *levels* layout has no line: one row per leaf, the accepted path first.
  *
  *  @typedef {{width: number, height: number, pitch: number, measure: (text: string, small?: boolean) => number,
@@ -43,10 +43,10 @@ export function spine(tree, unfold, room, text) {
     bands = bandsOf(deepest(own, drawn, 1), room, least, words[0]);
   }
   const raised = words.some((w, k) => w > bands.end(k) - bands.start(k) - 8), y = high(raised), first = y + 33;
-  const made = board(own, drawn, bands, { first, pitch, line, text, room });
-  for (let k = tree.spine.length - 1; k >= 0; k -= 1) made.hang(tree.spine[k], y);
-  tree.spine.forEach((id, k) => made.items.push(onSpine(own.get(id), k)));
-  return finish(made, bands, { still: y + 25, least: y + 40 });
+  const placed = board(own, drawn, bands, { first, pitch, line, text, room });
+  for (let k = tree.spine.length - 1; k >= 0; k -= 1) placed.hang(tree.spine[k], y);
+  tree.spine.forEach((id, k) => placed.items.push(onSpine(own.get(id), k)));
+  return finish(placed, bands, { still: y + 25, least: y + 40 });
 
   function onSpine(node, k) {
     const x = bands.middle(k), wide = bands.end(k) - bands.start(k);
@@ -68,7 +68,7 @@ export function spine(tree, unfold, room, text) {
       y,
       scale: 1,
       top: true,
-      fold: made.foldOf(node.id),
+      fold: placed.foldOf(node.id),
       lead: up ? { x, y0: 35, y1: y - 12 } : null,
     };
     item.word = line1(
@@ -79,11 +79,11 @@ export function spine(tree, unfold, room, text) {
       room,
       text.visible(node.text),
     );
-    const said =
+    const tests =
       node.id === "target"
         ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`]
         : text.test(node);
-    item.note = line2(said, x, y + 21, wide - 8, "middle", room);
+    item.note = line2(tests, x, y + 21, wide - 8, "middle", room);
     item.path = k === 0 ? null : `M${bands.middle(k - 1)} ${y}H${x}`;
     item.hit = { x: bands.start(k) + 1, y: base - WORD[0], w: wide - 2, h: y + 24 - base + WORD[0] };
     return item;
@@ -97,9 +97,9 @@ export function levels(tree, unfold, room, text) {
     pitch = Math.max(room.pitch, notes ? 29 : 24);
   const drawn = unfold(LEVEL, 0),
     bands = bandsOf(deepest(own, drawn, 0), room, LEVEL, room.measure(text.visible(own.get(-1).text)) + 22);
-  const made = board(own, drawn, bands, { first: 36, pitch, line: new Set(), text, room });
-  made.block(-1, 0, 0, null);
-  return finish(made, bands, { still: 36 + Math.max(22, pitch - 8), least: 70 });
+  const placed = board(own, drawn, bands, { first: 36, pitch, line: new Set(), text, room });
+  placed.block(-1, 0, 0, null);
+  return finish(placed, bands, { still: 36 + Math.max(22, pitch - 8), least: 70 });
 }
 
 /** Return the number of levels drawn; a fold button under the spine takes `after` levels more than its parent. */
@@ -130,14 +130,14 @@ function bandsOf(depth, room, least, rootWord) {
 /** Return a layout in progress: its items, and the boxes that they occupy. */
 function board(own, drawn, bands, { first, pitch, line, text, room }) {
   const items = [],
-    taken = [],
+    occupied = [],
     y = (row) => first + row * pitch,
     under = pitch - ROW - 1;
-  const take = (x0, y0, x1, y1) => taken.push({ x0, y0, x1, y1 });
-  const meets = (x0, y0, x1, y1) => taken.some((t) => t.x0 < x1 && t.x1 > x0 && t.y0 < y1 && t.y1 > y0);
+  const take = (x0, y0, x1, y1) => occupied.push({ x0, y0, x1, y1 });
+  const meets = (x0, y0, x1, y1) => occupied.some((t) => t.x0 < x1 && t.x1 > x0 && t.y0 < y1 && t.y1 > y0);
   /** Right limit of a line of text. */
   const free = (x, y0, y1) =>
-    Math.min(bands.width - 4, ...taken.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
+    Math.min(bands.width - 4, ...occupied.filter((t) => t.x1 > x && t.y0 < y1 && t.y1 > y0).map((t) => t.x0)) - 5;
   const kids = (id) => drawn.get(id).children.filter((c) => !line.has(c));
   const folds = new Map();
 
@@ -186,15 +186,15 @@ function board(own, drawn, bands, { first, pitch, line, text, room }) {
     item.fold = sign
       ? { id, text: sign, open: !folded, x: right + 4, y: at - PILL / 2, w: pill, h: PILL, path: null }
       : null;
-    const said =
+    const tests =
       node.id === "target"
         ? [`${node.kind} · p ${text.decimals(node.p, 2)}`, `p ${text.decimals(node.p, 2)}`]
         : text.test(node);
     const roomAt = (x0) => (leaf ? Math.max(free(x0, at + 8, at + 20), edgeOf) : edgeOf) - x0;
-    item.note = said.length
-      ? (line2(said.slice(0, 1), wordAt, at + 17, roomAt(wordAt), "start", room) ??
-        line2(said, bands.start(band) + 5, at + 17, roomAt(bands.start(band) + 5), "start", room) ??
-        line2(said, wordAt, at + 17, roomAt(wordAt), "start", room))
+    item.note = tests.length
+      ? (line2(tests.slice(0, 1), wordAt, at + 17, roomAt(wordAt), "start", room) ??
+        line2(tests, bands.start(band) + 5, at + 17, roomAt(bands.start(band) + 5), "start", room) ??
+        line2(tests, wordAt, at + 17, roomAt(wordAt), "start", room))
       : null;
     const end = item.fold ? item.fold.x + pill : right;
     take(bands.start(band) + 2, at - ROW, Math.max(end, leaf ? 0 : bands.end(band)), at + ROW);
@@ -289,8 +289,8 @@ function line2(wordings, x, y, space, anchor, room) {
   return shown === undefined ? null : { text: shown, x, y, anchor, w: room.measure(shown, true) };
 }
 
-function finish(made, bands, { still, least }) {
-  const { items, pitch } = made;
+function finish(placed, bands, { still, least }) {
+  const { items, pitch } = placed;
   const low = Math.max(
     least,
     ...items.map((n) => n.hit.y + n.hit.h),
@@ -330,8 +330,8 @@ export function boxes(placed) {
 }
 
 /** Box of a text. @param {number[]} reach  extent above and below the baseline */
-function textBox(of, what, { x, y, w, anchor }, reach) {
+function textBox(of, kind, { x, y, w, anchor }, reach) {
   const [up, down] = reach;
   const x0 = anchor === "middle" ? x - w / 2 : x;
-  return { of, what, x0, y0: y - up, x1: x0 + w, y1: y + down };
+  return { of, what: kind, x0, y0: y - up, x1: x0 + w, y1: y + down };
 }

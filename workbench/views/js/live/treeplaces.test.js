@@ -30,7 +30,7 @@ function random(seed) {
   return () => (state = (state * 16807) % 2147483647) / 2147483647;
 }
 
-/** A round of `n` nodes, its siblings in the order of their test; `typical`: everything whose parents passed is
+/** A round of `n` nodes, siblings in test order; `typical`: all nodes whose parents passed are
  *  tested. */
 function round(n, depth, seed, { width = 8, first = depth < 3 ? n : Math.max(width, n / 2), typical = false } = {}) {
   const next = random(seed), parents = [], level = [], fan = new Map();
@@ -46,9 +46,9 @@ function round(n, depth, seed, { width = 8, first = depth < 3 ? n : Math.max(wid
     path = [],
     children = (p) => parents.flatMap((q, i) => (q === p ? [i] : []));
   for (let at = -1; at !== null;) {
-    const kids = children(at), taken = next() < 0.8 && kids.length ? Math.floor(next() * kids.length) : kids.length;
-    kids.slice(0, taken).forEach((i) => (status[i] = "rejected"));
-    at = kids[taken] ?? null;
+    const kids = children(at), chosen = next() < 0.8 && kids.length ? Math.floor(next() * kids.length) : kids.length;
+    kids.slice(0, chosen).forEach((i) => (status[i] = "rejected"));
+    at = kids[chosen] ?? null;
     if (at !== null) path.push(at), (status[at] = "accepted");
   }
   if (typical)
@@ -88,7 +88,7 @@ function placed(tree, mode, { width, height, pitch = 24, open = () => undefined 
   return treeplaces[mode](tree, unfold, { width, height, pitch, measure }, treetext);
 }
 
-/** The straight parts of an edge; its round corners are within 7 pixels of them. */
+/** Return the straight parts of an edge; its round corners are within 7 pixels of them. */
 function segments(path) {
   const found = [];
   let x = 0, y = 0;
@@ -104,16 +104,16 @@ function segments(path) {
 const meets = (a, b, slack = 0) =>
   a.x0 < b.x1 - slack && a.x1 > b.x0 + slack && a.y0 < b.y1 - slack && a.y1 > b.y0 + slack;
 
-const wrong = (said, what) => assert.fail(`${said}: ${what}`);
+const wrong = (label, what) => assert.fail(`${label}: ${what}`);
 
-/** Fails at the first two things that meet, at a crossed word, and at whatever is outside or hard to hit. */
-function examine(layout, said) {
+/** Fail if two boxes overlap, an edge crosses a label, or an element is outside or too small to press. */
+function examine(layout, label) {
   const all = treeplaces.boxes(layout).sort((a, b) => a.y0 - b.y0);
   all.forEach((a, i) => {
     if (a.x0 < 0 || a.y0 < 0 || a.x1 > layout.width || a.y1 > layout.height)
-      wrong(said, `${a.what} of ${a.of} leaves the drawing`);
+      wrong(label, `${a.what} of ${a.of} leaves the drawing`);
     for (let j = i + 1; j < all.length && all[j].y0 < a.y1; j += 1)
-      if (meets(a, all[j], 0.01)) wrong(said, `${a.what} of ${a.of} meets ${all[j].what} of ${all[j].of}`);
+      if (meets(a, all[j], 0.01)) wrong(label, `${a.what} of ${a.of} meets ${all[j].what} of ${all[j].of}`);
   });
   for (const { id, node, path, fold, lead, hit: h } of layout.items) {
     for (const e of [path, fold?.path]
@@ -122,9 +122,9 @@ function examine(layout, said) {
       const thick = { x0: e.x0 - 0.5, x1: e.x1 + 0.5, y0: e.y0 - 0.5, y1: e.y1 + 0.5 };
       for (const b of all)
         if (b.what === "mark" ? b.of !== id && b.of !== node.parent && meets(e, b, 1) : meets(thick, b, 0.6))
-          wrong(said, `the edge of ${id} crosses the ${b.what} of ${b.of}`);
+          wrong(label, `the edge of ${id} crosses the ${b.what} of ${b.of}`);
     }
-    if (h.w < 24 || h.h < 24) wrong(said, `${id} is hard to hit (${h.w} × ${h.h})`);
+    if (h.w < 24 || h.h < 24) wrong(label, `${id} is hard to hit (${h.w} × ${h.h})`);
     for (const { hit: o, id: other } of layout.items)
       if (
         other !== id &&
@@ -133,17 +133,17 @@ function examine(layout, said) {
         h.y < o.y + o.h - 0.01 &&
         h.y + h.h > o.y + 0.01
       )
-        wrong(said, `${id} and ${other} share a place`);
+        wrong(label, `${id} and ${other} share a place`);
   }
 }
 
-test("nothing meets, nothing is crossed by an edge, nothing is outside: random trees of all sizes, wide and on a phone", () => {
+test("no overlaps, no crossed labels, nothing outside: random trees of all sizes, on wide and narrow screens", () => {
   for (let seed = 1; seed <= 42; seed += 1) {
     const n = [1, 4, 12, 30, 60, 64, 90][seed % 7],
       depth = 1 + (seed % 12),
       typical = seed % 4 === 0;
-    const made = round(n, depth, 100 + seed, { width: 8, typical }),
-      tree = treemodel.model(made, { root: " Tom" }),
+    const sample = round(n, depth, 100 + seed, { width: 8, typical }),
+      tree = treemodel.model(sample, { root: " Tom" }),
       next = random(seed);
     const some = new Map([...tree.nodes.keys()].map((id) => [id, [true, false, undefined][Math.floor(next() * 3)]]));
     for (const [width, height, pitch] of [
@@ -153,7 +153,7 @@ test("nothing meets, nothing is crossed by an edge, nothing is outside: random t
     ]) {
       for (const mode of ["spine", "levels"]) {
         for (const [how, open] of [
-          ["as it opens", () => undefined],
+          ["default folding", () => undefined],
           ["unfolded", () => true],
           ["folded", () => false],
           ["mixed", (id) => some.get(id)],
@@ -170,16 +170,16 @@ test("nothing meets, nothing is crossed by an edge, nothing is outside: random t
 
 test("a chain of ten and a width of sixty-four", () => {
   const wide = round(64, 1, 5, { width: 64 }), chain = round(10, 10, 3, { width: 1 });
-  for (const made of [wide, chain])
+  for (const sample of [wide, chain])
     for (const mode of ["spine", "levels"])
       for (const width of [1092, 677, 342])
-        examine(placed(treemodel.model(made, { root: "x" }), mode, { width, height: 312 }), `${mode} ${width}`);
+        examine(placed(treemodel.model(sample, { root: "x" }), mode, { width, height: 312 }), `${mode} ${width}`);
 });
 
-test("sixty nodes at depth ten: all the accepted path is in sight at 677 pixels, and fits the height of its region", () => {
+test("sixty nodes at depth ten: the whole accepted path is visible at 677 pixels, and fits its region", () => {
   for (let seed = 1; seed < 40; seed += 1) {
-    const made = round(60, 10, seed, { first: 8 }),
-      tree = treemodel.model(made, { root: " Tom" }),
+    const sample = round(60, 10, seed, { first: 8 }),
+      tree = treemodel.model(sample, { root: " Tom" }),
       { items, width, height } = placed(tree, "spine", { width: 677, height: 312 });
     assert.ok(width <= 690, `${width}`);
     assert.ok(height <= 312, `${height}`);
@@ -187,7 +187,7 @@ test("sixty nodes at depth ten: all the accepted path is in sight at 677 pixels,
   }
 });
 
-test("every recorded round is placed without a collision, with what was tested in sight", () => {
+test("every recorded round is placed without overlaps, with its tested nodes visible", () => {
   for (const name of ["tree", "chain", "plain", "switch"]) {
     const { rounds } = JSON.parse(
       readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)),
@@ -204,10 +204,10 @@ test("every recorded round is placed without a collision, with what was tested i
   }
 });
 
-test("a word beside its number is not cut to nothing where there is room further down", () => {
-  const made = round(12, 4, 9, { width: 3 });
-  Object.assign(made, { path: [0, 1, 2, 3] });
-  Object.assign(made.nodes, {
+test("a label next to its fold button moves down instead of being cut completely", () => {
+  const sample = round(12, 4, 9, { width: 3 });
+  Object.assign(sample, { path: [0, 1, 2, 3] });
+  Object.assign(sample.nodes, {
     parents: [-1, 0, 1, 2, -1, 0, 4, 4, 5, 5, 1, 10],
     depth: [1, 2, 3, 4, 1, 2, 2, 2, 3, 3, 3, 4],
     status: [..."aaaadddddddd"].map((s) => ({ a: "accepted", d: "discarded" })[s]),
@@ -215,7 +215,7 @@ test("a word beside its number is not cut to nothing where there is room further
     u: [],
     accept: [],
   });
-  const { items, column } = placed(treemodel.model(made), "spine", { width: 342, height: 250, pitch: 44 });
+  const { items, column } = placed(treemodel.model(sample), "spine", { width: 342, height: 250, pitch: 44 });
   assert.ok(column < 60, "columns are narrow here");
   for (const n of items.filter((x) => !x.top))
     assert.ok(n.word.text.length >= 3, `${n.id}: “${n.word.text}” ${n.fold?.text}`);
@@ -223,8 +223,8 @@ test("a word beside its number is not cut to nothing where there is room further
 
 test("the accepted path is one straight line", () => {
   for (let seed = 1; seed < 20; seed += 1) {
-    const made = round(30, 8, seed),
-      { items } = placed(treemodel.model(made), "spine", { width: 900, height: 312 }),
+    const sample = round(30, 8, seed),
+      { items } = placed(treemodel.model(sample), "spine", { width: 900, height: 312 }),
       ys = items.filter((n) => n.top).map((n) => n.y);
     assert.equal(new Set(ys).size, 1);
   }

@@ -2,7 +2,7 @@
 
 /** After drawing: restore the position of a known round; show the end of the path of a new one; keep the selection
  *  visible. */
-export function settle(el, view, placed, scale, size, data) {
+export function restoreScroll(el, view, placed, scale, size, data) {
   const fresh = view.settled !== data.round,
     wide = placed.width * scale > size.width + 1,
     tall = placed.height * scale > size.height + 1;
@@ -22,18 +22,18 @@ export function settle(el, view, placed, scale, size, data) {
     [left, top] = [Math.max(0, Math.round(left)), Math.max(0, Math.round(top))];
     if (left !== view.left || top !== view.top) el.scrollTo({ left, top, behavior: "instant" });
   }
-  still(el, view);
+  keepPathVisible(el, view);
 }
 
 /** Store the scroll position of the round. */
-export function scrolled(el, view) {
+export function storeScroll(el, view) {
   Object.assign(view, { left: el.scrollLeft, top: el.scrollTop });
   if (view.round) view.pans.set(view.round, { left: view.left, top: view.top });
-  still(el, view);
+  keepPathVisible(el, view);
 }
 
 /** Keep the accepted path visible while the rest is scrolled. */
-function still(el, view) {
+function keepPathVisible(el, view) {
   const state = el._frame, y = view.top / (view.scale ?? 1);
   if (!state) return;
   state.still.setAttribute("transform", `translate(0 ${Math.round(10 * y) / 10})`);

@@ -54,12 +54,12 @@ export function measurer(samples) {
 /** Return the comparison that decided a tested node, longest wording first; empty if the node was not tested. In a
  *  trace that names no rule it follows from u and the threshold. Pure. @param {object} node */
 export function test(node) {
-  const { kind, u, accept, rule, inputs, p } = node, kept = kind === "accepted";
+  const { kind, u, accept, rule, inputs, p } = node, accepted = kind === "accepted";
   if (!node.tested) return [];
   const threshold = inputs?.threshold ?? null;
   if (u !== null && accept !== null) return pairs(u, u < accept ? "<" : "≥", accept, rule);
   if (threshold !== null && p !== null) return pairs(p, p > threshold ? ">" : "≤", threshold, rule);
-  if (rule === "greedy") return kept ? ["= most likely", "= top", "="] : ["≠ most likely", "≠ top", "≠"];
+  if (rule === "greedy") return accepted ? ["= most likely", "= top", "="] : ["≠ most likely", "≠ top", "≠"];
   if (rule) return [rule];
   return p === null ? [] : [`p ${decimals(p, 2)}`];
 }
@@ -84,18 +84,18 @@ export function sentence(node, folded = 0, awaited = false) {
     return [`“${visible(node.text)}”`, "drafted, not verified yet", figure("q", node.q), node.grown, foldedWords(folded)]
       .filter(Boolean)
       .join(", ");
-  const [said] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }),
+  const [testText] = test({ ...node, rule: node.rule === "greedy" ? node.rule : null }),
     why =
-      said && node.u !== null
-        ? `u ${said}`
-        : said && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null
-          ? `p ${said}`
-          : said;
+      testText && node.u !== null
+        ? `u ${testText}`
+        : testText && node.inputs?.threshold !== undefined && node.u === null && node.inputs.threshold !== null
+          ? `p ${testText}`
+          : testText;
   const verdict = node.kind === "discarded" ? "discarded: never tested" : node.kind;
   return [
     `“${visible(node.text)}”`,
     why ? `${verdict}: ${why}` : verdict,
-    node.rule && node.rule !== said ? `rule: ${node.rule}` : "",
+    node.rule && node.rule !== testText ? `rule: ${node.rule}` : "",
     figure("p", node.p),
     figure("q", node.q),
     node.source ? `drafted by ${node.source}` : "",

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { model } from "./treemodel.js";
 import { cut, decimals, label, sentence, test as edge } from "./treetext.js";
 
-const node = (given) => ({
+const node = (fields) => ({
   kind: "rejected",
   tested: true,
   u: null,
@@ -14,11 +14,11 @@ const node = (given) => ({
   p: null,
   q: null,
   text: " a",
-  ...given,
+  ...fields,
 });
 const width = (text) => 7 * [...text].length;
 
-test("labels show spaces and are cut between characters", () => {
+test("labels show spaces, and are cut between characters", () => {
   assert.equal(label(" fox"), "␣fox");
   assert.equal(label("abcdefghij", 5), "abcd…");
   assert.equal(cut("abcdefghij", 35, width), "abcd…");
@@ -28,7 +28,7 @@ test("labels show spaces and are cut between characters", () => {
   assert.ok(!cut("👩‍👩‍👧abc", 28, width).includes("👩‍…"), "a character of several code points is kept whole");
 });
 
-test("an edge says what was drawn against what was asked, with digits enough to be true", () => {
+test("an edge shows u and the threshold, with enough digits for a true comparison", () => {
   assert.equal(edge(node({ kind: "accepted", u: 0.43, accept: 0.83 }))[0], ".43 < .83");
   assert.equal(edge(node({ u: 0.95, accept: 0.03 }))[0], ".95 ≥ .03");
   assert.equal(edge(node({ u: 0.4312, accept: 0.4349, kind: "accepted" }))[0], ".431 < .435");
@@ -37,7 +37,7 @@ test("an edge says what was drawn against what was asked, with digits enough to 
   assert.deepEqual([decimals(0.999, 2), decimals(1, 2), decimals(0, 2), decimals(0.004, 2)], ["1.00", "1", "0", ".00"]);
 });
 
-test("a rule without a draw says its own: the likeliest token, a threshold, or its name", () => {
+test("a rule without a random number shows its own test: the most likely token, a threshold, or its name", () => {
   assert.equal(edge(node({ rule: "greedy", accept: 0 }))[0], "≠ most likely");
   assert.equal(edge(node({ rule: "greedy", accept: 1, kind: "accepted" }))[0], "= most likely");
   assert.deepEqual(edge(node({ rule: "typical", accept: 0, p: 0.03, inputs: { threshold: 0.09 } })), [
@@ -48,29 +48,29 @@ test("a rule without a draw says its own: the likeliest token, a threshold, or i
   assert.equal(
     edge(node({ rule: "typical", accept: 0, p: 0.09, inputs: { threshold: 0.09 } }))[0],
     ".0900 ≤ .0900 typical",
-    "as much as is asked for is not more",
+    "equal is not greater",
   );
   assert.equal(
     edge(node({ rule: "typical", accept: 1, p: 0.31, inputs: { threshold: 0.09 } }))[0],
     ".31 > .09 typical",
-    "passed, but a longer path won",
+    "passed, but a longer path was taken",
   );
   assert.equal(edge(node({ rule: "forced" }))[0], "forced");
   assert.deepEqual(edge(node({ tested: false, kind: "discarded" })), []);
 });
 
-test("a trace that names no rule: greedy when its temperature was 0, else what is recorded and no more", () => {
+test("a trace without rule names: greedy at temperature 0, otherwise only the recorded values", () => {
   const [round] = JSON.parse(
     readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)),
   ).rounds;
-  const told = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
+  const edgeTest = (r) => edge(model({ ...r, nodes: { ...r.nodes, rule: undefined } }).nodes.get(0));
   const silent = {
     ...round,
     nodes: { ...round.nodes, u: round.nodes.u.map(() => null), accept: round.nodes.accept.map(() => 1) },
   };
-  assert.match(told(round)[0], /^\.\d+ < 1$/);
-  assert.equal(told({ ...silent, params: { temperature: 0 } })[0], "= most likely");
-  assert.match(told({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
+  assert.match(edgeTest(round)[0], /^\.\d+ < 1$/);
+  assert.equal(edgeTest({ ...silent, params: { temperature: 0 } })[0], "= most likely");
+  assert.match(edgeTest({ ...silent, params: { temperature: 0.7 } })[0], /^p \.\d+$/);
   const named = {
     ...round,
     nodes: {
@@ -82,7 +82,7 @@ test("a trace that names no rule: greedy when its temperature was 0, else what i
   assert.equal(model(named).nodes.get(0).rule, "point");
 });
 
-test("a node in words: its text, its verdict and why, what is folded after it", () => {
+test("the description of a node: text, result, reason, folded nodes", () => {
   assert.equal(
     sentence(node({ u: 0.95, accept: 0.03, p: 0.1, q: 0.4, rule: "ratio" }), 3),
     "“␣a”, rejected: u .95 ≥ .03, rule: ratio, p 0.10, q 0.40, 3 folded after it",

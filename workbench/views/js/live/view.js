@@ -21,7 +21,7 @@ export function of(page, now) {
   const all = run ? store.visible(run) : [],
     arriving = arrivingIn(page, all, now),
     rounds = arriving ? all.slice(0, -1) : all;
-  const figures = summaries.summary(rounds), active = store.isActive(run), seen = asShown(run, arriving);
+  const figures = summaries.summary(rounds), active = store.isActive(run), seen = displayedRun(run, arriving);
   const baseline = baselineOf(page, rounds), measuring = measured(page);
   const shown = selection.shown(page.selection, rounds),
     pairsBarred = repeats.barred(run, rounds, baseline.rounds, Boolean(catalogue?.pairs));
@@ -50,7 +50,7 @@ export function of(page, now) {
     pairsBarred,
     pairs: repeats.line(page.pairs, run, pairsBarred),
     definitions: catalogue?.definitions ?? page.definitions ?? {},
-    badge: lost ? "RECONNECTING" : words.badge(run, on(catalogue, run)),
+    badge: lost ? "RECONNECTING" : words.badge(run, deviceOf(catalogue, run)),
     state: lost ? "lost" : measuring ? "measuring" : !run ? "idle" : run.from === "live" ? seen.state : run.from,
     mark: markOf(page, rounds, promised),
     alerts: [...words.alerts(page.errors, run, rounds), ...page.notices],
@@ -72,9 +72,9 @@ export function of(page, now) {
       lost,
       slow: page.feeding ? page.feeding.label : "",
       over: run !== null && store.isOver(seen),
-      paced: pace.words,
+      paced: pace.paceNote,
     }),
-    family: branch.family(run, active, visible),
+    family: branch.branchNote(run, active, visible),
     barredBranch: barredBranch(page),
     base: page.host?.base,
     measuring,
@@ -84,7 +84,7 @@ export function of(page, now) {
 
 /** Return a run as displayed: not finished while its last round is still being shown. Errors and cancellation show at
  *  once. */
-function asShown(run, arriving) {
+function displayedRun(run, arriving) {
   return arriving && run.state === "finished" ? { ...run, state: "running" } : run;
 }
 
@@ -95,7 +95,7 @@ function speedOf({ pairs, run }, baseline, figures, rounds) {
     mine: figures.tokens_per_second,
     plain,
     none: baseline.why,
-    stalled: baseline.rounds ? stalls.counted(stalls.stalls(rounds), stalls.stalls(baseline.rounds)) : "",
+    stalled: baseline.rounds ? stalls.stallCount(stalls.stalls(rounds), stalls.stalls(baseline.rounds)) : "",
     measured: plain && repeats.measured(pairs, run),
   });
 }
@@ -108,7 +108,7 @@ function plainOf(run, { rounds }) {
 }
 
 /** Return the newest round of a paced run while its test results appear one by one; null if there is none.
- *  @returns {{round: object, judged: number, ms: number, line: {node: number, test: number}[]}|null} */
+ *  @returns {{round: object, tested: number, ms: number, line: {node: number, test: number}[]}|null} */
 export function arrivingIn({ run, arrival, feeding, still }, rounds, now) {
   const round = rounds.at(-1);
   if (still || !round || arrival?.run !== run || arrival.n !== rounds.length) return null;
@@ -129,7 +129,7 @@ function baselineOf(page, rounds) {
   if (run.from !== "live" && page.plainKey !== run.key) return none("recorded without a baseline");
   if (!whole) return none("no baseline yet");
   if (page.plainKey !== run.key) return none("the baseline was measured with other settings");
-  const broken = summaries.voids(rounds, catalogue?.sampling.map((p) => p.name) ?? []);
+  const broken = summaries.baselineBreak(rounds, catalogue?.sampling.map((p) => p.name) ?? []);
   if (broken) return none(`baseline invalid: ${broken.text} @ round ${broken.index + 1}`);
   return { rounds: store.visible(plain), why: "", ready };
 }
@@ -153,7 +153,7 @@ function barredBranch({ run, catalogue, plain, host }) {
 
 /** Return device and number format of a live run from the catalogue; empty for another target, whose header has them.
  *  */
-function on(catalogue, run) {
+function deviceOf(catalogue, run) {
   return !run?.header || run.header.target === catalogue?.chosen?.target ? (catalogue?.device ?? "") : "";
 }
 

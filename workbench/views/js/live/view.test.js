@@ -64,7 +64,7 @@ test("a baseline counts only for the settings it was measured with", () => {
   assert.equal(good.plainRounds.length, 12);
 });
 
-test("a change of sampling in mid-run voids it; a recording has none", () => {
+test("a change of sampling during the run invalidates the baseline; a recording has none", () => {
   const run = live("chain");
   run.rounds = run.rounds.map((r, i) =>
     i === 4 ? { ...r, changes: [{ name: "temperature", before: 0.7, after: 0.2 }] } : r,
@@ -76,7 +76,7 @@ test("a change of sampling in mid-run voids it; a recording has none", () => {
   assert.match(of(page({ run: store.fromTrace("c", read("chain"), "recorded") }), 0).noBaseline, /recorded/);
 });
 
-test("the badge's state says what is shown: nothing, a run, a recording, or that nobody answers", () => {
+test("the state of the badge: nothing, a run, a recording, or no answer", () => {
   assert.equal(of(page(), 0).state, "idle");
   assert.equal(of(page({ run: live("chain") }), 0).state, "finished");
   assert.equal(of(page({ run: store.fromTrace("c", read("chain"), "imported") }), 0).state, "imported");
@@ -84,41 +84,41 @@ test("the badge's state says what is shown: nothing, a run, a recording, or that
   assert.deepEqual([lost.state, lost.status], ["lost", "reconnecting: no answer for 3 s"]);
 });
 
-test("the badge of a live run tells the device of its own target, not that of one chosen since", () => {
-  const told = (chosen) => of(page({ run: live("chain"), catalogue: { ...page().catalogue, device: "D", chosen } }), 0);
+test("the badge of a live run shows the device of its own target, not of the chosen one", () => {
+  const badgeOf = (chosen) => of(page({ run: live("chain"), catalogue: { ...page().catalogue, device: "D", chosen } }), 0);
   const { target } = live("chain").header;
-  assert.equal(told({ target }).badge, `LIVE · ${target} · D`);
-  assert.match(told({ target: "another" }).badge, /^LIVE · .*float/);
+  assert.equal(badgeOf({ target }).badge, `LIVE · ${target} · D`);
+  assert.match(badgeOf({ target: "another" }).badge, /^LIVE · .*float/);
 });
 
-test("the head warns of what is approximate as soon as it is chosen, and of a simulation", () => {
+test("the page head marks an approximate choice immediately, and a simulation", () => {
   const name = "chain", method = { name, promise: "exact", promises: { typical: "approximate" } };
-  const told = (more, params = {}) => {
+  const markOf = (more, params = {}) => {
     const catalogue = { ...page().catalogue, methods: [{ ...method, simulating: ["optimal-oracle"] }] };
     const { promise, next } = of(page({ catalogue, choice: { method: name, params }, ...more }), 0).mark;
     return `${next ? "next: " : ""}${promise}`;
   };
   const typical = { verifier: "typical" }, running = { ...live("chain"), state: "running" };
-  assert.deepEqual([told({}), told({}, typical)], ["", "approximate"]);
-  assert.deepEqual([told({ run: running }), told({ run: running }, typical)], ["", "approximate"], "the next round is");
-  assert.equal(told({}, { policy: "optimal-oracle" }), "simulation");
+  assert.deepEqual([markOf({}), markOf({}, typical)], ["", "approximate"]);
+  assert.deepEqual([markOf({ run: running }), markOf({ run: running }, typical)], ["", "approximate"], "the next round is approximate");
+  assert.equal(markOf({}, { policy: "optimal-oracle" }), "simulation");
   const recorded = store.fromTrace("c", read("chain"), "recorded");
   for (const run of [recorded, live("chain")])
-    assert.deepEqual([told({ run }), told({ run }, typical)], ["", "next: approximate"], "what is shown is exact");
+    assert.deepEqual([markOf({ run }), markOf({ run }, typical)], ["", "next: approximate"], "the displayed rounds are exact");
   const run = { ...recorded, header: { ...recorded.header, promise: "approximate" } };
-  assert.equal(told({ run }), "approximate");
-  const changed = live("chain"), signals = { "acceptance bought (ΔA)": 0.1 };
+  assert.equal(markOf({ run }), "approximate");
+  const changed = live("chain"), signals = { "acceptance gain (ΔA)": 0.1 };
   changed.rounds = changed.rounds.map((r, i) => (i === 4 ? { ...r, signals } : r));
-  assert.equal(told({ run: changed }), "approximate", "one round was, though the rule was taken back");
+  assert.equal(markOf({ run: changed }), "approximate", "one round was approximate, although the rule was changed back");
 });
 
-test("a brush narrows what the histograms count", () => {
+test("a selected range limits the rounds that the histograms count", () => {
   const shown = of(page({ run: live("chain"), brush: [2, 5] }), 0);
   assert.deepEqual(shown.counted.map((r) => r.index), [2, 3, 4, 5]);
   assert.equal(of(page({ run: live("chain") }), 0).counted.length, 12);
 });
 
-test("continuing is barred with a reason where it cannot work", () => {
+test("continuing is disabled with a reason if it is not possible", () => {
   assert.equal(of(page({ run: live("chain") }), 0).barredBranch, "");
   assert.match(of(page({ run: live("chain"), host: {} }), 0).barredBranch, /no backend/);
   const foreign = live("chain");
@@ -126,23 +126,23 @@ test("continuing is barred with a reason where it cannot work", () => {
   assert.match(of(page({ run: foreign }), 0).barredBranch, /elsewhere\/model is not available/);
 });
 
-test("the panel names the branch it would run", () => {
+test("the panel names the branch that it would run", () => {
   const state = page({ run: live("chain") });
   Object.assign(state.choice, { prompt_tokens: [1, 2], origin: { round: 2, text: " a", instead: " b" } });
   assert.match(panel(state, of(state, 0)).branch, /^branched at round 3/);
 });
 
-test("of a run that is held back, the newest round counts only when all of it has been shown", () => {
+test("in a paced run, the newest round counts only once it is fully shown", () => {
   const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
   const at = (now, more = {}) => of(page({ run, arrival: { run, n, at: 0 }, ...more }), now);
-  assert.deepEqual([at(0).rounds.length, at(0).arriving.judged, at(0).figures.rounds], [n - 1, 0, n - 1]);
-  assert.ok(at(0.5 * whole).arriving.judged > 0);
+  assert.deepEqual([at(0).rounds.length, at(0).arriving.tested, at(0).figures.rounds], [n - 1, 0, n - 1]);
+  assert.ok(at(0.5 * whole).arriving.tested > 0);
   assert.deepEqual([at(whole).rounds.length, at(whole).arriving], [n, null]);
-  assert.equal(at(0, { still: true }).arriving, null, "where motion is unwanted, a round is there at once");
+  assert.equal(at(0, { still: true }).arriving, null, "with reduced motion, a round is shown at once");
   assert.equal(at(0, { run: { ...run, pace: 0 } }).arriving, null);
 });
 
-test("a run that is held back has finished when its last tokens are shown; what broke it off is said at once", () => {
+test("a paced run is finished once its last tokens are shown; an abort is shown at once", () => {
   const run = live("chain", { pace: 4 }), n = run.rounds.length, whole = pace.span(run.rounds.at(-1), run, null);
   const at = (now, changes = {}) => {
     const changed = { ...run, ...changes },
@@ -155,7 +155,7 @@ test("a run that is held back has finished when its last tokens are shown; what 
   assert.deepEqual(at(0.5 * whole, { state: "error" }).slice(0, 1), ["error"]);
 });
 
-test("one run beside one baseline is called one run, and stalled rounds are counted in the same breath", () => {
+test("a single pair is labelled “one run”, with the number of stalled rounds", () => {
   const run = live("chain"), plain = live("plain"), beside = () => of(page({ run, plain, plainKey: "k" }), 0);
   const before = beside();
   assert.match(before.speed.label, /^one run/);
@@ -164,43 +164,43 @@ test("one run beside one baseline is called one run, and stalled rounds are coun
   assert.equal(hit.stalls.size, before.stalls.size + 1);
   assert.match(hit.speed.label, /^one run, \d rounds? stalled$/);
   plain.rounds = plain.rounds.map((r, i) => (i === 5 ? { ...r, seconds: 40 * r.seconds } : r));
-  const after = beside(), told = stalls.counted(after.stalls, after.plainStalls);
+  const after = beside(), count = stalls.stallCount(after.stalls, after.plainStalls);
   assert.ok(after.plainStalls.size > 0);
-  assert.match(told, /^\d rounds? and \d of the baseline stalled$/);
-  assert.equal(after.speed.label, `one run, ${told}`, "counted as beside the wall clock");
-  assert.ok(stalls.words(after.stalls, after.plainStalls).startsWith(told));
+  assert.match(count, /^\d rounds? and \d of the baseline stalled$/);
+  assert.equal(after.speed.label, `one run, ${count}`, "counted as at the wall clock");
+  assert.ok(stalls.words(after.stalls, after.plainStalls).startsWith(count));
 });
 
-test("a kept run has the speed-up that was measured beside it, and its interval", () => {
-  const kept = { ...live("chain"), from: "recorded", key: undefined };
-  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
-  kept.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
-  const shown = of(page({ run: kept, plainKey: "" }), 0);
+test("a kept run shows its stored speed-up with the interval", () => {
+  const saved = { ...live("chain"), from: "recorded", key: undefined };
+  assert.equal(of(page({ run: saved, plainKey: "" }), 0).speed.label, "speed-up: no baseline");
+  saved.baseline = { tokens_per_second: 20, ratios: [1.4, 1.41, 1.4, 1.42] };
+  const shown = of(page({ run: saved, plainKey: "" }), 0);
   assert.deepEqual([shown.speed.value, shown.speed.label], ["1.41×", "faster, n = 4"]);
   assert.equal(shown.plainFigures.tokens_per_second, 20);
-  assert.deepEqual(repeats.baseline({ run: kept, pairs: null, view: shown }), kept.baseline, "kept again, it is the same");
-  kept.baseline = { tokens_per_second: 20, ratios: [] };
-  assert.equal(of(page({ run: kept, plainKey: "" }), 0).speed.label, "one run");
+  assert.deepEqual(repeats.baseline({ run: saved, pairs: null, view: shown }), saved.baseline, "keeping it again stores the same");
+  saved.baseline = { tokens_per_second: 20, ratios: [] };
+  assert.equal(of(page({ run: saved, plainKey: "" }), 0).speed.label, "one run");
 });
 
 test("pairs of runs belong to the run they repeat", () => {
   const run = live("chain"),
     at = { run, plain: live("plain"), plainKey: "k", catalogue: { ...catalogue, pairs: true } };
   assert.equal(of(page(at), 0).pairs.button, "Measure more");
-  assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure them");
+  assert.equal(of(page({ ...at, catalogue }), 0).pairs, null, "this backend does not measure pairs");
   const known = {
     key: repeats.keyOf(run),
     before: [],
     ratios: [1.4, 1.41, 1.4, 1.42],
     channel: null,
-    ended: "it is known to 5%",
+    ended: "the speed-up is known to ±5%",
     error: "",
   };
   assert.match(of(page({ ...at, pairs: known }), 0).speed.label, /^faster, n = 4$/);
   assert.match(
     of(page({ ...at, plainKey: "other", pairs: known }), 0).speed.label,
     /no baseline/,
-    "no verdict beside a baseline that does not count",
+    "no verdict with an invalid baseline",
   );
   const other = { ...run, header: { ...run.header, params: { depth: 9 } } };
   assert.match(of(page({ ...at, run: other, pairs: known }), 0).speed.label, /^one run/);

@@ -108,7 +108,7 @@ function build(page) {
     definitions = h("div", { className: "wb-table wb-whytable", tabIndex: 0 });
   definitions.setAttribute("role", "region");
   definitions.setAttribute("aria-label", "Definitions of acceptance");
-  const chart = (...given) => panel.chart(parts, ...given);
+  const chart = (...args) => panel.chart(parts, ...args);
   const combined = h("p", { className: "wb-summary" }),
     theory = h("p", { className: "wb-summary" }),
     widths = h("p", { className: "wb-summary" }),
@@ -255,7 +255,7 @@ const frame = (height, more = {}) => ({ height, margin: { l: 44, r: 10, t: 8, b:
 
 function drawBudget(state, b) {
   const bars = budgetBars(b),
-    said = bars.names
+    barTexts = bars.names
       .map(
         (name, i) =>
           `${name}: ${PARTS.map(([part]) => `${NAMES[part]} ${bars.parts[part][i].toFixed(2)}`).join(", ")}, total ${bars.totals[i].toFixed(2)} ms`,
@@ -264,7 +264,7 @@ function drawBudget(state, b) {
   plot(
     state,
     "budget",
-    `${said}.`,
+    `${barTexts}.`,
     ["", ...PARTS.map(([part]) => `${NAMES[part]} ms`), "total ms"],
     bars.names.map((name, i) => [
       name,
@@ -294,11 +294,11 @@ function drawBudget(state, b) {
 
 function drawSteps(state, b) {
   state.parts.stepsCard.hidden = !b.steps.length;
-  const said = b.steps.map((s) => `${s.what}: ${two(s.speedup)}`).join("; ");
+  const steps = b.steps.map((s) => `${s.what}: ${two(s.speedup)}`).join("; ");
   plot(
     state,
     "steps",
-    `${said} times plain decoding.`,
+    `${steps} times plain decoding.`,
     ["counted", "× plain"],
     b.steps.map((s) => [s.what, two(s.speedup)]),
     (css) => ({
@@ -339,14 +339,14 @@ function drawLengths(state, lengths) {
   if (!lengths)
     return plot(state, "lengths", "No drafts in this run.", ["draft"], [], () => ({ data: [], layout: frame(190) }));
   const { fixed, oracle, recorded } = lengths,
-    said = `Tokens per second by maximum draft length: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
+    lengthText = `Tokens per second by maximum draft length: ${fixed.map((a) => `${a.depth}: ${a.tokens_per_second.toFixed(0)}`).join(", ")}; if every draft had exactly the accepted length: ${oracle.tokens_per_second.toFixed(0)}; as recorded ${recorded.tokens_per_second.toFixed(0)}.`;
   const rows = [...fixed, oracle, recorded].map((a) => [
     a.name,
     two(a.tau),
     a.tokens_per_second.toFixed(1),
     two(a.relative),
   ]);
-  plot(state, "lengths", said, ["draft", "τ", "tokens/s, modelled", "× as recorded"], rows, (css) => ({
+  plot(state, "lengths", lengthText, ["draft", "τ", "tokens/s, modelled", "× as recorded"], rows, (css) => ({
     data: [
       {
         type: "scatter",

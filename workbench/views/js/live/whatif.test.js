@@ -41,7 +41,7 @@ test("ranks are counted by depth, and kinds that never occur are left out", () =
   assert.equal(rankBars([{ ranks: { 1: 2 }, beyond: 0, unknown: 0 }]).length, 1);
 });
 
-test("the width in a sentence says what is not known", () => {
+test("the sentence about the tree's width states unknown values", () => {
   assert.equal(
     widthWords(
       [
@@ -62,7 +62,7 @@ test("the width in a sentence says what is not known", () => {
   assert.equal(widthWords([], []), "No drafts in this run.");
 });
 
-test("theory in words: best length and bound only where they are known", () => {
+test("the theory sentence has best length and bound only if they are known", () => {
   const t = { rate: 0.5, tau: 1.9, tau_by_position: 1.9, tau_iid: 1.8, best: null, transport: [] };
   assert.ok(!theoryWords(t).includes("best"));
   assert.ok(theoryWords({ ...t, best: { depth: 3, speedup: 1.4 } }).includes("3 draft levels would be fastest: 1.40 times"));
@@ -74,7 +74,7 @@ test("theory in words: best length and bound only where they are known", () => {
   assert.equal(theoryWords({ rate: null }), "");
 });
 
-test("the measured error of a prediction stands behind it; where none was measured, nothing does", () => {
+test("a prediction is followed by its measured error, if there is one", () => {
   const found = { errors: { lengths: "Against 9 real runs: 1.00." } };
   assert.equal(errorWords(found, ["lengths", "shorter drafts"], ["plain", "no draft"]), " Shorter drafts: Against 9 real runs: 1.00.");
   assert.equal(errorWords({}, ["lengths", "shorter drafts"]), "");

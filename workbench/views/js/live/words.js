@@ -5,7 +5,7 @@ import { count } from "../shared/figures.js";
 /** Describe the state of a run in one line.
  *  @param {{run: object|null, figures: object, pinned: boolean, measuring: object|null, lost?: number, slow?: string,
  *    over?: boolean, paced?: (...known: any) => string}} page `lost`: seconds without an answer, 0 if connected;
-  *    `slow`: playback speed of a recording; `paced`: note on a paced run, unless it is `over` */
+ *    `slow`: playback speed of a recording; `paced`: note on a paced run, unless it is `over` */
 export function status({ run, figures, pinned, measuring, lost = 0, slow = "", over = false, paced = () => "" }) {
   if (lost) return `reconnecting: no answer for ${Math.round(lost)} s`;
   if (measuring) return `measuring the baseline: ${measuring.tokens} of ${measuring.of} tokens`;
@@ -94,7 +94,7 @@ export function alerts(errors, run, rounds) {
   for (const r of rounds) for (const note of r.notes) at.set(note, [...(at.get(note) ?? []), r.index + 1]);
   for (const [message, where] of at)
     out.push(
-      outdated(message, where, rounds) ?? {
+      outdatedWarning(message, where, rounds) ?? {
         kind: INACTIVE.test(message) ? "error" : "warning",
         message,
         remedy: "",
@@ -106,7 +106,7 @@ export function alerts(errors, run, rounds) {
 
 /** Turn a self-check warning of the engine into a note if later rounds contradict it; null: it still holds. Pure.
  *  @param {number[]} where  rounds with the warning, counted from 1 */
-function outdated(message, where, rounds) {
+function outdatedWarning(message, where, rounds) {
   if (!SELF_CHECK.test(message) || !where.length) return null;
   const last = Math.max(...where), since = rounds.slice(last).map(count);
   const total = (name) => since.reduce((sum, c) => sum + c[name], 0), [accepted, tested] = [total("accepted"), total("tested")];
@@ -148,9 +148,9 @@ const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };
  *  because the form may show another. */
 export function badge(run, device) {
   if (!run?.header) return [FROM[run?.from ?? "live"], device].filter(Boolean).join(" · ");
-  const { target, method, device: made, dtype, hardware } = run.header;
+  const { target, method, device: recorded, dtype, hardware } = run.header;
   const on =
-    run.from === "live" && device ? device : [made?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
+    run.from === "live" && device ? device : [recorded?.toUpperCase(), dtype, hardware].filter(Boolean).join(" · ");
   return [FROM[run.from], run.from === "live" ? "" : method, target, on].filter(Boolean).join(" · ");
 }
 
@@ -162,7 +162,7 @@ export function changeNote(marks, active) {
 }
 
 /** Summary for the screen reader's live region. */
-export function heard(figures, over) {
+export function announcement(figures, over) {
   const rate =
     figures.acceptance_rate === null
       ? ""

@@ -1,41 +1,41 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { alerts, badge, changeNote, grouped, heard, progress, status, waiting, where } from "./words.js";
+import { alerts, badge, changeNote, grouped, announcement, progress, status, waiting, where } from "./words.js";
 
 const figures = { tokens: 5, rounds: 2, acceptance_rate: 0.5 };
 
-test("an error of the request, of the run and of its end are all said, with remedies", () => {
-  const [said] = alerts([{ message: "no", remedy: "do" }], null, []);
-  assert.deepEqual([said.kind, said.message, said.remedy, said.times], ["error", "no", "do", 1]);
+test("errors of the request, of the run and of its end are all shown, with remedies", () => {
+  const [message] = alerts([{ message: "no", remedy: "do" }], null, []);
+  assert.deepEqual([message.kind, message.message, message.remedy, message.times], ["error", "no", "do", 1]);
   assert.equal(alerts([], { footer: { error: "out of memory", warnings: ["inactive"] } }, []).length, 2);
   assert.equal(alerts([], { state: "error", message: "" }, [])[0].kind, "error");
 });
 
-test("a note that repeats is said once, with the number of rounds", () => {
+test("a repeated note is shown once, with the number of rounds", () => {
   const rounds = [
       { index: 0, notes: ["nothing to propose"] },
       { index: 3, notes: ["nothing to propose"] },
     ],
-    [said, ...others] = alerts([], null, rounds);
+    [message, ...others] = alerts([], null, rounds);
   assert.deepEqual(
-    [said.kind, said.message, said.times, where(said.rounds), others],
+    [message.kind, message.message, message.times, where(message.rounds), others],
     ["warning", "nothing to propose", 2, "(rounds 1, 4)", []],
   );
 });
 
-test("six warnings that differ in their numbers are one, counted, with their rounds", () => {
+test("six warnings that differ only in numbers are one, with a count and their rounds", () => {
   const say = (n) => `Almost nothing is accepted: ${n} of ${20 + n} tested tokens in 10 rounds.`,
     rounds = [0, 1, 2, 3, 4, 5].map((n) => ({ index: 10 * n + 9, notes: [say(n)] }));
-  const said = alerts([], { warnings: rounds.map((r) => r.notes[0]) }, rounds);
-  assert.equal(said.length, 1);
+  const message = alerts([], { warnings: rounds.map((r) => r.notes[0]) }, rounds);
+  assert.equal(message.length, 1);
   assert.deepEqual(
-    [said[0].times, said[0].message, where(said[0].rounds)],
+    [message[0].times, message[0].message, where(message[0].rounds)],
     [6, say(5), "(rounds 10, 20, 30, 40, 50, 60)"],
   );
   assert.equal(where([1, 2, 3, 4, 5, 6, 7, 8]), "(rounds 1, 2, 3, 4, 5, 6 and 2 more)");
 });
 
-test("a warning that later rounds have overtaken says what they accepted", () => {
+test("an outdated warning shows the acceptance of later rounds", () => {
   const round = (index, accepted, notes = []) => ({
     index,
     notes,
@@ -44,16 +44,16 @@ test("a warning that later rounds have overtaken says what they accepted", () =>
     nodes: { status: [accepted ? "accepted" : "rejected"] },
   });
   const say = "Almost nothing is accepted: 0 of 50 tested tokens in 50 rounds.",
-    poor = Array.from({ length: 50 }, (_, i) => round(i, false, i === 49 ? [say] : [])),
+    warning = Array.from({ length: 50 }, (_, i) => round(i, false, i === 49 ? [say] : [])),
     better = Array.from({ length: 77 }, (_, i) => round(50 + i, i % 10 === 0));
   const now = (rounds) => alerts([], { warnings: [say] }, rounds)[0];
-  assert.deepEqual([now(poor).kind, now(poor).message], ["warning", say]);
-  const later = now([...poor, ...better]);
+  assert.deepEqual([now(warning).kind, now(warning).message], ["warning", say]);
+  const later = now([...warning, ...better]);
   assert.deepEqual([later.kind, later.message], ["note", `Up to round 50: ${say}`]);
   assert.equal(later.remedy, "In later rounds 8 of 77 tested tokens were accepted.");
 });
 
-test("two drafters' warnings stay two, an error stays beside a warning, and what was grouped is not counted twice", () => {
+test("warnings of two drafters stay separate, an error and a warning stay separate, and groups are not counted twice", () => {
   const list = [
     { kind: "warning", message: "A: 3 missing", remedy: "" },
     { kind: "warning", message: "B: 4 missing", remedy: "" },
@@ -78,32 +78,32 @@ test("the status names state, tokens and pin", () => {
   );
 });
 
-test("every state before the first round has words", () => {
+test("every state before the first round has a text", () => {
   for (const state of ["starting", "queued", "loading", "prefill", "paused", "error", "cancelled"])
     assert.ok(waiting({ state, message: "" }).length > 5);
   assert.match(waiting(null), /Press Run/);
   assert.match(waiting(null, false), /starting/);
 });
 
-test("the badge says whether the numbers are live", () => {
+test("the badge shows whether the numbers are live", () => {
   assert.match(badge(null, "CPU"), /^LIVE · CPU$/);
   const header = { target: "t", method: "draft-tree", device: "cpu", dtype: "float32", hardware: "H" };
   assert.equal(badge({ from: "recorded", header }, "CPU"), "RECORDED · draft-tree · t · CPU · float32 · H");
-  assert.equal(badge({ from: "live", header }, "CPU"), "LIVE · t · CPU", "its method may change in mid-run");
+  assert.equal(badge({ from: "live", header }, "CPU"), "LIVE · t · CPU", "its method may change during the run");
 });
 
-test("the note tells where a change was applied; the summary is one sentence", () => {
+test("the note names the round of a change; the summary is one sentence", () => {
   assert.match(changeNote([{ index: 8, text: "depth 2 → 4" }], true), /depth 2 → 4 was applied at round 9/);
-  assert.match(heard(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 percent/);
+  assert.match(announcement(figures, true), /^Ended\. 5 tokens in 2 rounds, 50 percent/);
 });
 
-test("inactive speculation is an error, said once although its rounds note it too", () => {
+test("inactive speculation is an error, shown once although its rounds note it too", () => {
   const message = "Speculation is inactive: x had nothing to propose for 16 rounds";
-  const said = alerts([], { warnings: [message], footer: null }, [{ index: 15, notes: [message] }]);
-  assert.deepEqual(said, [{ kind: "error", message, remedy: "", times: 1, rounds: [16] }]);
+  const shown = alerts([], { warnings: [message], footer: null }, [{ index: 15, notes: [message] }]);
+  assert.deepEqual(shown, [{ kind: "error", message, remedy: "", times: 1, rounds: [16] }]);
 });
 
-test("a queue has a position, a download its bytes, a lost backend its seconds", () => {
+test("a queue shows its position, a download its bytes, a lost connection its seconds", () => {
   assert.match(waiting({ state: "queued", message: "", queue: { position: 2, of: 3 } }), /position 2 of 3/);
   const run = { state: "loading", message: "", loading: { stage: "downloading x", done: 12.3e6, total: 26e6 } };
   assert.match(waiting(run), /^Downloading x: 12\.3 of 26\.0 MB/);
@@ -115,17 +115,17 @@ test("a queue has a position, a download its bytes, a lost backend its seconds",
   );
 });
 
-test("an end that is not known by name is said as it is; a trace without end is truncated", () => {
+test("an unknown end reason is shown unchanged; a trace without a footer is truncated", () => {
   const at = (footer) =>
     status({ run: { state: "finished", header: null, footer }, figures, pinned: false, measuring: null });
   assert.match(at({ reason: "quota" }), /^stopped: quota/);
   assert.match(at(null), /^truncated/);
 });
 
-test("a run that was freed because its page was gone was not cancelled by the user", () => {
-  const said = (reason) =>
+test("a run that ended because its page was closed was not cancelled by the user", () => {
+  const message = (reason) =>
     status({ run: { state: "cancelled", footer: { reason } }, figures, pinned: false, measuring: null });
-  assert.match(said("cancelled"), /^cancelled/);
-  for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(said(reason), /by you/);
-  assert.match(said("lease"), /^stopped: its page was closed/);
+  assert.match(message("cancelled"), /^cancelled/);
+  for (const reason of ["lease", "limit", "memory"]) assert.doesNotMatch(message(reason), /by you/);
+  assert.match(message("lease"), /^stopped: its page was closed/);
 });

@@ -3,7 +3,7 @@
 import * as bench from "../verifiers/bench.js";
 import * as states from "../verifiers/state.js";
 
-const TELL_MS = 120;
+const SEND_MS = 120;
 const NAMES = ["words", "p", "q", "tp", "tq", "k", "way", "rule", "seed", "rounds"];
 
 /** Return the part of a state that Python has. Pure. @param {states.State} state */
@@ -15,19 +15,19 @@ export function toPython(state) {
 export function mount(root, { model, on, ends }) {
   const now = () => JSON.stringify(toPython(page.state));
   let telling = null;
-  const tell = () => {
+  const sendState = () => {
     clearTimeout(telling);
     telling = setTimeout(() => {
       telling = null;
       model.set("state", toPython(page.state));
       model.save_changes();
-    }, TELL_MS);
+    }, SEND_MS);
   };
-  const given = () => ({ ...states.example(), from: "Python", note: "", ...structuredClone(model.get("state")) });
-  const page = bench.mount(root, { state: given(), change: tell });
+  const fromModel = () => ({ ...states.example(), from: "Python", note: "", ...structuredClone(model.get("state")) });
+  const page = bench.mount(root, { state: fromModel(), change: sendState });
   on("change:state", () => {
-    if (telling || JSON.stringify(toPython(given())) === now()) return; // do not overwrite a change in progress
-    Object.assign(page.state, given());
+    if (telling || JSON.stringify(toPython(fromModel())) === now()) return; // do not overwrite a change in progress
+    Object.assign(page.state, fromModel());
     page.draw();
   });
   ends.push(() => clearTimeout(telling));

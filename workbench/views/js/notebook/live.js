@@ -3,8 +3,8 @@
 import * as livereplay from "../live/replay.js";
 import * as widget from "./widget.js";
 
-/** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} given */
-export const mount = (el, given) => widget.mount(el, { ...given, vision: null });
+/** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} options */
+export const mount = (el, options) => widget.mount(el, { ...options, vision: null });
 
-/** Play a run from a file. @param {any} el  @param {{sources: object, trace: any, definitions: object}} given */
-export const play = (el, given) => livereplay.play(el, given);
+/** Play a run from a file. @param {any} el  @param {{sources: object, trace: any, definitions: object}} options */
+export const play = (el, options) => livereplay.play(el, options);

@@ -5,18 +5,18 @@ import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 
-const TELL_MS = 120;
+const SEND_MS = 120;
 
 /** Return the values after a change of method: its defaults; sampling parameters stay. Pure.
  *  @param {object[]} methods  @param {object[]} sampling  descriptions from the registry */
-export function switched(methods, sampling, name, held) {
+export function switched(methods, sampling, name, values) {
   const own = methods.find((x) => x.name === name)?.params ?? [];
   return {
     method: name,
     ...Object.fromEntries(
       [...own, ...sampling].map((p) => [
         p.name,
-        sampling.includes(p) && held[p.name] !== undefined ? held[p.name] : p.default,
+        sampling.includes(p) && values[p.name] !== undefined ? values[p.name] : p.default,
       ]),
     ),
   };
@@ -35,43 +35,43 @@ export function mount(root, { model, on, ends }) {
   root.append(h("div", { className: "wb-side wb-paramside" },
     h("div", { className: "wb-pick" }, h("label", { htmlFor: method.id }, "Method"), method, promise, teaches),
     own, first, h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling"), rest), note));
-  let held = { ...model.get("values") }, telling = null;
-  const tell = () => {
-    clearTimeout(telling);
-    telling = setTimeout(() => {
-      telling = null;
-      model.set("values", { ...held });
+  let values = { ...model.get("values") }, timer = null;
+  const sendValues = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      timer = null;
+      model.set("values", { ...values });
       model.save_changes();
-    }, TELL_MS);
+    }, SEND_MS);
   };
   const draw = () => {
-    const known = methods.find((x) => x.name === held.method),
-      barred = controls.unsound(known, held),
-      data = (params) => ({ params, values: held, inForce: held, barred });
-    controls.select(method, controls.options(methods), held.method);
-    controls.badge(promise, controls.promised(known, held));
-    kit.write(teaches, controls.taught(known, held));
+    const known = methods.find((x) => x.name === values.method),
+      barred = controls.unsound(known, values),
+      data = (params) => ({ params, values: values, inForce: values, barred });
+    controls.select(method, controls.options(methods), values.method);
+    controls.badge(promise, controls.promised(known, values));
+    kit.write(teaches, controls.explanation(known, values));
     form.render(own, data(known?.params ?? []));
     form.render(first, data(sampling.slice(0, 1)));
     form.render(rest, data(sampling.slice(1)));
   };
   method.addEventListener("change", () => {
-    held = switched(methods, sampling, method.value, held);
-    tell();
+    values = switched(methods, sampling, method.value, values);
+    sendValues();
     draw();
   });
   root.addEventListener("wb:param", ({ detail }) => {
-    held = { ...held, [detail.name]: detail.value };
+    values = { ...values, [detail.name]: detail.value };
     kit.write(note, detail.note);
     note.classList.toggle("is-empty", !detail.note);
-    tell();
+    sendValues();
     draw();
   });
   on("change:values", () => {
-    if (telling) return; // do not overwrite a change in progress
-    held = { ...model.get("values") };
+    if (timer) return; // do not overwrite a change in progress
+    values = { ...model.get("values") };
     draw();
   });
-  ends.push(() => clearTimeout(telling));
+  ends.push(() => clearTimeout(timer));
   draw();
 }

@@ -5,9 +5,10 @@ import * as livereplay from "../live/replay.js";
 import * as visionreplay from "../vision/replay.js";
 import * as widget from "./widget.js";
 
-/** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} given */
-export const mount = (el, given) => widget.mount(el, { ...given, vision });
+/** Draw a widget into `el`. @param {any} el  @param {{model: object, shared: object}} options */
+export const mount = (el, options) => widget.mount(el, { ...options, vision });
 
 /** Play a run from a file, with its images if it has any. @param {any} el  @param {{sources: object, trace:
- *  any, definitions: object}} given */
-export const play = (el, given) => (given.trace.header?.pictures?.length ? visionreplay : livereplay).play(el, given);
+ *  any, definitions: object}} options */
+export const play = (el, options) =>
+  (options.trace.header?.pictures?.length ? visionreplay : livereplay).play(el, options);

@@ -16,24 +16,24 @@ const ALONE = { tokens: "tokens", tree: "tree", curves: "curves", clock: "clock"
 /** Calls that are not sent to a kernel: the stage starts with the given run and plays no example. */
 const UNASKED = new Set(["recorded", "gallery", "estimate"]);
 
-/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} given  `shared`: model with
+/** Draw a widget into `el`. @param {{model: object, shared: object, vision: object|null}} widget  `shared`: model with
  *  the module's source, the definitions of figures, and the word kinds; `vision`: the Vision tab, if images are
  *  possible
  *  @returns {Promise<() => void>} a function that disposes of the widget */
-export async function mount(el, given) {
-  const { model } = given, kind = model.get("kind"), ends = [];
+export async function mount(el, widget) {
+  const { model } = widget, kind = model.get("kind"), ends = [];
   el.classList.add("wb-widget");
   el.dataset.kind = kind;
   el.dataset.lmSuppressShortcuts = "true"; // keys act as in the app, not as in the notebook
   for (const name of ["keydown", "keyup"]) el.addEventListener(name, (event) => event.stopPropagation());
   const root = el.appendChild(kit.h("div", { className: "wb" }));
   const place = {
-    ...given,
+    ...widget,
     el,
     root,
     kind,
     theme: themed(el, ends),
-    on: (name, hear) => (model.on(name, hear), ends.push(() => model.off(name, hear))),
+    on: (name, listener) => (model.on(name, listener), ends.push(() => model.off(name, listener))),
     ends,
   };
   const draws = {
@@ -51,16 +51,16 @@ export async function mount(el, given) {
 /** Follow the surrounding theme until the user chooses one. @returns {() => void} toggles light and dark */
 function themed(el, ends) {
   let chosen = null;
-  const wear = () => el.classList.toggle("dark", chosen ?? isDark(document));
-  const watcher = new MutationObserver(wear), preferred = matchMedia("(prefers-color-scheme: dark)");
+  const applyTheme = () => el.classList.toggle("dark", chosen ?? isDark(document));
+  const watcher = new MutationObserver(applyTheme), preferred = matchMedia("(prefers-color-scheme: dark)");
   for (const part of [document.documentElement, document.body])
     watcher.observe(part, { attributes: true, attributeFilter: THEMED });
-  preferred.addEventListener("change", wear);
-  ends.push(() => watcher.disconnect(), () => preferred.removeEventListener("change", wear));
-  wear();
+  preferred.addEventListener("change", applyTheme);
+  ends.push(() => watcher.disconnect(), () => preferred.removeEventListener("change", applyTheme));
+  applyTheme();
   return () => {
     chosen = !el.classList.contains("dark");
-    wear();
+    applyTheme();
   };
 }
 
@@ -75,7 +75,7 @@ export function isDark({ documentElement: html, body }) {
 
 // -- Recorded traces --------------------------------------------------------------------------------------------------
 
-/** Show traces that Python holds. A trace given later replaces the first. */
+/** Show the traces that Python sent. A later trace replaces the first. */
 async function recorded(place) {
   const { model, root, kind, shared, theme, vision } = place, host = { theme, sources: async () => sources(shared) };
   const first = model.get("_given");
@@ -117,44 +117,44 @@ function close({ ends }, page) {
 
 /** Show a run in the kernel, or in the app that the kernel is connected to. */
 async function live(place) {
-  const { model, root, shared, theme, el, vision } = place, line = wire(place), ears = [];
+  const { model, root, shared, theme, el, vision } = place, line = wire(place), listeners = [];
   const host = {
     theme,
     sources: async () => sources(shared),
-    listen: (hear) => ears.push(hear),
+    listen: (listener) => listeners.push(listener),
     decode: (request) => model.send({ decode: request }),
     call: (name, payload) => {
       if (UNASKED.has(name)) return Promise.resolve(null);
-      const held = model.get("_catalogue");
-      return name === "catalogue" && !payload.target && held?.methods
-        ? Promise.resolve(structuredClone(held))
+      const catalogue = model.get("_catalogue");
+      return name === "catalogue" && !payload.target && catalogue?.methods
+        ? Promise.resolve(structuredClone(catalogue))
         : line.call(name, payload);
     },
   };
-  const early = [];
+  const pending = [];
   let page = null, pictures = false;
-  const hear = (message) => {
-    if (!page) return void early.push(message);
+  const listener = (message) => {
+    if (!page) return void pending.push(message);
     if (message.header?.pictures?.length && !pictures && message.run === page.run?.id) {
       pictures = true;
-      return void open(message); // the header tells that the run has images
+      return void open(message); // the header shows that the run has images
     }
-    for (const ear of ears) ear(message);
+    for (const ear of listeners) ear(message);
     adopt(page, message);
   };
-  line.listen(hear);
+  line.listen(listener);
   const open = async (message = null) => {
     clearInterval(page?.timer);
     page = null;
-    ears.length = 0;
+    listeners.length = 0;
     root.replaceChildren();
-    const view = pictures ? vision : livePage, made = await view.mount(root, { host, embed: pictures });
-    if (made.parts.whatif) made.parts.whatif.hidden = true; // its charts need the app
-    if (pictures) Object.assign(made.vision, { lexicon: shared.get("lexicon"), empty: "" });
+    const view = pictures ? vision : livePage, mounted = await view.mount(root, { host, embed: pictures });
+    if (mounted.parts.whatif) mounted.parts.whatif.hidden = true; // its charts need the app
+    if (pictures) Object.assign(mounted.vision, { lexicon: shared.get("lexicon"), empty: "" });
     for (const details of root.querySelectorAll(".wb-settings")) details.open = el.clientWidth > 900;
-    page = made;
+    page = mounted;
     opening.follow(page, model.get("run_id"));
-    for (const each of [message, ...early.splice(0)]) if (each) hear(each);
+    for (const each of [message, ...pending.splice(0)]) if (each) listener(each);
     select(place, page);
     close(place, page);
   };
@@ -163,19 +163,19 @@ async function live(place) {
 
 /** Connect to the model's messages: calls with their answers, and news. */
 function wire({ model, on }) {
-  const waiting = new Map(), ears = [], name = Math.random().toString(36).slice(2, 8);
-  let asked = 0;
+  const waiting = new Map(), listeners = [], name = Math.random().toString(36).slice(2, 8);
+  let count = 0;
   on("msg:custom", (message) => {
-    if (message.news) for (const hear of ears) hear(message.news);
+    if (message.news) for (const listener of listeners) listener(message.news);
     waiting.get(message.id)?.(message.answer);
     waiting.delete(message.id);
   });
-  const call = (what, payload) => new Promise((answered) => {
-    const id = `${name}-${(asked += 1)}`;
+  const call = (method, payload) => new Promise((answered) => {
+    const id = `${name}-${(count += 1)}`;
     waiting.set(id, answered);
-    model.send({ id, call: what, payload });
+    model.send({ id, call: method, payload });
   });
-  return { call, listen: (hear) => ears.push(hear) };
+  return { call, listen: (listener) => listeners.push(listener) };
 }
 
 /** Put the parameters in force into the panel: the run's own, then later changes. */
@@ -224,19 +224,19 @@ function select({ model, on }, page) {
     page.scroll = true;
     if ("on" in page) page.on = wanted.on ?? "run";
     if (page.vision) page.vision.patch = wanted.patch ?? null;
-    said = now();
+    last = now();
     draw();
   };
-  let said = "{}";
+  let last = "{}";
   page.draw = () => {
     draw();
-    if (page.playing || now() === said) return;
-    said = now();
-    model.set("selection", JSON.parse(said));
+    if (page.playing || now() === last) return;
+    last = now();
+    model.set("selection", JSON.parse(last));
     model.save_changes();
   };
   on("change:selection", take);
   take();
 }
 
-const sorted = (held) => Object.entries(held).sort(([a], [b]) => (a < b ? -1 : 1));
+const sorted = (selection) => Object.entries(selection).sort(([a], [b]) => (a < b ? -1 : 1));

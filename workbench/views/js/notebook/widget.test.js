@@ -5,7 +5,7 @@ import { layout, words } from "../live/clock.js";
 import { step } from "./lane.js";
 import { switched } from "./panel.js";
 
-test("a selection crosses to Python and back as it was", () => {
+test("a selection is unchanged after a round trip to Python", () => {
   for (const pin of [
     { round: 0, node: 0, token: null },
     { round: 3, node: "target", token: 1 },
@@ -18,7 +18,7 @@ test("a selection crosses to Python and back as it was", () => {
   assert.equal(fromPython({ patch: 5 }), null);
 });
 
-test("the theme of what is around is known, by whatever name", () => {
+test("the surrounding theme is recognised, whatever its name", () => {
   const page = (dataset, classes = [], named = {}) => ({
     documentElement: { getAttribute: (n) => named[n] ?? null },
     body: { dataset, classList: { contains: (c) => classes.includes(c) } },
@@ -39,7 +39,7 @@ const round = (index, started_s, seconds, tokens) => ({
 });
 const whole = (r) => [{ kind: "verify", start: r.started_s, end: r.started_s + r.seconds }];
 
-test("lanes share one clock: twice the time is twice the width, each from the end of its prompt", () => {
+test("lanes share one clock: width is proportional to time, from the end of each prefill", () => {
   const traces = [
     { name: "a", rounds: [round(0, 5, 1, 2), round(1, 6, 1, 2)] },
     { name: "b", rounds: [round(0, 0, 4, 1)] },
@@ -54,7 +54,7 @@ test("lanes share one clock: twice the time is twice the width, each from the en
   assert.equal(words(rows[2]), "0 tokens · 0.00 s");
 });
 
-test("keys lead along a lane and to the next, and stay inside", () => {
+test("keys move along a lane and to the next one, and stop at the ends", () => {
   const traces = [{ rounds: [1, 2, 3] }, { rounds: [1] }];
   assert.deepEqual(step({ trace: 0, round: 2 }, "ArrowRight", traces), { trace: 0, round: 2 });
   assert.deepEqual(step({ trace: 0, round: 2 }, "ArrowDown", traces), { trace: 1, round: 0 });
@@ -62,7 +62,7 @@ test("keys lead along a lane and to the next, and stay inside", () => {
   assert.deepEqual([step({}, "Escape", traces), step({}, "x", traces)], [{}, null]);
 });
 
-test("another method keeps sampling and begins its own parameters anew", () => {
+test("another method keeps the sampling parameters and starts with its own defaults", () => {
   const sampling = [{ name: "temperature", default: 0 }],
     methods = [
       { name: "a", params: [{ name: "depth", default: 4 }] },

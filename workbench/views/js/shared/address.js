@@ -43,12 +43,12 @@ export const LONGEST = 6000;
 /** Remove the longest values from a query that is too long for an address. @param {string} query */
 export function brief(query) {
   if (query.length <= LONGEST) return query;
-  const kept = new URLSearchParams(query);
-  while (kept.toString().length > LONGEST) {
-    const [longest] = [...kept].reduce((a, b) => (b[1].length > a[1].length ? b : a));
-    kept.delete(longest);
+  const shortened = new URLSearchParams(query);
+  while (shortened.toString().length > LONGEST) {
+    const [longest] = [...shortened].reduce((a, b) => (b[1].length > a[1].length ? b : a));
+    shortened.delete(longest);
   }
-  return kept.toString();
+  return shortened.toString();
 }
 
 /** Note on a link that is too long to hold the prompt; empty if it holds the whole query. @param {string} query */

@@ -4,7 +4,7 @@ import { brief, home, isKept, lacking, LONGEST, names, read, run, write } from "
 
 const ID = "20261122-180000-0a1b2c3d", OTHER = "20261122-180001-0a1b2c3e";
 
-test("a kept run has a path, everything else a query; both are read back as they were written", () => {
+test("a kept run has a path, everything else a query; both are parsed as they were written", () => {
   for (const query of [
     `recorded=${ID}&round=3&token=1`,
     `tab=vision&recorded=${ID}`,
@@ -26,21 +26,21 @@ test("a kept run has a path, everything else a query; both are read back as they
   assert.equal(write("/app/", ""), "/app/");
 });
 
-test("hostile names stay names: one segment, never a path, never two runs", () => {
+test("a hostile name stays one path segment and one run", () => {
   for (const bad of ["../../etc/passwd", "a+b", "<b>&c=1", "x/y", "?recorded=z"]) {
     const path = run("/app", bad);
     assert.equal(path.split("/").length, 4, path);
     assert.deepEqual(names(path), [bad]);
     assert.ok(!isKept(bad));
   }
-  assert.deepEqual(names("/r/%E0%A4%A+x"), ["%E0%A4%A", "x"], "what is no UTF-8 is left as it is");
+  assert.deepEqual(names("/r/%E0%A4%A+x"), ["%E0%A4%A", "x"], "invalid UTF-8 is left unchanged");
   assert.equal(
     new URLSearchParams(read({ pathname: "/r/%3Cb%3E", search: "?recorded=other&round=2" })).get("recorded"),
     "<b>",
   );
 });
 
-test("what is too long for an address is left out of it, and nothing else", () => {
+test("only values that are too long for an address are left out", () => {
   const short = "tab=compare&prompt=a+%26+b&seed=3";
   assert.equal(brief(short), short, "as it was written");
   assert.equal(brief(""), "");
@@ -52,7 +52,7 @@ test("what is too long for an address is left out of it, and nothing else", () =
   assert.ok(wide.length > LONGEST);
   assert.equal(brief(wide), "tab=live");
   const two = new URLSearchParams([["text", "x".repeat(4000)], ["text", "y".repeat(4000)], ["by", "1"]]).toString();
-  assert.equal(brief(two), "by=1", "of one name go all");
+  assert.equal(brief(two), "by=1", "all values of a name are removed");
 });
 
 test("two runs share an address", () => {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { countTicks, timeTicks } from "./axis.js";
 
-test("ticks of time are round numbers from 0 up to the end", () => {
+test("ticks of time are round numbers from 0 to the end", () => {
   assert.deepEqual(
     timeTicks(0.25, 1000, "ms").map((t) => [Math.round(t.x), t.text]),
     [0, 50, 100, 150, 200, 250].map((ms) => [ms, `${ms} ms`]),

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { above, layout, overlayPaths } from "./bars.js";
 
-test("heights are in proportion and the largest fills the room", () => {
+test("heights are proportional, and the largest bar fills the height", () => {
   const [a, b] = layout([{ value: 2, part: 1 }, { value: 4 }], 4, 300);
   assert.equal(a.height * 2, b.height);
   assert.equal(a.part * 2, a.height);
@@ -18,7 +18,7 @@ test("an empty maximum draws nothing", () => {
   assert.equal(layout([{ value: 0 }], 0, 280)[0].height, 0);
 });
 
-test("the overlay goes through the middle of every bar, at its own height", () => {
+test("the overlay passes the middle of every bar at its own value", () => {
   const placed = layout([{ value: 1 }, { value: 2 }], 2, 280),
     { line, marks } = overlayPaths([2, 1], placed, (v) => 100 - v);
   const middle = (b) => (b.x + b.width / 2).toFixed(1);
@@ -28,13 +28,13 @@ test("the overlay goes through the middle of every bar, at its own height", () =
   assert.equal(overlayPaths([1, 1, 1], placed, (v) => v).marks.match(/z/g).length, 2);
 });
 
-test("a bar's number stands above its interval", () => {
+test("a bar's number is above its interval", () => {
   assert.equal(above(80, 40), 35);
-  assert.ok(above(80, 20) + 2 < 20, "at the highest interval there is, too");
+  assert.ok(above(80, 20) + 2 < 20, "also for the highest interval");
   assert.equal(above(80, 80), 75);
 });
 
-test("a bar's number stands above a mark of theory that would cover it, and stays where the mark is far", () => {
+test("a bar's number moves above a theory mark that would cover it, otherwise it stays", () => {
   assert.equal(above(80, 80, 72), 63);
   assert.equal(above(80, 80, 84), 75, "the mark touches the top of the bar");
   assert.equal(above(80, 80, 40), 75, "far above");

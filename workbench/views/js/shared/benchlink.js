@@ -21,14 +21,14 @@ export const RULE_OF = {
  *  @param {number} drafts  for this position  @param {string} from  label of the position
  *  @param {Record<string, any>} chosen  parameters in force: `grower`, `verifier`  @returns {string|null} */
 export function placeQuery(rows, drafts, from, chosen = {}) {
-  const kept = rows.filter((row) => row.p !== null && row.q !== null).slice(0, MOST);
-  if (!drafts || !kept.length) return null;
+  const listed = rows.filter((row) => row.p !== null && row.q !== null).slice(0, MOST);
+  if (!drafts || !listed.length) return null;
   const query = new URLSearchParams();
   for (const name of ["p", "q"]) {
-    const values = kept.map((row) => row[name]), rest = 1 - values.reduce((sum, x) => sum + x, 0);
+    const values = listed.map((row) => row[name]), rest = 1 - values.reduce((sum, x) => sum + x, 0);
     query.set(name, [...values, Math.max(0, rest)].map((x) => `${Number(x.toPrecision(6))}`).join(","));
   }
-  for (const word of [...kept.map((row) => row.text), OTHERS]) query.append("w", word);
+  for (const word of [...listed.map((row) => row.text), OTHERS]) query.append("w", word);
   query.set("k", `${Math.min(DRAFTS, drafts)}`);
   const named = (table, name) => (Object.hasOwn(table, name ?? "") ? table[name] : null);
   query.set("way", drafts > 1 ? (named(WAY_OF, chosen.grower) ?? "without") : "independent");

@@ -4,7 +4,7 @@
  */
 
 import * as limits from "./form.js";
-import * as strangers from "./strangers.js";
+import * as draftModels from "./draftmodels.js";
 
 /** Return the options of a select; unavailable ones come last, with the reason. Pure.
  *  @param {{name: string, title: string, available?: boolean, reason?: string, detail?: string}[]} entries */
@@ -24,14 +24,14 @@ export function options(entries) {
 
 /** Return the buttons, each with the reason why it is disabled. Pure. @param {any} known */
 export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
-  const idle = active ? "" : "no run in progress", held = measuring ? "the baseline is being measured" : idle;
+  const idle = active ? "" : "no run in progress", reason = measuring ? "the baseline is being measured" : idle;
   return {
     run: {
       label: "Run",
-      off: !ready ? "the backend is not ready" : measuring ? held : active ? "a run is in progress: stop it first" : "",
+      off: !ready ? "the backend is not ready" : measuring ? reason : active ? "a run is in progress: stop it first" : "",
     },
-    pause: { label: paused ? "Resume" : "Pause", off: barred.pause || held },
-    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? held : "") },
+    pause: { label: paused ? "Resume" : "Pause", off: barred.pause || reason },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? reason : "") },
     stop: { label: "Stop", off: idle },
     baseline: { label: baseline.label, off: barred.baseline || baseline.off },
   };
@@ -61,25 +61,25 @@ export function promised(method, values = {}) {
 
 /** Return the verifier and the tree builder in force. */
 function pair(method, values) {
-  const usual = (name) => method?.params?.find((p) => p.name === name)?.default;
-  return { verifier: values.verifier ?? usual("verifier"), grower: values.grower ?? usual("grower") };
+  const defaultOf = (name) => method?.params?.find((p) => p.name === name)?.default;
+  return { verifier: values.verifier ?? defaultOf("verifier"), grower: values.grower ?? defaultOf("grower") };
 }
 
 /** Return the choices of verifier and tree builder that are unsound with the other parameters, with reasons. Pure.
  *  @param {Promising|undefined} method  @param {Record<string, any>} [values]
  *  @returns {Record<string, Record<string, string>>} by parameter and value */
 export function unsound(method, values = {}) {
-  const { verifier, grower } = pair(method, values), told = Object.entries(method?.unsound ?? {});
+  const { verifier, grower } = pair(method, values), rules = Object.entries(method?.unsound ?? {});
   const by = (found) => Object.fromEntries(found.filter(([, reason]) => reason));
   return {
-    verifier: by(told.map(([name, of]) => [name, of[grower] ?? ""])),
+    verifier: by(rules.map(([name, of]) => [name, of[grower] ?? ""])),
     grower: by(Object.entries(method?.unsound?.[verifier] ?? {})),
   };
 }
 
 /** List the verifiers that change a method's promise; empty if none does. Pure.
  *  @param {{promise: string, promises?: Record<string, string>}} method */
-export function otherwise(method) {
+export function verifierPromises(method) {
   const by = /** @type {Map<string, string[]>} */ (new Map());
   for (const [verifier, promise] of Object.entries(method.promises ?? {}))
     if (promise !== method.promise) by.set(promise, [...(by.get(promise) ?? []), verifier]);
@@ -89,7 +89,7 @@ export function otherwise(method) {
 /** Return a method's explanation. It may state why the output matches the target, which another verifier can change:
  *  then it is marked as describing the default choices. Pure.
  *  @param {(Promising & {teaches?: string})|undefined} method  @param {Record<string, any>} [values] */
-export function taught(method, values = {}) {
+export function explanation(method, values = {}) {
   const words = method?.teaches ?? "";
   return !words || promised(method, values) === method?.promise ? words : `With its default settings: ${words}`;
 }
@@ -118,17 +118,17 @@ export function render(el, data) {
   const method = catalogue.methods.find((m) => m.name === choice.method);
   select(ui.target, options(catalogue.targets), choice.target);
   select(ui.method, options(catalogue.methods), choice.method);
-  select(ui.drafter, options(strangers.drafters(catalogue, choice.method)), choice.drafter);
+  select(ui.drafter, options(draftModels.usable(catalogue, choice.method)), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
   write(
     ui.drafterNote,
-    method && !strangers.drafts(method)
+    method && !draftModels.usesDraftModel(method)
       ? "not used by this method"
       : detail(catalogue.drafters, choice.drafter),
   );
   badge(ui.promise, promised(method, choice.params));
   write(ui.headNote, method?.head ? `drafts with your own head: ${method.head}` : "");
-  write(ui.teaches, taught(method, choice.params));
+  write(ui.teaches, explanation(method, choice.params));
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
   const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });
@@ -140,11 +140,11 @@ export function render(el, data) {
   limits.limit({ max_new_tokens: ui.max, seed: ui.seed }, (ui.numbers = catalogue.numbers));
   field(ui.max, choice.max_new_tokens);
   field(ui.seed, choice.seed);
-  const asked = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
+  const split = data.roles?.split(choice.prompt) ?? { words: choice.prompt, chat: false };
   ui.chat.parentElement.hidden = !data.roles; // a view without roles sends chat messages only
-  ui.chat.checked = asked.chat;
-  ui.written = (words, chat = asked.chat) => data.roles?.join(words, chat) ?? words;
-  field(ui.prompt, asked.words);
+  ui.chat.checked = split.chat;
+  ui.written = (words, chat = split.chat) => data.roles?.join(words, chat) ?? words;
+  field(ui.prompt, split.words);
   chips(ui.presets, catalogue.presets, choice.preset);
   ui.branch.hidden = !data.branch;
   write(ui.branchWords, data.branch);
@@ -166,15 +166,15 @@ function detail(entries, name) {
   return entries.find((e) => e.name === name)?.detail ?? "";
 }
 
-function changed(params, held) {
-  const n = params.filter((p) => held[p.name] !== undefined && held[p.name] !== p.default).length;
+function changed(params, reason) {
+  const n = params.filter((p) => reason[p.name] !== undefined && reason[p.name] !== p.default).length;
   return n ? `${n} changed` : "";
 }
 
 function build(el) {
   const uid = Math.random().toString(36).slice(2, 7);
-  const tell = (name, detail) => el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
-  const choose = (what) => (event) => tell("wb:choose", { what, value: event.target.value });
+  const emit = (name, detail) => el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
+  const choose = (what) => (event) => emit("wb:choose", { what, value: event.target.value });
   const picker = (what, title) => {
     const control = h("select", { id: `${uid}-${what}`, onchange: choose(what) });
     control.dataset.what = what;
@@ -194,29 +194,29 @@ function build(el) {
         event.target.value !== "" &&
         event.target.dispatchEvent(new Event("change")), // apply undo immediately
       onchange: (event) =>
-        tell("wb:choose", { what, value: limits.whole(ui.numbers[what], event.target.value) }),
+        emit("wb:choose", { what, value: limits.whole(ui.numbers[what], event.target.value) }),
     });
   const max = number("max_new_tokens"), seed = number("seed");
   const prompt = h("textarea", {
     id: `${uid}-prompt`,
     rows: 4,
     spellcheck: false,
-    oninput: (event) => tell("wb:choose", { what: "prompt", value: ui.written(event.target.value) }),
+    oninput: (event) => emit("wb:choose", { what: "prompt", value: ui.written(event.target.value) }),
   });
   const chat = h("input", {
     type: "checkbox",
     id: `${uid}-chat`,
-    onchange: () => tell("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }),
+    onchange: () => emit("wb:choose", { what: "prompt", value: ui.written(prompt.value, chat.checked) }),
   });
   const asMessage = message(chat);
   const presets = h("div", {
     className: "wb-chips",
     onclick: (event) =>
-      event.target.dataset.preset && tell("wb:choose", { what: "preset", value: event.target.dataset.preset }),
+      event.target.dataset.preset && emit("wb:choose", { what: "preset", value: event.target.dataset.preset }),
   });
   const pace = h("select", {
     id: `${uid}-pace`,
-    onchange: (event) => tell("wb:choose", { what: "pace", value: Number(event.target.value) }),
+    onchange: (event) => emit("wb:choose", { what: "pace", value: Number(event.target.value) }),
   });
   pace.title =
     "Delays rounds so that you can follow, pause and change them. A round after a pause takes longer than at full speed. Baseline, Compare and Sweep always run at full speed.";
@@ -257,7 +257,7 @@ function build(el) {
       {
         type: "button",
         className: "wb-link",
-        onclick: () => tell("wb:choose", { what: "prompt_tokens", value: null }),
+        onclick: () => emit("wb:choose", { what: "prompt_tokens", value: null }),
       },
       "use the prompt text instead",
     ),
@@ -265,7 +265,7 @@ function build(el) {
   const press = (name, className, hint) => {
     const button = h(
       "button",
-      { type: "button", className, onclick: () => tell("wb:press", { button: name }) },
+      { type: "button", className, onclick: () => emit("wb:press", { button: name }) },
       "",
       hint ? h("kbd", {}, hint) : "",
     );

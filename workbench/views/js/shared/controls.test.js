@@ -1,27 +1,27 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { buttons, mark, options, otherwise, promised, select, taught, unsound } from "./controls.js";
+import { buttons, mark, options, verifierPromises, promised, select, explanation, unsound } from "./controls.js";
 
 const baseline = { label: "Baseline", off: "" };
 
-test("what cannot be used is listed last, with its reason", () => {
-  const made = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
-  assert.deepEqual(made.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
+test("unavailable options come last, with their reason", () => {
+  const result = options([{ name: "a", title: "A", available: false, reason: "needs heads" }, { name: "b", title: "B" }]);
+  assert.deepEqual(result.map((o) => [o.value, o.text, o.disabled]), [["b", "B", false], ["a", "A: needs heads", true]]);
 });
 
-test("a list of which nothing can be used says so in its place", () => {
-  const made = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
+test("a list without available options says so", () => {
+  const result = options([{ name: "a", title: "A", available: false, reason: "another vocabulary" }]);
   assert.deepEqual(
-    made.map((o) => [o.value, o.text, o.disabled]),
+    result.map((o) => [o.value, o.text, o.disabled]),
     [
       ["", "none available", true],
       ["a", "A: another vocabulary", true],
     ],
   );
-  assert.equal(made.find((o) => o.value === "").text, "none available", "what a select shows whose value is empty");
+  assert.equal(result.find((o) => o.value === "").text, "none available", "shown while the select's value is empty");
 });
 
-test("a select of which a browser selects nothing is set to what stands for nothing", () => {
+test("a select without a selected option shows its empty option", () => {
   const wanted = options([]), set = [];
   select(
     {
@@ -40,7 +40,7 @@ test("a select of which a browser selects nothing is set to what stands for noth
   assert.deepEqual(set, [""]);
 });
 
-test("what a verifier keeps depends on how the drafts grow, and each greys out what does not suit the other", () => {
+test("the promise depends on verifier and tree builder, and each disables unsound values of the other", () => {
   const choice = (name, value) => ({ name, default: value });
   const method = {
     promise: "exact",
@@ -49,7 +49,7 @@ test("what a verifier keeps depends on how the drafts grow, and each greys out w
     unsound: { "k-seq": { beam: "TV 0.14", fixed: "TV 0.2" }, other: { chain: "TV 0.5" } },
   };
   assert.equal(promised(method, { verifier: "k-seq" }), "approximate");
-  assert.equal(promised(method, { verifier: "k-seq", grower: "chain" }), "exact", "although not by default");
+  assert.equal(promised(method, { verifier: "k-seq", grower: "chain" }), "exact", "although it is not the default");
   assert.equal(promised(method, { verifier: "other", grower: "chain" }), "approximate");
   assert.equal(promised(method, { verifier: "typical", grower: "chain" }), "approximate");
   assert.deepEqual(unsound(method), { verifier: { "k-seq": "TV 0.14" }, grower: {} });
@@ -60,7 +60,7 @@ test("what a verifier keeps depends on how the drafts grow, and each greys out w
   assert.deepEqual(unsound(undefined), { verifier: {}, grower: {} });
 });
 
-test("what is promised follows from the verifier that is chosen", () => {
+test("the promise depends on the chosen verifier", () => {
   const method = { promise: "exact", promises: { lossless: "exact", typical: "approximate" } };
   assert.deepEqual(
     [promised(method), promised(method, { verifier: "lossless" }), promised(method, { verifier: "typical" })],
@@ -76,14 +76,14 @@ test("what is promised follows from the verifier that is chosen", () => {
   assert.equal(promised(oracle, { policy: "fixed" }), "exact");
   assert.equal(promised(oracle, { policy: "optimal-oracle", verifier: "typical" }), "approximate");
   assert.equal(promised(undefined), "");
-  assert.equal(otherwise(method), "approximate with verifier = typical");
+  assert.equal(verifierPromises(method), "approximate with verifier = typical");
   const more = { ...method.promises, lenient: "approximate", judge: "approximate", oracle: "simulation" };
-  const said = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
-  assert.equal(otherwise({ ...method, promises: more }), said);
-  assert.equal(otherwise({ promise: "exact" }), "");
+  const expected = "approximate with verifier = typical, lenient, judge; simulation with verifier = oracle";
+  assert.equal(verifierPromises({ ...method, promises: more }), expected);
+  assert.equal(verifierPromises({ promise: "exact" }), "");
 });
 
-test("a button that is off says why", () => {
+test("a disabled button has a reason", () => {
   const idle = buttons({ active: false, paused: false, ready: true, measuring: false, baseline });
   assert.equal(idle.run.off, "");
   assert.equal(idle.stop.off, "no run in progress");
@@ -92,19 +92,19 @@ test("a button that is off says why", () => {
   assert.match(busy.run.off, /in progress/);
 });
 
-test("while the baseline is measured only Stop can be pressed", () => {
-  const made = buttons({
+test("while the baseline is measured only Stop is enabled", () => {
+  const result = buttons({
     active: true,
     paused: false,
     ready: true,
     measuring: true,
     baseline: { label: "Baseline 3", off: "x" },
   });
-  assert.deepEqual(Object.entries(made).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
+  assert.deepEqual(Object.entries(result).filter(([, b]) => !b.off).map(([name]) => name), ["stop"]);
 });
 
-test("what this place cannot do is off with its reason, running or not", () => {
-  const made = buttons({
+test("actions that the host does not support are disabled with a reason, with or without a run", () => {
+  const result = buttons({
     active: true,
     paused: false,
     ready: true,
@@ -112,24 +112,24 @@ test("what this place cannot do is off with its reason, running or not", () => {
     baseline,
     barred: { pause: "not on ZeroGPU", step: "not on ZeroGPU" },
   });
-  assert.deepEqual([made.pause.off, made.step.off, made.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
+  assert.deepEqual([result.pause.off, result.step.off, result.stop.off], ["not on ZeroGPU", "not on ZeroGPU", ""]);
 });
 
-test("words that tell why the output is the target's are not said of a verifier that does not keep it", () => {
+test("an explanation of exactness is marked as describing the defaults for an approximate verifier", () => {
   const promises = { lossless: "exact", judge: "approximate" };
   const method = { promise: "exact", promises, teaches: "Exactly the target's." };
-  assert.equal(taught(method, { verifier: "lossless" }), "Exactly the target's.");
-  assert.equal(taught(method, { verifier: "judge" }), "With its default settings: Exactly the target's.");
-  assert.equal(taught(undefined), "");
+  assert.equal(explanation(method, { verifier: "lossless" }), "Exactly the target's.");
+  assert.equal(explanation(method, { verifier: "judge" }), "With its default settings: Exactly the target's.");
+  assert.equal(explanation(undefined), "");
 });
 
-test("the sign in the head says what is approximate, or will be, and nothing of what is exact", () => {
-  const told = (promise, next) => {
+test("the mark in the page head shows approximate text, now or in the next run, and nothing for exact text", () => {
+  const markOf = (promise, next) => {
     const el = /** @type {any} */ ({ textContent: "" });
     mark(el, { promise, next });
     return [el.textContent, el.className, el.hidden];
   };
-  assert.deepEqual(told("approximate", false), ["APPROXIMATE", "wb-badge is-approximate", false]);
-  assert.deepEqual(told("simulation", true), ["NEXT RUN: SIMULATION", "wb-badge is-simulation", false]);
-  assert.deepEqual(told("", false), ["", "wb-badge is-exact", true]);
+  assert.deepEqual(markOf("approximate", false), ["APPROXIMATE", "wb-badge is-approximate", false]);
+  assert.deepEqual(markOf("simulation", true), ["NEXT RUN: SIMULATION", "wb-badge is-simulation", false]);
+  assert.deepEqual(markOf("", false), ["", "wb-badge is-exact", true]);
 });

@@ -65,14 +65,14 @@ export async function put(text) {
 /** Return a button that copies the result of `text()` and confirms it. @param {() => string|Promise<string>} text
  *  @param {string} of  name of the text */
 export function button(text, of, className = "wb-tool") {
-  const made = kit.h("button", { type: "button", className, title: `Copy ${of}, as plain text` }, "copy text");
+  const copyButton = kit.h("button", { type: "button", className, title: `Copy ${of}, as plain text` }, "copy text");
   let over = null;
-  kit.set(made, { "aria-live": "polite" });
-  made.addEventListener("click", async () => {
+  kit.set(copyButton, { "aria-live": "polite" });
+  copyButton.addEventListener("click", async () => {
     const found = await text(), done = found !== "" && (await put(found));
-    kit.write(made, done ? "copied" : found === "" ? "no text yet" : "not copied");
+    kit.write(copyButton, done ? "copied" : found === "" ? "no text yet" : "not copied");
     clearTimeout(over);
-    over = setTimeout(() => kit.write(made, "copy text"), SAID_MS);
+    over = setTimeout(() => kit.write(copyButton, "copy text"), SAID_MS);
   });
-  return made;
+  return copyButton;
 }

@@ -5,7 +5,7 @@ import { joined, textOf } from "./copying.js";
 
 const trace = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)));
 
-test("the text of a run is its tokens' text, and where a stop string cut it, as it was cut", () => {
+test("the text of a run is its tokens' text, cut at a stop string", () => {
   const text = trace.rounds.flatMap((r) => r.emitted).map((e) => e.text).join("");
   assert.equal(textOf({ footer: null, rounds: trace.rounds }), text);
   assert.equal(textOf({ footer: { reason: "", text: "" }, rounds: trace.rounds }), text);
@@ -15,7 +15,7 @@ test("the text of a run is its tokens' text, and where a stop string cut it, as 
   );
 });
 
-test("signs are copied as what they stand for, and words where they were cut", () => {
+test("visible symbols are copied as their raw text, and cut tokens completely", () => {
   const pieces = [
     { raw: " lighthouse", shown: " lighthouse", from: 6, to: 11 },
     { raw: "\n", shown: "⏎", from: 0, to: 1 },

@@ -105,7 +105,7 @@ export function chromeTrace({ header, rounds }) {
   if (zero > 0) events.push(span("prefill", lanes.indexOf("device"), 0, 1e6 * zero));
   for (const r of rounds) {
     const tested = r.nodes.status.filter((x) => x !== "discarded").length, end = us(r.started_s + r.seconds);
-    const said = {
+    const args = {
       method: r.method,
       drafted: r.nodes.status.length,
       tested,
@@ -113,7 +113,7 @@ export function chromeTrace({ header, rounds }) {
       emitted: r.emitted.length,
       text: r.emitted.map((e) => e.text).join(""),
     };
-    events.push(span(`round ${r.index + 1}`, 0, us(r.started_s), 1e6 * r.seconds, said));
+    events.push(span(`round ${r.index + 1}`, 0, us(r.started_s), 1e6 * r.seconds, args));
     for (const p of r.phases)
       events.push(span(p.name, lanes.indexOf(p.lane), us(p.start_s), 1e6 * (p.end_s - p.start_s)));
     for (const { name, before, after } of r.changes)
@@ -260,7 +260,7 @@ function drawn(svg) {
     const length = text.getComputedTextLength(); // keep the width in another font, so that nothing overlaps
     if (length > 0) copy.querySelectorAll("text")[i].setAttribute("textLength", length.toFixed(1));
   });
-  dress([svg, ...svg.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")], DRAWN);
+  inlineStyles([svg, ...svg.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")], DRAWN);
   copy.querySelector(".wb-still")?.removeAttribute("transform"); // an image has no scroll position
   copy.querySelectorAll(".wb-ground, .wb-treetip, .wb-hit").forEach((part) => part.remove());
   return { node: copy, ...box };
@@ -269,24 +269,24 @@ function drawn(svg) {
 /** Return an HTML part of the page, with its computed style, in a foreign object. It is laid out again outside the
  *  page: uncut by scrolling, and in the font of the image. */
 function laidOut(el) {
-  const copy = el.cloneNode(true), made = el.cloneNode(true), page = document.createElement("div");
-  const beside = h(
+  const copy = el.cloneNode(true), clone = el.cloneNode(true), page = document.createElement("div");
+  const offscreen = h(
     "div",
     {
       style: `position: absolute; left: -99999px; top: 0; width: ${el.offsetWidth}px; --wb-ui: ${PLAIN_FONT}; --wb-mono: monospace`,
     },
     copy,
   );
-  beside.style.font = `14px/1.45 ${PLAIN_FONT}`;
+  offscreen.style.font = `14px/1.45 ${PLAIN_FONT}`;
   copy.querySelectorAll("[id]").forEach((part) => part.removeAttribute("id"));
-  el.closest(".wb").append(beside);
+  el.closest(".wb").append(offscreen);
   for (const part of copy.querySelectorAll("*")) part.style.contentVisibility = "visible";
   for (const part of copy.querySelectorAll(".wb-ribbon, .wb-nodecard, .wb-tree, .wb-table"))
     Object.assign(part.style, { height: "auto", maxHeight: "none", overflow: "visible" });
   const width = copy.offsetWidth, height = copy.offsetHeight;
-  dress([copy, ...copy.querySelectorAll("*")], [made, ...made.querySelectorAll("*")], LAID_OUT);
-  beside.remove();
-  page.append(made);
+  inlineStyles([copy, ...copy.querySelectorAll("*")], [clone, ...clone.querySelectorAll("*")], LAID_OUT);
+  offscreen.remove();
+  page.append(clone);
   page.style.cssText = `width: ${width}px; font: 14px/1.45 ${PLAIN_FONT}`;
   const frame = kit.s("foreignObject", { width, height });
   frame.append(page);
@@ -294,11 +294,11 @@ function laidOut(el) {
 }
 
 /** Copy computed styles to clones; remove hidden elements; make text printable. */
-function dress(originals, copies, properties) {
-  const gone = [], added = [];
+function inlineStyles(originals, copies, properties) {
+  const removed = [], added = [];
   originals.forEach((original, i) => {
     const style = getComputedStyle(original), copy = copies[i];
-    if (style.display === "none" || original.matches("button.wb-tool, input, label, select")) return gone.push(copy);
+    if (style.display === "none" || original.matches("button.wb-tool, input, label, select")) return removed.push(copy);
     copy.setAttribute("style", properties.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
     if (original.tagName === "I")
       Object.assign(copy.style, { width: `${original.offsetWidth}px`, height: `${original.offsetHeight}px` });
@@ -308,7 +308,7 @@ function dress(originals, copies, properties) {
     for (const { name, value } of [...copy.attributes]) copy.setAttribute(name, printable(value));
   });
   added.forEach(([copy, drawn]) => copy.prepend(drawn));
-  gone.forEach((copy) => copy.remove());
+  removed.forEach((copy) => copy.remove());
 }
 
 /** Return as an element what the stylesheet draws before `original`: an exported image has no stylesheet. Or null. */
@@ -317,9 +317,9 @@ function before(original, properties) {
   if (!content || content === "none" || content === "normal" || style.display === "none") return null;
   const named = /^attr\(([\w-]+)\)$/.exec(content)?.[1],
     text = named ? (original.getAttribute(named) ?? "") : content.replace(/^"|"$/g, "");
-  const made = h("span", {}, printable(text));
-  made.setAttribute("style", [...properties, "width", "height"].map((p) => `${p}:${style.getPropertyValue(p)}`).join(";"));
-  return made;
+  const element = h("span", {}, printable(text));
+  element.setAttribute("style", [...properties, "width", "height"].map((p) => `${p}:${style.getPropertyValue(p)}`).join(";"));
+  return element;
 }
 
 /** Render an SVG image as PNG, at double resolution where possible. @returns {Promise<Blob>} */
@@ -344,8 +344,8 @@ export async function png({ text, width, height }) {
  *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
  *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
  *           keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs can be
-  *           saved on the server; `kept` is called with the id of a saved run; `baseline`: baseline data to save with
-  *           it */
+ *           saved on the server; `kept` is called with the id of a saved run; `baseline`: baseline data to save with
+ *           it */
 export function mount(
   container,
   {
@@ -355,7 +355,7 @@ export function mount(
     definitions = () => ({}),
     lexicon = () => null,
     keeps = false,
-    kept = () => {},
+    kept: onKept = () => {},
     baseline = () => null,
   },
 ) {
@@ -391,7 +391,7 @@ export function mount(
           item(
             "Keep",
             "save on this machine, for the Gallery and `workbench runs`",
-            act((run) => keep(run, host, kept, baseline())),
+            act((run) => saveRun(run, host, onKept, baseline())),
             keeps ? "" : "not available in a public app: save a file instead",
           ),
         ]
@@ -437,7 +437,7 @@ export function mount(
         "div",
         { className: "wb-exportview" },
         h("span", {}, view.title),
-        as("svg", "image/svg+xml", (made) => made.text),
+        as("svg", "image/svg+xml", (image) => image.text),
         as("png", "image/png", png),
       );
     });
@@ -457,9 +457,9 @@ async function parquet(run, host) {
   return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
 }
 
-async function keep(run, host, kept, baseline) {
+async function saveRun(run, host, onKept, baseline) {
   const { id } = await ask(host, "keep", { trace: run, ...(baseline && { baseline }) });
-  kept(id);
+  onKept(id);
   return [
     "Kept: ",
     h("a", { href: address.run(host.base, id) }, `/r/${id}`),

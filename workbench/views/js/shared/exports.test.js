@@ -16,47 +16,47 @@ const header = {
 };
 const trace = { header: { ...header, prompt: HOSTILE }, rounds: [], footer: { text: HOSTILE } };
 
-test("every event is one line that reads back", () => {
+test("every event is one line that can be parsed", () => {
   const lines = jsonLines(trace).trimEnd().split("\n").map((line) => JSON.parse(line));
   assert.deepEqual(lines.map((line) => line.event), ["header", "footer"]);
   assert.equal(lines[0].prompt, HOSTILE);
 });
 
-test("a file name holds harmless characters only", () => {
+test("a file name has harmless characters only", () => {
   assert.equal(fileName(header, "svg", "tree"), "draft-tree_a-b_2026-11-21T1049_tree.svg");
   assert.match(fileName({ method: "../../x", target: "<b>\u0000", created: "soon" }, "jsonl"), /^[A-Za-z0-9_.-]+$/);
   assert.equal(fileName({}, "html"), "run.html");
 });
 
-test("a simulation says so under every picture", () => {
+test("the caption of every image of a simulation says so", () => {
   assert.match(caption(trace), /^RECORDED · draft-tree on a\/b · cpu/);
   assert.match(caption({ header: { ...header, simulation: true } }), /^RECORDED · SIMULATION/);
 });
 
-test("a caption is broken between its parts, and nothing of it is lost", () => {
+test("a caption is wrapped between its parts, and nothing is lost", () => {
   const lines = wrap(caption(trace), 160);
   assert.ok(lines.length > 1);
   assert.equal(lines.join(" · "), caption(trace));
 });
 
-test("what XML cannot hold is replaced", () => {
+test("characters that XML does not allow are replaced", () => {
   assert.equal(printable("a\u0000b\ud800c\n<"), "a\ufffdb\ufffdc\n<");
 });
 
-test("a trace without rounds is still a Chrome trace", () => {
+test("a trace without rounds is a valid Chrome trace", () => {
   assert.deepEqual(
     chromeTrace(trace).traceEvents.map((e) => e.name),
     ["process_name", "thread_name", "thread_name", "prefill"],
   );
 });
 
-test("nothing in a trace ends the script it stands in, and it reads back as it was", () => {
+test("nothing in a trace can end its script element, and it is parsed unchanged", () => {
   const text = embed({ a: HOSTILE });
   assert.doesNotMatch(text, /[<>&\u2028\u2029]/);
   assert.equal(JSON.parse(text).a, HOSTILE);
 });
 
-test("the template is filled once: what looks like a placeholder in a trace or a module stays text", () => {
+test("the template is filled once: a placeholder in a trace or a module stays text", () => {
   const sources = { template: "<style>%STYLE%</style>\n%SOURCES%\n%RECORDING%", style: "a{}", module: "%RECORDING%$&" };
   const [style, inner, recording] = html(sources, { trace }).split("\n");
   assert.equal(style, "<style>a{}</style>");

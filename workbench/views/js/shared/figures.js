@@ -4,13 +4,19 @@ const sum = (values) => values.reduce((a, b) => a + b, 0);
 const ratio = (part, whole) => (whole && part !== null ? part / whole : null);
 
 /** Signals of rounds under an approximate rule: see `workbench/engine/trace_recording.py`. */
-const BOUGHT = "acceptance bought (ΔA)", PAID = "distribution error (TV)", AT_MOST = `${PAID}, at most`;
+const ACCEPTANCE_GAIN = "acceptance gain (ΔA)",
+  DISTRIBUTION_ERROR = "distribution error (TV)",
+  ERROR_BOUND = `${DISTRIBUTION_ERROR}, at most`;
 
-/** Signal of a round that a pace or a pause delayed: `metrics.HELD`. */
-const HELD = "held back before it (s)";
+/** Signal of a round that a pace or a pause delayed: `metrics.DELAY`. */
+const DELAY = "delay before the round (s)";
+
+/** Names of these signals in traces of earlier versions. */
+const EARLIER_NAMES = { [ACCEPTANCE_GAIN]: "acceptance bought (ΔA)", [DELAY]: "held back before it (s)" };
 
 /** Whether a round was verified by a rule that does not preserve the target's distribution. */
-export const isApproximate = (round) => BOUGHT in (round.signals ?? {});
+export const isApproximate = (round) =>
+  [ACCEPTANCE_GAIN, EARLIER_NAMES[ACCEPTANCE_GAIN]].some((name) => name in (round.signals ?? {}));
 
 const counted = new WeakMap();
 
@@ -57,21 +63,25 @@ export function summary(rounds, since = null) {
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
-    held_rounds: rounds.filter((r) => has(r, HELD) && r.signals[HELD] > 0).length,
-    bought: ratio(signal(rounds, BOUGHT), rounds.length),
-    paid: ratio(signal(rounds, PAID, AT_MOST), tokens),
-    bounded: rounds.filter((r) => has(r, AT_MOST)).length,
-    unpriced: rounds.filter((r) => has(r, BOUGHT) && !has(r, PAID) && !has(r, AT_MOST)).length,
+    held_rounds: rounds.filter((r) => valueOf(r, DELAY) > 0).length,
+    bought: ratio(signal(rounds, ACCEPTANCE_GAIN), rounds.length),
+    paid: ratio(signal(rounds, DISTRIBUTION_ERROR, ERROR_BOUND), tokens),
+    bounded: rounds.filter((r) => has(r, ERROR_BOUND)).length,
+    unpriced: rounds.filter((r) => has(r, ACCEPTANCE_GAIN) && ![DISTRIBUTION_ERROR, ERROR_BOUND].some((n) => has(r, n)))
+      .length,
   };
 }
 
 /** Sum signals over rounds; null if no round has any of them. */
 function signal(rounds, ...names) {
-  const told = rounds.flatMap((r) => names.filter((name) => has(r, name)).map((name) => r.signals[name]));
-  return told.length ? sum(told) : null;
+  const values = rounds.flatMap((r) => names.filter((name) => has(r, name)).map((name) => valueOf(r, name)));
+  return values.length ? sum(values) : null;
 }
 
-const has = (round, name) => typeof round.signals?.[name] === "number";
+/** Value of a signal, also under its earlier name. */
+const valueOf = (round, name) => round.signals?.[name] ?? round.signals?.[EARLIER_NAMES[name]];
+
+const has = (round, name) => typeof valueOf(round, name) === "number";
 
 /** Acceptance rate after each round, over the last `window` rounds and over all so far; null without tested drafts.
  *  @returns {{index: number, windowed: number|null, cumulative: number|null}[]} */
@@ -133,7 +143,7 @@ export function histogram(rounds) {
 
 /** Return the first change during the run that invalidates the baseline, or null.
  *  @param {string[]} names  settings that plain decoding also has (those of sampling) */
-export function voids(rounds, names) {
+export function baselineBreak(rounds, names) {
   for (const r of rounds) {
     const found = r.changes.find((c) => names.includes(c.name));
     if (found) return { index: r.index, text: changeText(found) };

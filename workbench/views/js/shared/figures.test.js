@@ -11,14 +11,14 @@ import {
   settingMarks,
   speedOverTime,
   summary,
-  voids,
+  baselineBreak,
   wilson,
 } from "./figures.js";
 
 const fixture = (name) =>
   JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url)));
 
-test("nothing counted gives null, not zero and not NaN", () => {
+test("an empty count gives null, not zero or NaN", () => {
   const f = summary([]);
   assert.equal(f.tau, null);
   assert.equal(f.acceptance_rate, null);
@@ -36,9 +36,9 @@ test("the cumulative curve ends at the acceptance rate", () => {
   assert.equal(acceptanceOverTime(rounds).at(-1).cumulative, summary(rounds).acceptance_rate);
 });
 
-test("the windowed curve forgets what left the window", () => {
-  const made = (status) => ({ nodes: { status }, path: status.filter((s) => s === "accepted"), emitted: [] });
-  const points = acceptanceOverTime([made(["accepted"]), made(["rejected"]), made(["rejected"])], 2);
+test("the windowed curve ignores rounds before the window", () => {
+  const round = (status) => ({ nodes: { status }, path: status.filter((s) => s === "accepted"), emitted: [] });
+  const points = acceptanceOverTime([round(["accepted"]), round(["rejected"]), round(["rejected"])], 2);
   assert.deepEqual(points.map((p) => p.windowed), [1, 0.5, 0]);
 });
 
@@ -54,29 +54,29 @@ test("the histogram counts every round once", () => {
   assert.equal(histogram(rounds).reduce((a, b) => a + b.rounds, 0), rounds.length);
 });
 
-test("a change is marked at the round from which it holds", () => {
+test("a change is marked at the round where it takes effect", () => {
   assert.deepEqual(changeMarks(fixture("switch").rounds), [{ index: 6, text: "depth 2 → 5" }]);
 });
 
-test("a new method is named without the parameters that came with it", () => {
+test("a new method is named without its parameters", () => {
   const changes = [
     { name: "method", before: "a", after: "b" },
     { name: "width", before: null, after: 3 },
     { name: "depth", before: 2, after: 4 },
   ];
   assert.equal(changeMarks([{ index: 1, changes }])[0].text, "a → b, depth 2 → 4");
-  const pictures = [{ name: "pictures", before: "as they were", after: "changed for the drafter only" }];
+  const pictures = [{ name: "pictures", before: "unchanged", after: "changed for the drafter only" }];
   assert.equal(changeMarks([{ index: 1, changes: pictures }])[0].text, "images changed for the drafter only");
 });
 
-test("the interval holds the quotient and stays inside 0 to 1", () => {
+test("the interval contains the quotient and stays inside 0 to 1", () => {
   for (const [k, n] of [[0, 3], [3, 3], [5, 9]]) {
     const { low, high } = wilson(k, n);
     assert.ok(low >= 0 && high <= 1 && low <= k / n + 1e-9 && high >= k / n - 1e-9);
   }
 });
 
-test("tokens per second over time ends at the run's own figure", () => {
+test("tokens per second over time ends at the run's figure", () => {
   const { rounds } = fixture("chain"), points = speedOverTime(rounds, 4), all = summary(rounds);
   assert.ok(Math.abs(points.at(-1).cumulative - all.tokens_per_second) < 1e-9);
   const last = rounds.slice(-4),
@@ -104,17 +104,17 @@ test("time between rounds counts, in tokens per second and as overhead", () => {
   assert.ok(Math.abs(f.overhead_share - 0.5 / 1.3) < 1e-9);
 });
 
-test("a change of sampling in mid-run voids the baseline, a change of depth does not", () => {
+test("a change of sampling during the run invalidates the baseline, a change of depth does not", () => {
   const rounds = [
     { index: 0, changes: [] },
     { index: 1, changes: [{ name: "depth", before: 2, after: 4 }] },
     { index: 2, changes: [{ name: "temperature", before: 0, after: 0.5 }] },
   ];
-  assert.equal(voids(rounds.slice(0, 2), ["temperature"]), null);
-  assert.deepEqual(voids(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
+  assert.equal(baselineBreak(rounds.slice(0, 2), ["temperature"]), null);
+  assert.deepEqual(baselineBreak(rounds, ["temperature"]), { index: 2, text: "temperature 0 → 0.50" });
 });
 
-test("each stretch of rounds by one method has its own figures, which add up to those of the run", () => {
+test("each segment of one method has its own figures, which add up to those of the run", () => {
   const chain = fixture("chain").rounds, methods = ["a", "a", "b", "b", "b", "a"];
   const rounds = chain.slice(0, methods.length).map((r, i) => ({ ...r, method: methods[i] }));
   const segments = methodSegments(rounds, (method) => method.toUpperCase());
@@ -129,7 +129,7 @@ test("each stretch of rounds by one method has its own figures, which add up to 
   assert.deepEqual(methodSegments([]), []);
 });
 
-test("where bands name the methods, marks name only what else changed", () => {
+test("if bands name the methods, marks name only other changes", () => {
   const change = (name, before, after) => ({ name, before, after });
   const rounds = [
     { index: 0, changes: [change("method", "a", "b")] },

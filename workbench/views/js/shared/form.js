@@ -50,20 +50,20 @@ export function snap(value, min, step) {
 }
 
 const allowed = (kind, min, max) =>
-  `${kind === "int" ? "allowed: whole numbers from" : "allowed:"} ${said(min) ?? "−∞"} to ${said(max) ?? "∞"}`;
-const said = (bound) => bound?.toLocaleString("en", { maximumFractionDigits: 9 });
+  `${kind === "int" ? "allowed: whole numbers from" : "allowed:"} ${format(min) ?? "−∞"} to ${format(max) ?? "∞"}`;
+const format = (bound) => bound?.toLocaleString("en", { maximumFractionDigits: 9 });
 
 /** Clamp a value to its range, with a note if it changed. Pure.
  *  @returns {{value: number, note: string}} */
 export function clamp(param, value) {
   const { min, max } = field(param);
-  let kept = Number.isFinite(value) ? value : Number(param.default ?? min ?? 0);
-  if (param.kind === "int") kept = Math.round(kept);
-  if (min !== null) kept = Math.max(min, kept);
-  if (max !== null) kept = Math.min(max, kept);
+  let clamped = Number.isFinite(value) ? value : Number(param.default ?? min ?? 0);
+  if (param.kind === "int") clamped = Math.round(clamped);
+  if (min !== null) clamped = Math.max(min, clamped);
+  if (max !== null) clamped = Math.min(max, clamped);
   return {
-    value: kept,
-    note: kept === value ? "" : `${param.name} set to ${kept}: ${allowed(param.kind, min, max)}`,
+    value: clamped,
+    note: clamped === value ? "" : `${param.name} set to ${clamped}: ${allowed(param.kind, min, max)}`,
   };
 }
 
@@ -106,8 +106,8 @@ export function folded(params, values) {
 }
 
 /** Return the values to send: those of the form, defaults for the rest. Pure. */
-export function values(params, held) {
-  return Object.fromEntries(params.map((p) => [p.name, held[p.name] ?? p.default]));
+export function values(params, current) {
+  return Object.fromEntries(params.map((p) => [p.name, current[p.name] ?? p.default]));
 }
 
 /** Draw into `el`. Rows are keyed by name, so that a row keeps its element and the focus. Emits `wb:param` {name,
@@ -180,7 +180,7 @@ function build(el, param) {
     reason: "",
     why: make("small", { className: "wb-why" }),
   };
-  const tell = (raw) => {
+  const emit = (raw) => {
     const { value, note } =
       f.control === "slider" || f.control === "number" ? clamp(row.param, raw) : { value: raw, note: "" };
     row.show(value);
@@ -189,26 +189,26 @@ function build(el, param) {
   if (f.control === "choice") {
     const select = make("select", { id: uid });
     select.append(...f.choices.map((c) => make("option", { value: String(c), textContent: String(c) })));
-    select.addEventListener("change", () => tell(f.choices[select.selectedIndex]));
+    select.addEventListener("change", () => emit(f.choices[select.selectedIndex]));
     row.show = (value) => (select.value = String(value));
     const reasons = make("details", { className: "wb-greyed", hidden: true });
     reasons.append(make("summary", {}), make("ul", {}));
-    row.grey = (barred, value) => grey(select, reasons, barred, value, make);
+    row.grey = (barred, value) => disableChoices(select, reasons, barred, value, make);
     element.append(label, select, reasons);
   } else if (f.control === "switch") {
     const box = make("input", { type: "checkbox", id: uid });
-    box.addEventListener("change", () => tell(box.checked));
+    box.addEventListener("change", () => emit(box.checked));
     row.show = (value) => (box.checked = Boolean(value));
     element.append(box, label);
-  } else numeric(f, uid, label, row, tell, make);
+  } else numeric(f, uid, label, row, emit, make);
   element.append(row.why);
   return row;
 }
 
 /** Disable choices and give the reasons below; the reason of a selected choice comes first. */
-function grey(select, reasons, barred, value, make) {
-  const told = Object.entries(barred).sort(([a], [b]) => Number(b === value) - Number(a === value));
-  const key = JSON.stringify([told, value]);
+function disableChoices(select, reasons, barred, value, make) {
+  const reasonsFirst = Object.entries(barred).sort(([a], [b]) => Number(b === value) - Number(a === value));
+  const key = JSON.stringify([reasonsFirst, value]);
   if (reasons._key === key) return;
   reasons._key = key;
   for (const option of select.options) {
@@ -217,16 +217,16 @@ function grey(select, reasons, barred, value, make) {
     option.textContent = reason ? `${option.value} ✕` : option.value;
     option.title = reason;
   }
-  reasons.hidden = told.length === 0;
+  reasons.hidden = reasonsFirst.length === 0;
   reasons.classList.toggle("is-chosen", Object.hasOwn(barred, value));
-  const others = told.length - Number(Object.hasOwn(barred, value));
+  const others = reasonsFirst.length - Number(Object.hasOwn(barred, value));
   const words = [
     ...(Object.hasOwn(barred, value) ? [`${value} is not exact with these settings`] : []),
     ...(others ? [`${others} disabled`] : []),
   ];
   reasons.firstChild.textContent = `${words.join("; ")}: reasons`;
   reasons.lastChild.replaceChildren(
-    ...told.map(([name, reason]) => {
+    ...reasonsFirst.map(([name, reason]) => {
       const item = make("li", {});
       item.append(make("b", { textContent: name }), ` ${reason}`);
       return item;
@@ -234,7 +234,7 @@ function grey(select, reasons, barred, value, make) {
   );
 }
 
-function numeric(f, uid, label, row, tell, make) {
+function numeric(f, uid, label, row, emit, make) {
   const limits = {
     step: String(f.step),
     ...(f.min !== null && { min: String(f.min) }),
@@ -252,13 +252,13 @@ function numeric(f, uid, label, row, tell, make) {
   number.addEventListener("blur", () => (typing = false));
   number.addEventListener("change", () => {
     typing = false;
-    tell(number.value === "" ? NaN : Number(number.value));
+    emit(number.value === "" ? NaN : Number(number.value));
   });
   row.element.append(label);
   if (f.control === "slider") {
     const range = make("input", { type: "range", ...limits });
     range.setAttribute("aria-label", `${f.title}, slider`);
-    range.addEventListener("input", () => tell(snap(Number(range.value), f.min, f.step)));
+    range.addEventListener("input", () => emit(snap(Number(range.value), f.min, f.step)));
     row.element.append(range);
     row.show = (value) => {
       range.step = stepAt(value, f.min, f.step);

@@ -4,7 +4,7 @@ import { clamp, field, folded, idle, snap, step, stepAt, values } from "./form.j
 
 const depth = { name: "draft_depth", kind: "int", default: 4, ge: 1, le: 12, choices: null, doc: "" };
 
-test("a range makes a slider, an open end a number field, choices a select, a bool a switch", () => {
+test("a range gives a slider, an open range a number field, choices a select, a bool a switch", () => {
   assert.equal(field(depth).control, "slider");
   assert.equal(field({ ...depth, le: null }).control, "number");
   assert.equal(field({ ...depth, choices: ["a", "b"] }).control, "choice");
@@ -20,19 +20,19 @@ test("steps are round numbers", () => {
   assert.equal(step("float", null, 2), "any");
 });
 
-test("a value outside its range is brought back, and that is said", () => {
+test("a value outside its range is clamped, with a note", () => {
   assert.deepEqual(clamp(depth, 99), { value: 12, note: "draft_depth set to 12: allowed: whole numbers from 1 to 12" });
   assert.deepEqual(clamp(depth, 5), { value: 5, note: "" });
   assert.equal(clamp(depth, Number.NaN).value, 4);
   assert.equal(clamp(depth, 2.6).value, 3);
 });
 
-test("what the form does not hold is sent with its default", () => {
+test("a parameter missing in the form is sent with its default", () => {
   assert.deepEqual(values([depth], {}), { draft_depth: 4 });
   assert.deepEqual(values([depth], { draft_depth: 7, other: 1 }), { draft_depth: 7 });
 });
 
-test("a parameter that does nothing says what it waits for", () => {
+test("a parameter without effect shows its condition", () => {
   assert.equal(idle("policy = confidence or planned", { policy: "planned" }), "");
   assert.equal(idle("policy = confidence", { policy: "fixed" }), "has an effect only if policy is confidence");
   assert.equal(idle("temperature > 0", { temperature: 0 }), "has an effect only if temperature is above 0");
@@ -40,7 +40,7 @@ test("a parameter that does nothing says what it waits for", () => {
   assert.equal(idle("", {}), "");
 });
 
-test("what belongs to choices that are not taken is folded away, where it is much", () => {
+test("many parameters of options that are not selected are folded away", () => {
   const of = (name, when) => ({ name, when }), grower = "grower = dyspec";
   const first = [of("policy", ""), of("threshold", "policy = confidence"), of("top_k", "temperature > 0")];
   const params = [...first, of("grower")];
@@ -51,7 +51,7 @@ test("what belongs to choices that are not taken is folded away, where it is muc
   assert.deepEqual([...folded(more, { ...inForce, grower: "dyspec" })], [], "two are left");
 });
 
-test("a range of which a slider shows nothing has a field for its number", () => {
+test("a range too coarse for a slider has a number field", () => {
   const control = (kind, usual, ge, le) => field({ name: "x", kind, default: usual, ge, le, choices: null, doc: "" }).control;
   assert.equal(control("float", 2.5, 0.1, 600), "number");
   assert.equal(control("float", 3e-4, 0, 0.1), "number");
@@ -59,7 +59,7 @@ test("a range of which a slider shows nothing has a field for its number", () =>
   assert.deepEqual([control("float", 0.7, 0, 2), control("float", 0, 0, 2), control("int", 4, 1, 12)], Array(3).fill("slider"));
 });
 
-test("a slider can stand at a value between its steps, and moves by its steps", () => {
+test("a slider can show a value between its steps, and moves by its steps", () => {
   assert.equal(stepAt(1.5, 0, 0.2), "any", "a browser would move it to 1.6");
   assert.equal(stepAt(1.6, 0, 0.2), "0.2");
   assert.equal(stepAt(0.07, 0, 0.01), "0.01");

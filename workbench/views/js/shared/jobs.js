@@ -16,11 +16,11 @@ const LOST = {
 /** Start a view: event handlers, messages, redraws on size and theme changes, and the panel from catalogue and link.
  *  @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
  *  `adopt(page, made)`: show a recorded example if nothing else is shown */
-export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) {
+export async function begin(page, { wire, onMessage, draw, loadCatalogue, fromQuery, adopt }) {
   const { el, parts, host } = page;
   page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
   wire(page);
-  host.listen((message) => hear(page, message));
+  host.listen((message) => onMessage(page, message));
   new ResizeObserver(page.draw).observe(parts.stage);
   new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   page.draw();
@@ -32,27 +32,27 @@ export async function begin(page, { wire, hear, draw, look, fromQuery, adopt }) 
     page.choice = choice;
     if (problems.length)
       page.errors.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
-    if (choice.target !== catalogue.chosen.target) await look(page);
+    if (choice.target !== catalogue.chosen.target) await loadCatalogue(page);
   }
   addEventListener(
     "wb:address",
-    () => page.catalogue && host.isOpen?.() !== false && stepped(page, { look, fromQuery }),
+    () => page.catalogue && host.isOpen?.() !== false && stepped(page, { loadCatalogue, fromQuery }),
   );
   page.draw();
   el.dataset.ready = "true";
   page.timer = setInterval(() => watch(page), 1000);
-  page.comes = setInterval(() => host.isOpen?.() !== false && coming(page), LOADING_MS);
+  page.comes = setInterval(() => host.isOpen?.() !== false && pollLoading(page), LOADING_MS);
   return page;
 }
 
 /** React to a step back or forth in the browser's history: load the settings of the address. If it has none, or a
  *  measurement is running, write the panel's settings to it. */
-async function stepped(page, { look, fromQuery }) {
+async function stepped(page, { loadCatalogue, fromQuery }) {
   const { el, host, catalogue } = page, query = host.address.read();
   if (page.channel || new URLSearchParams(query).size < 2)
     return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
   page.choice = fromQuery(query, catalogue, form.clamp).choice;
-  if (page.choice.target !== catalogue.chosen.target) await look(page);
+  if (page.choice.target !== catalogue.chosen.target) await loadCatalogue(page);
   page.draw();
 }
 
@@ -69,7 +69,7 @@ async function example(page, adopt) {
 
 /** Detect a silent backend: the app may have been stopped. */
 function watch(page) {
-  const quiet = page.channel && page.job ? performance.now() - page.heard : 0,
+  const quiet = page.channel && page.job ? performance.now() - page.lastMessageAt : 0,
     silent = quiet > SILENCE_MS ? Math.round(quiet / 1000) : 0;
   if (silent === page.silent) return;
   page.silent = silent;
@@ -77,7 +77,7 @@ function watch(page) {
 }
 
 /** While a target is loading, poll its progress; the rest of the panel stays. */
-export async function coming(page) {
+export async function pollLoading(page) {
   if (!page.catalogue?.targets.some((t) => t.loading)) return;
   const found = await page.host.call("catalogue", { target: page.choice.target }).catch(() => null);
   if (!found?.targets) return;
@@ -86,7 +86,7 @@ export async function coming(page) {
 }
 
 /** Stop waiting for a silent backend. @param {string} what  name of the job  @param {string} remedy */
-export function giveUp(page, what, remedy) {
+export function stopWaiting(page, what, remedy) {
   Object.assign(page, { channel: null, silent: 0 });
   page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was stopped.`, remedy });
 }
@@ -101,7 +101,7 @@ export async function ask(page, name, request = {}) {
 }
 
 /** Fetch the catalogue of the chosen target; an unknown target is reported and replaced. */
-export async function look(page) {
+export async function loadCatalogue(page) {
   const found = await ask(page, "catalogue", { target: page.choice.target });
   if (!found) return null;
   if (found.problem) page.errors.push({ ...found.problem, kind: "error" });
@@ -134,14 +134,14 @@ export function exportMenu(part, title, kinds) {
     button.dataset.kind = kind;
     return button;
   });
-  const made = h(
+  const menuButton = h(
     "div",
     { className: "wb-menu" },
     part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"),
     part("exports", "div", { className: "wb-exports", hidden: true }, ...links),
   );
-  kit.set(made.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
-  return made;
+  kit.set(menuButton.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
+  return menuButton;
 }
 
 /** Open or close the Export menu. */
@@ -194,7 +194,7 @@ export function progress({ parts }, { text, note, done, total, label }) {
 }
 
 /** Format the remaining time; empty if unknown. Pure. */
-export function left(seconds) {
+export function remaining(seconds) {
   if (seconds === null || seconds === undefined) return "";
   return ` · about ${seconds < 90 ? `${Math.max(1, Math.ceil(seconds))} s` : `${Math.ceil(seconds / 60)} min`} left`;
 }

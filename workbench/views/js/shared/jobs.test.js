@@ -1,18 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { coming } from "./jobs.js";
+import { pollLoading } from "./jobs.js";
 
-test("a target that is on its way is asked after until it is there, and nothing else of the panel changes", async () => {
-  const asked = [], loading = { name: "big", loading: true }, ready = { name: "big", title: "big: ready", loading: false };
+test("a loading target is polled until it is ready, and nothing else of the panel changes", async () => {
+  const calls = [], loading = { name: "big", loading: true }, ready = { name: "big", title: "big: ready", loading: false };
   const call = async (name, { target }) => {
-    asked.push([name, target]);
-    return asked.length === 1 ? { error: { message: "busy" } } : { targets: [ready], methods: ["other"] };
+    calls.push([name, target]);
+    return calls.length === 1 ? { error: { message: "busy" } } : { targets: [ready], methods: ["other"] };
   };
   const page = { host: { call }, choice: { target: "t" }, catalogue: { targets: [loading], methods: ["own"] }, draw() {} };
-  await coming(page);
-  assert.deepEqual(page.catalogue.targets, [loading], "an answer that is none changes nothing");
-  await coming(page);
+  await pollLoading(page);
+  assert.deepEqual(page.catalogue.targets, [loading], "a missing answer changes nothing");
+  await pollLoading(page);
   assert.deepEqual(page.catalogue, { targets: [ready], methods: ["own"] });
-  await coming(page);
-  assert.deepEqual(asked, [["catalogue", "t"], ["catalogue", "t"]], "then nobody asks any more");
+  await pollLoading(page);
+  assert.deepEqual(calls, [["catalogue", "t"], ["catalogue", "t"]], "then polling ends");
 });

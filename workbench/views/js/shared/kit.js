@@ -47,7 +47,7 @@ const sizes = new WeakMap();
 const watcher = typeof ResizeObserver === "undefined" ? null : new ResizeObserver((entries) => {
   for (const { target } of entries) {
     sizes.set(target, { width: target.clientWidth, height: target.clientHeight });
-    tell(target, "wb:redraw");
+    emit(target, "wb:redraw");
   }
 });
 
@@ -64,7 +64,7 @@ const near = new WeakMap();
 const lookout = typeof IntersectionObserver === "undefined" ? null : new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     near.set(target, isIntersecting);
-    if (isIntersecting) tell(target, "wb:redraw");
+    if (isIntersecting) emit(target, "wb:redraw");
   }
 }, { rootMargin: "25%" });
 
@@ -91,18 +91,18 @@ export function frame(el, { width, height, label, role = "img" }, build) {
 
 /** Run `work` at most once per frame. */
 export function paced(work) {
-  let asked = false;
+  let scheduled = false;
   return () => {
-    if (asked) return;
-    asked = true;
+    if (scheduled) return;
+    scheduled = true;
     requestAnimationFrame(() => {
-      asked = false;
+      scheduled = false;
       work();
     });
   };
 }
 
 /** Dispatch a bubbling event. */
-export function tell(el, name, detail) {
+export function emit(el, name, detail) {
   el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
 }

@@ -69,14 +69,14 @@ export function settingsOf(entry) {
 
 /** Return a button that copies an address; where the clipboard is not available, the address is shown beside it. */
 export function copyButton(url, words = "copy link") {
-  const said = h("small", { className: "wb-copied" }),
+  const status = h("small", { className: "wb-copied" }),
     button = h("button", { type: "button", className: "wb-button" }, words);
-  said.setAttribute("role", "status");
+  status.setAttribute("role", "status");
   button.addEventListener("click", async () => {
     const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
-    said.textContent = done ? " copied" : ` ${url}`;
+    status.textContent = done ? " copied" : ` ${url}`;
   });
-  return h("span", { className: "wb-copy" }, button, said);
+  return h("span", { className: "wb-copy" }, button, status);
 }
 
 /** Put the header and an empty main part into `el`; return the main part. */
@@ -108,10 +108,10 @@ export function build(el, { host, current, about }) {
 /** Put the frame of a view with settings into `el`: header, settings, stage, and live region.
  *  @param {Element} el  of the view
  *  @param {(name: string, tag?: string, properties?: object, ...children: any[]) => any} part  creates and stores an
-  *    element
-  *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: label of the settings; `tools`:
-  *    buttons between badge and theme
-  *  @param {any} stage  the view's own element */
+ *    element
+ *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: label of the settings; `tools`:
+ *    buttons between badge and theme
+ *  @param {any} stage  the view's own element */
 export function frame(el, part, { host, current, side, tools = [] }, stage) {
   const nav = part("nav", "nav", { className: "wb-nav" });
   const settings = part("side", "aside", { className: "wb-side" }), live = part("live", "div", { className: "wb-unseen" });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { place } from "./pagehead.js";
 
-test("a place on a page keeps the page's path and query: Gradio's base would lead to the first page", () => {
+test("a link to a place keeps the page's path and query, because Gradio sets another base URL", () => {
   assert.equal(
     place("draft-tree", { pathname: "/app/methods", search: "?__theme=dark" }),
     "/app/methods?__theme=dark#draft-tree",

@@ -6,14 +6,14 @@ import * as kit from "./kit.js";
 export function card(parts, name, title, extra, ...body) {
   parts[`${name}Title`] = kit.h("span", {}, title);
   parts[`${name}Note`] = kit.h("em");
-  const made = kit.h(
+  const element = kit.h(
     "section",
     { className: `wb-card wb-card-${name}` },
     kit.h("h3", {}, parts[`${name}Title`], extra ?? "", parts[`${name}Note`]),
     ...body,
   );
-  made.setAttribute("aria-label", title);
-  return (parts[`${name}Card`] = made);
+  element.setAttribute("aria-label", title);
+  return (parts[`${name}Card`] = element);
 }
 
 /** Return a card with a chart in `parts[name]`, its table in `parts[name + "Table"]` and the switch between them. */
@@ -26,13 +26,13 @@ export function chart(parts, name, title, extra, className) {
   );
   parts[`${name}Table`].setAttribute("role", "region");
   parts[`${name}Table`].setAttribute("aria-label", `${title}: table`);
-  const made = card(parts, name, title, extra, parts[name], parts[`${name}Table`]);
-  made.firstChild.append(toggle("table", `${title}: show as a table`, (on) => {
+  const element = card(parts, name, title, extra, parts[name], parts[`${name}Table`]);
+  element.firstChild.append(toggle("table", `${title}: show as a table`, (on) => {
     parts[`${name}Table`].hidden = !on;
     parts[name].hidden = on;
-    kit.tell(made, "wb:redraw");
+    kit.emit(element, "wb:redraw");
   }));
-  return made;
+  return element;
 }
 
 /** Return a toggle button. `turn(on)` is called when it is pressed. */

@@ -42,9 +42,9 @@ export function plot(page, el, make) {
   const style = getComputedStyle(page.el),
     css = (name) => style.getPropertyValue(name).trim(),
     wide = kit.size(el).width;
-  const made = make(css), key = JSON.stringify([made, css("--wb-ink"), wide]);
+  const chart = make(css), key = JSON.stringify([chart, css("--wb-ink"), wide]);
   el.setAttribute("role", "img");
-  el.setAttribute("aria-label", made.label);
+  el.setAttribute("aria-label", chart.label);
   if (el.hidden || !wide || el._key === key) return;
   el._key = key;
   const layout = {
@@ -54,12 +54,12 @@ export function plot(page, el, make) {
     hoverlabel: { bgcolor: css("--wb-ink"), font: { color: css("--wb-bg") } },
     width: wide,
     uirevision: "kept",
-    ...made.layout,
+    ...chart.layout,
   };
   load(`${page.host.base}/workbench/${page.plotly}`).then(
     (plotly) =>
       el._key === key &&
-      plotly.react(el, named(made.data, layout, wide), layout, { displayModeBar: false, responsive: false }),
+      plotly.react(el, named(chart.data, layout, wide), layout, { displayModeBar: false, responsive: false }),
     () => kit.write(el, "The chart could not be loaded. Use the table instead."),
   );
 }

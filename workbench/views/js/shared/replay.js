@@ -17,10 +17,10 @@ export function embed(value) {
 }
 
 /** Return a host without backend; follow the reader's colour scheme. */
-export function alone(sources) {
+export function standaloneHost(sources) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const wear = () => document.body.classList.toggle("dark", dark.matches);
-  wear();
-  dark.addEventListener("change", wear);
+  const applyTheme = () => document.body.classList.toggle("dark", dark.matches);
+  applyTheme();
+  dark.addEventListener("change", applyTheme);
   return { theme: () => document.body.classList.toggle("dark"), sources: async () => sources };
 }

@@ -1,6 +1,6 @@
 /** The generated text, grouped by round: committed tokens above, rejected and discarded drafts ("ghosts") below. */
 
-import * as canvas from "./canvas.js";
+import * as tentative from "./tentative.js";
 import * as kit from "./kit.js";
 
 const CHUNK = { least: 24, most: 64 };
@@ -116,7 +116,7 @@ function ghostText(text) {
 export function describe(round) {
   const tested = round.nodes.status.filter((s) => s !== "discarded").length;
   const last = round.emitted.at(-1);
-  if (canvas.isOfPlaces(round)) return `Round ${round.index + 1}: ${canvas.words(round)}`;
+  if (tentative.isPlacing(round)) return `Round ${round.index + 1}: ${tentative.words(round)}`;
   if (round.bonus_kind === "plain")
     return `Round ${round.index + 1}: no drafts; target token “${tokenText(round, last)}”`;
   const end = round.bonus_kind === "corrected" ? `corrected token “${tokenText(round, last)}”`
@@ -137,7 +137,7 @@ export function chunkEnds(size, broke) {
  *    object[]}} data  `arriving`: the round being verified; `bands`: from `figures.methodSegments`, named and
  *    coloured where there are several */
 export function render(el, data) {
-  const state = (el._ribbon ??= begin(el));
+  const state = (el._ribbon ??= startFollowing(el));
   if (state.key !== data.key) {
     state.inner.replaceChildren();
     Object.assign(state, {
@@ -149,7 +149,7 @@ export function render(el, data) {
       chunk: null,
       size: 0,
       broke: false,
-      held: false,
+      scrolledBack: false,
       named: 0,
     });
   }
@@ -158,64 +158,64 @@ export function render(el, data) {
     const first =
       state.inner.querySelector(".wb-prompt") ??
       state.inner.insertBefore(kit.h("span", { className: "wb-prompt" }), state.inner.firstChild);
-    first.replaceChildren(...data.prompt.flatMap((turn) => said(turn)));
+    first.replaceChildren(...data.prompt.flatMap((turn) => turnElement(turn)));
     state.prompt = text;
   }
   el.classList.toggle("no-ghosts", !data.ghosts);
   state.follow = data.follow;
   // scroll anchoring only while the reader does not follow
-  el.style.overflowAnchor = data.follow && !state.held ? "none" : "auto";
+  el.style.overflowAnchor = data.follow && !state.scrolledBack ? "none" : "auto";
   if (state.drawn < data.rounds.length || !data.arriving) state.coming?.remove();
   if (state.drawn < data.rounds.length) {
     state.places?.remove();
     for (; state.drawn < data.rounds.length; state.drawn += 1) append(state, data.rounds[state.drawn]);
-    state.places = canvas.draw(canvas.standing(data.rounds), (text) => visibleText(readable(text).replace(HEX, "·")));
-    if (state.places) room(state).append(state.places);
+    state.places = tentative.draw(tentative.tentativeTokens(data.rounds), (text) => visibleText(readable(text).replace(HEX, "·")));
+    if (state.places) chunkOfNext(state).append(state.places);
   }
-  name(el, state, data.bands ?? []);
-  if (data.arriving) come(state, data.arriving);
-  light(el, state, data.shown, data.follow);
+  drawMethods(el, state, data.bands ?? []);
+  if (data.arriving) drawArriving(state, data.arriving);
+  highlight(el, state, data.shown, data.follow);
 }
 
 /** Return one turn of the prompt. The stylesheet draws the role, so it is not copied with the text. */
-function said({ role, text }) {
+function turnElement({ role, text }) {
   const chip = kit.h("span", { className: "wb-role" });
   chip.dataset.role = role;
   return [...(role === null ? [] : [chip]), ...(text === "" ? [] : [kit.h("span", {}, readable(text))])];
 }
 
 /** Whether the reader scrolled back, away from the newest text. */
-export function isHeld(el) {
-  return el._ribbon?.held ?? false;
+export function isScrolledBack(el) {
+  return el._ribbon?.scrolledBack ?? false;
 }
 
 /** Scroll to the newest text and follow it. */
-export function catchUp(el) {
+export function scrollToEnd(el) {
   if (!el._ribbon) return;
-  el._ribbon.held = false;
+  el._ribbon.scrolledBack = false;
   scrollTo(el, el._ribbon, el.scrollHeight);
 }
 
 /** Follow the newest text: its height changes when rounds are added, and again when estimated chunks are laid out.
  *  Scroll to the end after each change of height. */
-function begin(el) {
+function startFollowing(el) {
   const inner = el.appendChild(kit.h("div"));
   inner.setAttribute("role", "presentation");
   const state = {
     inner,
     key: null,
     uid: `wb${Math.random().toString(36).slice(2, 8)}`,
-    held: false,
+    scrolledBack: false,
     follow: false,
     top: 0,
   };
   el.addEventListener("scroll", () => {
-    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, held = state.held;
-    if (!far || el.scrollTop < state.top - 2) state.held = far; // only the reader scrolls back
+    const far = el.scrollTop + el.clientHeight < el.scrollHeight - 30, before = state.scrolledBack;
+    if (!far || el.scrollTop < state.top - 2) state.scrolledBack = far; // only the reader scrolls back
     state.top = el.scrollTop;
-    if (state.held !== held) kit.tell(el, "wb:redraw");
+    if (state.scrolledBack !== before) kit.emit(el, "wb:redraw");
   }, { passive: true });
-  const watcher = new ResizeObserver(() => state.follow && !state.held && scrollTo(el, state, el.scrollHeight));
+  const watcher = new ResizeObserver(() => state.follow && !state.scrolledBack && scrollTo(el, state, el.scrollHeight));
   watcher.observe(inner);
   watcher.observe(el);
   return state;
@@ -227,19 +227,19 @@ function scrollTo(el, state, top) {
 }
 
 /** Return the latest draft with its visible test results, in text order. Pure. */
-export function draftWords({ round, judged, line }) {
+export function draftWords({ round, tested, line }) {
   const { status } = round.nodes, text = words(round.nodes);
   return line.map(({ node, test }) => ({
     text: visibleText(text[node]),
-    kind: test < judged ? status[node] : "pending",
+    kind: test < tested ? status[node] : "pending",
   }));
 }
 
-function come(state, arriving) {
+function drawArriving(state, arriving) {
   const words = draftWords(arriving),
     box = (state.coming ??= kit.h("span", { className: "wb-round is-coming" }, kit.h("span", { className: "wb-row" })));
   kit.set(box, { "aria-hidden": "true" });
-  const row = box.firstChild, chunk = room(state);
+  const row = box.firstChild, chunk = chunkOfNext(state);
   while (row.childElementCount > words.length) row.lastChild.remove();
   while (row.childElementCount < words.length) row.append(kit.h("span"));
   words.forEach((w, i) => {
@@ -251,7 +251,7 @@ function come(state, arriving) {
 
 /** Put each segment's method name before its first token, and its colour over its rounds; visible once the run has a
  *  second method. */
-function name(el, state, bands) {
+function drawMethods(el, state, bands) {
   el.classList.toggle("has-bands", bands.length > 1);
   for (const band of bands.slice(Math.max(0, state.named - 1))) {
     const groups = state.groups.slice(band.from, band.to + 1).flat();
@@ -268,7 +268,7 @@ function name(el, state, bands) {
 }
 
 /** Return the chunk of the next round. */
-function room(state) {
+function chunkOfNext(state) {
   if (!state.chunk || chunkEnds(state.size, state.broke)) {
     state.chunk = state.inner.appendChild(kit.h("div", { className: "wb-chunk" }));
     state.chunk.setAttribute("role", "presentation");
@@ -278,12 +278,12 @@ function room(state) {
 }
 
 function append(state, round) {
-  room(state);
-  const made = round.emitted.length ? group(round, state.uid) : [];
-  state.groups.push(made);
-  state.chunk.append(...made);
+  chunkOfNext(state);
+  const elements = round.emitted.length ? group(round, state.uid) : [];
+  state.groups.push(elements);
+  state.chunk.append(...elements);
   state.size += 1;
-  state.broke = made.at(-1)?.className === "wb-break";
+  state.broke = elements.at(-1)?.className === "wb-break";
 }
 
 function group(round, uid) {
@@ -295,7 +295,7 @@ function group(round, uid) {
     const row = kit.h("span", { className: "wb-row" }), under = kit.h("span", { className: "wb-ghosts" });
     for (const t of segment.tokens) {
       const token = kit.h("span", { className: `wb-token is-${t.kind}`, id: `${uid}-${round.index}-${t.k}` }, t.text);
-      token._raw = t.raw; // see `copying`
+      token._raw = t.raw; // see `copying.js`
       token.dataset.round = round.index;
       token.dataset.token = t.k;
       if (t.node !== null) token.dataset.node = t.node;
@@ -319,7 +319,7 @@ function group(round, uid) {
   return parts;
 }
 
-function light(el, state, shown, follow) {
+function highlight(el, state, shown, follow) {
   const token =
     shown && shown.token !== null ? document.getElementById(`${state.uid}-${shown.round}-${shown.token}`) : null;
   const key = shown ? `${shown.round}/${shown.token}/${(state.groups[shown.round] ?? []).length}` : "";

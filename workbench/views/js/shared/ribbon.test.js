@@ -12,13 +12,13 @@ const made = (texts) => ({
   emitted: texts.map((text) => ({ text, kind: "bonus", node: null })),
 });
 
-test("no token is lost or doubled by the cut into lines", () => {
+test("no token is lost or duplicated by splitting into lines", () => {
   for (const round of rounds) {
     assert.deepEqual(segments(round).flatMap((s) => s.tokens.map((t) => t.k)), round.emitted.map((_, i) => i));
   }
 });
 
-test("a line break ends a line, two make an empty one", () => {
+test("a line break ends a line, two give an empty line", () => {
   const cut = segments(made(["a", "\n\n", "b"]));
   assert.deepEqual(cut.map((s) => s.tokens.length), [2, 1]);
   assert.deepEqual(cut.map((s) => s.breaks), [2, 0]);
@@ -33,13 +33,13 @@ test("ghosts are the drafts that were not accepted, rejected ones first", () => 
   }
 });
 
-test("what cannot be seen gets a sign", () => {
+test("invisible characters get a symbol", () => {
   assert.equal(visibleText("\n"), "⏎");
   assert.equal(visibleText(""), "·");
   assert.equal(visibleText(" <b>"), " <b>");
 });
 
-test("the sentence for a screen reader says how the round ended", () => {
+test("the description for screen readers names the end of the round", () => {
   assert.match(describe(rounds[0]), /^Round 1: \d+ of \d+ tested drafts accepted; /);
   const last = (bonus_kind) => describe({ ...made(["a"]), bonus_kind });
   assert.equal(last("plain"), "Round 1: no drafts; target token “a”", "no draft, no bonus");
@@ -47,12 +47,12 @@ test("the sentence for a screen reader says how the round ended", () => {
   assert.match(last("corrected"), /; corrected token “a”$/);
 });
 
-test("a prompt in another script is readable: bytes that make one character together are shown as it", () => {
+test("a prompt in another script is readable: joined bytes are shown as their character", () => {
   assert.equal(readable("‹D7›‹A9›‹D7›‹9C› ok ‹F0›‹9F›‹90›‹B1›"), "\u05e9\u05dc ok \u{1f431}");
   assert.equal(readable("half ‹D7›"), "half ‹D7›");
 });
 
-test("drafted bytes are the character that they complete on their way, else a dot, never hexadecimal", () => {
+test("drafted bytes show the character that they complete on their path, otherwise a dot, never hexadecimal", () => {
   const nodes = { text: [" ok", "‹D7›", "‹A9›", "‹D7›‹9C›", "a‹F0›", "‹9C›", "b"], parents: [-1, 0, 1, 2, 0, 1, 1] };
   assert.deepEqual(words(nodes), [" ok", "·", "\u05e9", "\u05dc", "a·", "\u05dc", "·b"]);
   const round = { ...made(["x"]), nodes: { ...nodes, status: nodes.text.map(() => "rejected") } };

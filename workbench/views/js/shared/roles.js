@@ -38,7 +38,7 @@ export function word(text) {
 }
 
 /** Whether the tokens at `at` are the wanted ones. */
-function stand(tokens, at, wanted) {
+function matches(tokens, at, wanted) {
   return wanted.every((text, k) => tokens[at + k] === text);
 }
 
@@ -47,7 +47,7 @@ function opened(tokens, at) {
   const format = NAMED[tokens[at]];
   for (let n = 1; format && n <= LONGEST; n += 1) {
     const role = tokens.slice(at + 1, at + 1 + n).join("");
-    if (NAME.test(role) && stand(tokens, at + 1 + n, format.closing))
+    if (NAME.test(role) && matches(tokens, at + 1 + n, format.closing))
       return { role, n: 1 + n + format.closing.length, end: format.end };
   }
   return null;
@@ -60,7 +60,8 @@ export function turns(tokens) {
   const found = /** @type {{role: string|null, text: string}[]} */ ([{ role: null, text: "" }]);
   let end = /** @type {string[]} */ ([]);
   for (let i = 0; i < tokens.length; ) {
-    const turn = opened(tokens, i), isOver = end.length > 0 && stand(tokens, i, end) && opened(tokens, i + end.length);
+    const turn = opened(tokens, i);
+    const isOver = end.length > 0 && matches(tokens, i, end) && opened(tokens, i + end.length);
     if (turn) {
       found.push({ role: turn.role, text: "" });
       end = turn.end;

@@ -17,7 +17,7 @@ test("Student's quantiles are those of the tables", () => {
   near(tQuantile(5, 0.99), 4.0321, 5e-5);
 });
 
-test("A over B is one over B over A, interval and all", () => {
+test("A over B is the reciprocal of B over A, including the interval", () => {
   const ratios = [
       [1.2, 1.4],
       [0.8, 0.9],
@@ -29,7 +29,7 @@ test("A over B is one over B over A, interval and all", () => {
   near(there.low * back.high, 1);
 });
 
-test("nothing is concluded from one run, two runs, or an interval that holds 1×", () => {
+test("no verdict from one run, two runs, or an interval that contains 1×", () => {
   assert.equal(sentence(estimate([[1.5]])), "1.50×: one run");
   assert.equal(sentence(estimate([[1.5, 1.6]])), "1.55×: 2 runs");
   assert.match(
@@ -41,14 +41,14 @@ test("nothing is concluded from one run, two runs, or an interval that holds 1×
   assert.equal(estimate([]), null);
 });
 
-test("runs are paired by prompt and repeat; what one side lacks is left out", () => {
+test("runs are paired by prompt and repeat; unpaired runs are left out", () => {
   const run = (prompt, repeat, rate) => ({ prompt, repeat, rate });
   const found = speedup([run(0, 0, 30), run(0, 1, 60), run(1, 0, 9)], [run(0, 1, 20), run(0, 0, 10)]);
   near(found.value, 3);
   assert.deepEqual([found.n, found.prompts, found.low], [2, 1, null]);
 });
 
-test("the key figure calls one run one run, and says what the machine did to it", () => {
+test("the key figure is labelled “one run”, with the number of stalled rounds", () => {
   const known = { mine: 300, plain: 600, none: "" };
   assert.deepEqual(figure(known), {
     value: "0.50×",
@@ -61,7 +61,7 @@ test("the key figure calls one run one run, and says what the machine did to it"
   assert.equal(figure({ ...known, plain: null, none: "baseline invalid: x" }).label, "speed-up: baseline invalid");
 });
 
-test("pairs of runs take the place of the one run; the verdict comes when the interval leaves 1×", () => {
+test("pairs of runs replace the single run; there is a verdict once the interval excludes 1×", () => {
   const known = { mine: 300, plain: 600, none: "" },
     of = (ratios) => figure({ ...known, measured: estimate([ratios]) });
   assert.equal(of([1.2]).label, "one run");
@@ -71,10 +71,10 @@ test("pairs of runs take the place of the one run; the verdict comes when the in
     ["no significant difference yet, n = 3", "faster, n = 3"],
   );
   assert.match(of([1.5, 1.52, 1.51]).unit, /^1\.4\d–1\.5\d×$/);
-  assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster on this prompt \(.*n = 3\)$/, "one figure, not that of the run as well");
+  assert.match(of([1.5, 1.52, 1.51]).worked, /^1\.51×: faster on this prompt \(.*n = 3\)$/, "one figure, not also that of the run");
 });
 
-test("a lane's rate leaves the reading of the prompt out; without a time of decoding, all of it counts", () => {
+test("a lane's rate excludes the prefill; without a decoding time, the whole time counts", () => {
   const run = (seconds, decode_seconds) => [{ prompt: 0, repeat: 0, token_ids: [1, 2, 3, 4], seconds, decode_seconds }];
   near(ofRuns(run(9, 1), run(9, 2)).value, 2);
   near(ofRuns(run(3, null), run(9, null)).value, 3);

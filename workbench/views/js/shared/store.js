@@ -2,7 +2,7 @@
 
 const TERMINAL = new Set(["finished", "cancelled", "error"]);
 
-/** Footer reasons of a run that was stopped: see `workbench.trace.events.STOPPED`. */
+/** Footer reasons of a run that was stopped: see `workbench.trace.events.ABORT_REASONS`. */
 const STOPPED = new Set(["cancelled", "lease", "limit", "memory"]);
 
 /** Return an empty record of a run. `channel` is its name until the backend answers with an id; `from` is the origin of

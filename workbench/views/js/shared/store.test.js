@@ -4,7 +4,7 @@ import { apply, complete, fromTrace, isActive, isOver, newRun, visible } from ".
 
 const round = (index) => ({ index });
 
-test("rounds are kept by index and drawn only up to the first hole", () => {
+test("rounds are stored by index and drawn only up to the first gap", () => {
   const run = newRun("a");
   assert.equal(apply(run, { run: "x", state: "running", seq: 3, rounds: [round(0)] }), 1);
   assert.equal(apply(run, { seq: 3, rounds: [round(2)] }), 1);
@@ -13,7 +13,7 @@ test("rounds are kept by index and drawn only up to the first hole", () => {
   assert.equal(complete(run), 3);
 });
 
-test("a round that came twice is kept once, the first one", () => {
+test("of a round that arrives twice, the first one is kept", () => {
   const run = newRun("a"), first = round(0);
   apply(run, { rounds: [first], seq: 1 });
   apply(run, { rounds: [round(0)], seq: 1 });
@@ -21,7 +21,7 @@ test("a round that came twice is kept once, the first one", () => {
   assert.equal(run.rounds[0], first);
 });
 
-test("a late answer does not bring an ended run back to life", () => {
+test("a late answer does not reactivate an ended run", () => {
   const run = newRun("a");
   apply(run, { state: "finished", seq: 0 });
   apply(run, { state: "running", seq: 0 });
@@ -29,14 +29,14 @@ test("a late answer does not bring an ended run back to life", () => {
   assert.ok(isOver(run) && !isActive(run));
 });
 
-test("an error ends the run and keeps message and remedy", () => {
+test("an error ends the run, with message and remedy", () => {
   const run = newRun("a");
   apply(run, { error: { message: "no", remedy: "do" } });
   assert.equal(run.state, "error");
   assert.equal(run.error.remedy, "do");
 });
 
-test("plain decoding is not a bonus, whatever the trace that is read called it", () => {
+test("plain decoding is not a bonus, whatever an older trace calls it", () => {
   const token = { kind: "bonus", text: "a" },
     plain = { index: 0, nodes: { status: [] }, bonus_kind: "bonus", emitted: [token] };
   const drafted = {
@@ -56,7 +56,7 @@ test("plain decoding is not a bonus, whatever the trace that is read called it",
   );
 });
 
-test("a trace that was stopped, by whomever, is not one that finished", () => {
+test("a stopped trace is not finished, whatever stopped it", () => {
   const state = (reason) => fromTrace("a", { header: {}, rounds: [], footer: { reason } }, "recorded").state;
   assert.deepEqual(["cancelled", "lease", "limit", "memory", "error", "eos", "length"].map(state), [
     "cancelled",

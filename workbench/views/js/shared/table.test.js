@@ -6,16 +6,16 @@ import { TABLES } from "./table.js";
 
 const { rounds } = JSON.parse(readFileSync(new URL("../../../../tests/fixtures/wire/switch.json", import.meta.url)));
 
-test("every table has as many cells as its head in every row, and survives no rounds", () => {
+test("every row of a table has as many cells as its head, also without rounds", () => {
   for (const make of Object.values(TABLES)) {
-    for (const given of [rounds, []]) {
-      const { head, rows } = make(given, figures);
+    for (const list of [rounds, []]) {
+      const { head, rows } = make(list, figures);
       rows.forEach((row) => assert.equal(row.length, head.length));
     }
   }
 });
 
-test("the change stands at its round", () => {
+test("the change is at its round", () => {
   const { rows } = TABLES.curve(rounds, figures);
   assert.deepEqual(rows.filter((row) => row[3]).map((row) => [row[0], row[3]]), [[7, "depth 2 → 5"]]);
 });

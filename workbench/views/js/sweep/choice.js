@@ -1,7 +1,7 @@
 /** State of the Sweep panel: axes with their values, settings; its request and its address. No DOM. */
 
 import * as form from "../shared/form.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 const LISTS = ["method", "drafter", "prompts", "target"];
 
@@ -41,7 +41,7 @@ export function spec(name, method, catalogue) {
   const usable = (entries) => entries.filter((e) => e.available !== false).map((e) => e.name);
   const lists = {
     method: () => usable(catalogue.methods),
-    drafter: () => usable(strangers.drafters(catalogue, method)),
+    drafter: () => usable(draftModels.usable(catalogue, method)),
     target: () => usable(catalogue.targets),
     prompts: () => catalogue.groups,
   };

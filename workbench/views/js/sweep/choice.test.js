@@ -29,7 +29,7 @@ const catalogue = {
   chosen: { target: "text-target", method: "draft-model" },
 };
 
-test("the text of an axis is read in the type of its parameter", () => {
+test("the text of an axis is parsed by the type of its parameter", () => {
   const read = (name, text) => values({ name, text }, spec(name, "draft-model", catalogue));
   assert.deepEqual(read("depth", "1, 2,4").values, [1, 2, 4]);
   assert.deepEqual(read("depth", "1..3, 6").values, [1, 2, 3, 6]);
@@ -51,7 +51,7 @@ test("the text of an axis is read in the type of its parameter", () => {
     assert.ok(read(name, text).problem, `${name}=${text}`);
 });
 
-test("a sweep that cannot be is said with the reason", () => {
+test("an invalid sweep is reported with the reason", () => {
   const choice = first(catalogue), with_ = (...given) => plan({ ...choice, axes: given }, catalogue);
   assert.equal(plan(choice, catalogue).problem, "");
   assert.equal(plan(choice, catalogue).cells, 8);
@@ -74,7 +74,7 @@ test("an address restores the axes and settings", () => {
   );
 });
 
-test("the request leaves out what an axis varies", () => {
+test("the request omits parameters that an axis varies", () => {
   const choice = { ...first(catalogue), params: { depth: 3, policy: "confidence" } };
   assert.deepEqual(request(choice, catalogue, clamp).params, { policy: "confidence" });
   assert.deepEqual(
@@ -84,14 +84,14 @@ test("the request leaves out what an axis varies", () => {
   assert.ok(axes(choice, catalogue).some((axis) => axis.value === "policy"));
 });
 
-test("suggested values are values", () => {
+test("suggested values are valid", () => {
   for (const { value } of axes(first(catalogue), catalogue)) {
     const known = spec(value, "draft-model", catalogue);
     assert.equal(values({ name: value, text: suggestion(known) }, known).problem, "", value);
   }
 });
 
-test("a cell says its figure, its interval and n, in words too", () => {
+test("a cell shows its figure, interval and n, also in its label", () => {
   const found = { value: 1.924, low: 1.5, high: 2.3, n: 4 },
     cell = { at: [1], state: "done", figures: { speedup: found } };
   assert.equal(words("speedup", found.value), "1.92×");
@@ -108,7 +108,7 @@ test("a cell says its figure, its interval and n, in words too", () => {
   assert.deepEqual([shade(1, 1, 3), shade(3, 1, 3), shade(2, 2, 2), shade(null, 1, 2)], [0, 1, 0.5, 0]);
 });
 
-test("words along an axis keep their places while cells fill, with room for the first and the last", () => {
+test("names along an axis keep their places while cells fill, with room for the first and the last", () => {
   assert.deepEqual(scale([1, 2, 6]), { type: "linear", tickvals: [1, 2, 6] });
   const words = scale(["autoregressive", "prompt-lookup", "<b>"]);
   assert.deepEqual(words.range, [-0.5, 2.5]);

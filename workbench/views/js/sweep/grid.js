@@ -34,7 +34,7 @@ export function label(cell, axes, metric, title) {
     .map(([name, values], i) => `${name.replaceAll("_", " ")} ${values[cell.at[i]]}`)
     .join(", ");
   const found = cell.figures?.[metric];
-  const said =
+  const state =
     cell.state === "failed"
       ? `failed: ${cell.error}`
       : cell.state === "running"
@@ -44,7 +44,7 @@ export function label(cell, axes, metric, title) {
           : found
             ? `${title} ${words(metric, found.value)}${found.low === null ? "" : `, 95 % confidence interval ${words(metric, found.low)} to ${words(metric, found.high)}`}, n = ${found.n}`
             : `no ${title}`;
-  return `${at}: ${said}`;
+  return `${at}: ${state}`;
 }
 
 /** Draw into `el`; emits `wb:cell` {id}. Arrow keys go from cell to cell. */
@@ -144,7 +144,7 @@ function build(el, key, rows, columns) {
     const button = event.target.closest(".wb-cell");
     if (!button?.dataset.id) return;
     focus(state, button);
-    kit.tell(el, "wb:cell", { id: button.dataset.id });
+    kit.emit(el, "wb:cell", { id: button.dataset.id });
   });
   table.addEventListener("keydown", (event) => {
     const at = state.cells.findIndex(({ button }) => button === event.target),

@@ -15,11 +15,11 @@ export function choiceOf(sweep, choice) {
   const { axes, params, group, ...rest } = sweep,
     known = ["method", "target", "drafter", "limit", "max_new_tokens", "seed", "repeats"];
   const text = (values) => values.join(values.some((value) => `${value}`.includes(",")) ? "; " : ", ");
-  const made = Object.entries(axes).map(([name, values]) => ({ name, text: text(values) }));
+  const axesText = Object.entries(axes).map(([name, values]) => ({ name, text: text(values) }));
   return {
     ...choice,
     ...Object.fromEntries(known.filter((name) => rest[name] !== undefined).map((name) => [name, rest[name]])),
-    axes: made,
+    axes: axesText,
     params: { ...params },
     groups: group?.length ? [...group] : choice.groups,
   };
@@ -49,15 +49,15 @@ export function render(el, list, open) {
   while (el.childElementCount < list.length) {
     const button = h(
       "button",
-      { type: "button", className: "wb-tool", onclick: () => kit.tell(el, "wb:kept", { id: button.dataset.id }) },
+      { type: "button", className: "wb-tool", onclick: () => kit.emit(el, "wb:kept", { id: button.dataset.id }) },
       "open",
     );
     el.append(h("li", {}, h("b"), h("small"), button));
   }
   list.forEach((line, i) => {
-    const [title, said, button] = el.children[i].children;
+    const [title, details, button] = el.children[i].children;
     kit.write(title, line.title.replaceAll("_", " "));
-    kit.write(said, words(line));
+    kit.write(details, words(line));
     button.dataset.id = line.id;
     button.setAttribute("aria-label", `Open the sweep of ${line.title}, ${words(line)}`);
     button.setAttribute("aria-pressed", String(line.id === open));

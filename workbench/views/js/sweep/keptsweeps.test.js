@@ -40,7 +40,7 @@ test("a kept sweep is opened with its settings", () => {
   );
 });
 
-test("a line of the list says what, how far, when and on what, and whether somebody measures it now", () => {
+test("a line of the list shows method, progress, date, device, and whether the sweep is being measured", () => {
   const line = {
     title: "depth",
     method: "draft-model",
@@ -57,8 +57,8 @@ test("a line of the list says what, how far, when and on what, and whether someb
   );
 });
 
-test("an example is called one, and told apart from what the panel asks for", () => {
-  const made = {
+test("the banner marks an example, and lists its differences from the panel", () => {
+  const stored = {
     axes: { depth: [1, 2] },
     method: "draft-model",
     target: "t",
@@ -67,14 +67,14 @@ test("an example is called one, and told apart from what the panel asks for", ()
     max_new_tokens: 48,
     seed: 0,
   };
-  const asked = { ...made, axes: [{ name: "depth", values: [1, 2] }] };
-  assert.deepEqual(differences(asked, made), []);
-  assert.deepEqual(differences({ ...asked, axes: [{ name: "depth", values: [1, 3] }], method: "draft-tree" }, made), [
+  const request = { ...stored, axes: [{ name: "depth", values: [1, 2] }] };
+  assert.deepEqual(differences(request, stored), []);
+  assert.deepEqual(differences({ ...request, axes: [{ name: "depth", values: [1, 3] }], method: "draft-tree" }, stored), [
     "axes",
     "method",
   ]);
-  assert.deepEqual(differences({ ...asked, target: "u" }, made), ["target"]);
-  assert.deepEqual(differences({ ...asked, repeats: 2, seed: 7 }, made), ["repeats 2, not 5", "seed 7, not 0"]);
+  assert.deepEqual(differences({ ...request, target: "u" }, stored), ["target"]);
+  assert.deepEqual(differences({ ...request, repeats: 2, seed: 7 }, stored), ["repeats 2, not 5", "seed 7, not 0"]);
   assert.equal(
     banner({ on: "CPU · X", date: "2026-11-22" }, ["repeats 2, not 5"]),
     "RECORDED example, measured on CPU · X; 2026-11-22. The panel has other settings: repeats 2, not 5. Press Measure for figures of this machine.",

@@ -30,23 +30,24 @@ export async function mount(el, { host }) {
     note: "",
     metric: "speedup",
     chosen: null,
-    heard: 0,
+    lastMessageAt: 0,
     silent: 0,
   };
-  await jobs.begin(page, { wire, hear, draw, look: jobs.look, fromQuery: sweepchoice.fromQuery, adopt });
+  const { loadCatalogue } = jobs, { fromQuery } = sweepchoice;
+  await jobs.begin(page, { wire, onMessage, draw, loadCatalogue, fromQuery, adopt });
   list(page);
   return page;
 }
 
 /** Show the recorded example if nothing else is shown. */
-function adopt(page, made) {
+function adopt(page, sweep) {
   if (page.sweep) return;
-  Object.assign(page, { from: "example", metrics: made.metrics, theory: made.theory });
-  take(page, made);
+  Object.assign(page, { from: "example", metrics: sweep.metrics, theory: sweep.theory });
+  merge(page, sweep);
 }
 
 /** Merge a message or a kept sweep; cells are updated one by one. */
-function take(page, { cells, ...rest }) {
+function merge(page, { cells, ...rest }) {
   page.sweep = { ...page.sweep, ...rest };
   for (const cell of cells) page.cells.set(cell.id, { ...cell, place: cell.at.join() });
 }
@@ -65,14 +66,14 @@ async function open(page, id) {
   const found = await jobs.ask(page, "open", { id });
   if (!found) return;
   Object.assign(page, { job: found.job, from: "kept", sweep: null, cells: new Map(), chosen: null, opened: id });
-  take(page, found.sweep);
+  merge(page, found.sweep);
   const before = page.choice.target;
   page.choice = keptsweeps.choiceOf(found.sweep.sweep, page.choice);
   page.host.address.write(sweepchoice.toQuery(page.choice, page.catalogue));
   page.parts.stage.scrollIntoView?.({ block: "start" }); // the list is below what it opens
   page.parts.live.textContent = `Opened: ${found.sweep.done} of ${found.sweep.total} cells, measured ${found.sweep.date}`;
   page.draw();
-  if (page.choice.target !== before) jobs.look(page);
+  if (page.choice.target !== before) jobs.loadCatalogue(page);
 }
 
 function wire(page) {
@@ -88,7 +89,7 @@ function wire(page) {
   on("wb:choose", (change) => {
     const target = "target" in change && change.target !== page.choice.target;
     choose(change);
-    if (target) jobs.look(page);
+    if (target) jobs.loadCatalogue(page);
   });
   on("wb:param", ({ name, value, note }) => {
     page.note = note;
@@ -121,7 +122,7 @@ function wire(page) {
 
 function press(page, button) {
   if (button === "stop" && page.silent)
-    jobs.giveUp(
+    jobs.stopWaiting(
       page,
       "sweep",
       "Check that it is still running; finished cells are kept, and Measure continues with the rest.",
@@ -141,9 +142,9 @@ function measure(page, anew) {
   page.parts.live.textContent = "Measuring";
 }
 
-function hear(page, message) {
+function onMessage(page, message) {
   if (!page.channel || message.channel !== page.channel) return;
-  Object.assign(page, { heard: performance.now(), silent: 0 });
+  Object.assign(page, { lastMessageAt: performance.now(), silent: 0 });
   page.job = message.job ?? page.job;
   if (message.error) {
     page.errors.push({ ...message.error, kind: "error" });
@@ -152,7 +153,7 @@ function hear(page, message) {
   }
   if (message.sweep) {
     const rest = message.sweep, before = page.sweep?.done ?? 0;
-    take(page, rest);
+    merge(page, rest);
     if (rest.last) {
       page.channel = null;
       list(page);

@@ -5,9 +5,9 @@
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import * as sweepchoice from "./choice.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 const NONE = "none";
 
@@ -20,7 +20,7 @@ export function render(el, data) {
   controls.select(ui.method, controls.options(catalogue.methods), choice.method);
   controls.select(
     ui.drafter,
-    [{ value: "", text: "the target's default", disabled: false }, ...controls.options(strangers.drafters(catalogue, choice.method))],
+    [{ value: "", text: "the target's default", disabled: false }, ...controls.options(draftModels.usable(catalogue, choice.method))],
     choice.drafter ?? "",
   );
   for (const [name, row] of [
@@ -89,7 +89,7 @@ function build(el) {
     control.id = `${uid}-${name}`;
     return [h("label", { htmlFor: control.id }, words), (ui[name] = control)];
   };
-  const choose = (name, empty = "") => (event) => tell(el, "wb:choose", { [name]: event.target.value || empty });
+  const choose = (name, empty = "") => (event) => emit(el, "wb:choose", { [name]: event.target.value || empty });
   const row = (name, words) =>
     (ui[`${name}Row`] = h(
       "div",
@@ -106,17 +106,17 @@ function build(el) {
         h("input", {
           type: "number",
           step: 1,
-          onchange: (event) => tell(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
+          onchange: (event) => emit(el, "wb:choose", { [name]: form.whole(ui.numbers[name], event.target.value) }),
         }),
       ),
     );
   const press = (button, className, words) =>
-    (ui[button] = h("button", { type: "button", className, onclick: () => tell(el, "wb:press", { button }) }, words));
+    (ui[button] = h("button", { type: "button", className, onclick: () => emit(el, "wb:press", { button }) }, words));
   ui.axes = [0, 1].map((i) => axis(ui, el, i, uid));
   ui.groups = h("div", { className: "wb-chips", onclick: (event) => {
     const name = event.target.dataset.group, { groups } = ui.data.choice;
     if (name)
-      tell(el, "wb:choose", {
+      emit(el, "wb:choose", {
         groups:
           groups.includes(name) && groups.length > 1
             ? groups.filter((g) => g !== name)
@@ -176,30 +176,30 @@ function build(el) {
 }
 
 function axis(ui, el, i, uid) {
-  const made = {}, title = ["Rows", "Columns"][i];
-  const change = (axes) => tell(el, "wb:choose", { axes });
-  made.name = h("select", { id: `${uid}-axis${i}`, onchange: () => {
-    const { choice, catalogue } = ui.data, name = made.name.value, kept = choice.axes.filter((_, k) => k !== i);
-    if (name === NONE) return change(kept);
+  const fields = {}, title = ["Rows", "Columns"][i];
+  const change = (axes) => emit(el, "wb:choose", { axes });
+  fields.name = h("select", { id: `${uid}-axis${i}`, onchange: () => {
+    const { choice, catalogue } = ui.data, name = fields.name.value, otherAxes = choice.axes.filter((_, k) => k !== i);
+    if (name === NONE) return change(otherAxes);
     const fresh = { name, text: sweepchoice.suggestion(sweepchoice.spec(name, choice.method, catalogue)) };
     change(i === 0 ? [fresh, ...choice.axes.slice(1)] : [choice.axes[0], fresh]);
   } });
-  made.values = h("input", {
+  fields.values = h("input", {
     type: "text",
     spellcheck: false,
     autocomplete: "off",
     oninput: () =>
-      change(ui.data.choice.axes.map((each, k) => (k === i ? { ...each, text: made.values.value } : each))),
+      change(ui.data.choice.axes.map((each, k) => (k === i ? { ...each, text: fields.values.value } : each))),
   });
-  made.values.setAttribute("aria-label", `${title}: values, separated by commas; 1..6 is a range`);
-  made.note = h("small", { className: "wb-detail" });
-  made.el = h(
+  fields.values.setAttribute("aria-label", `${title}: values, separated by commas; 1..6 is a range`);
+  fields.note = h("small", { className: "wb-detail" });
+  fields.el = h(
     "div",
     { className: "wb-pick wb-axis" },
-    h("label", { htmlFor: made.name.id }, title),
-    made.name,
-    made.values,
-    made.note,
+    h("label", { htmlFor: fields.name.id }, title),
+    fields.name,
+    fields.values,
+    fields.note,
   );
-  return made;
+  return fields;
 }

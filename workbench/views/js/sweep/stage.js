@@ -29,7 +29,7 @@ const INTRO = [
 export function build(el, host) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...given) => panel.card(parts, ...given);
+  const card = (...args) => panel.card(parts, ...args);
   const metric = part("metric", "select");
   metric.setAttribute("aria-label", "Metric of the cells");
   const stage = part(
@@ -141,7 +141,7 @@ export function draw(page) {
           : "stopped; finished cells are kept. Measure continues with the rest";
     jobs.progress(page, {
       text,
-      note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? jobs.left(sweep.left_s) : ""}` : "",
+      note: sweep ? `${sweep.done} of ${sweep.total} cells${measuring ? jobs.remaining(sweep.left_s) : ""}` : "",
       done: sweep?.done,
       total: sweep?.total,
       label: "Cells measured",
@@ -188,11 +188,11 @@ export function draw(page) {
 }
 
 function failures(el, cells) {
-  const said = [...new Set(cells.filter((cell) => cell.error).map((cell) => cell.error))];
-  el.hidden = !said.length;
-  while (el.childElementCount > said.length) el.lastChild.remove();
-  while (el.childElementCount < said.length) el.append(h("li"));
-  said.forEach((text, i) => kit.write(el.children[i], `✕ ${text}`));
+  const errors = [...new Set(cells.filter((cell) => cell.error).map((cell) => cell.error))];
+  el.hidden = !errors.length;
+  while (el.childElementCount > errors.length) el.lastChild.remove();
+  while (el.childElementCount < errors.length) el.append(h("li"));
+  errors.forEach((text, i) => kit.write(el.children[i], `✕ ${text}`));
 }
 
 function details(page, metrics, theory) {
@@ -252,7 +252,7 @@ function lines(page, title, predicted) {
         .map((row, i) => ({
           row,
           found: figures(i, j)?.[metric],
-          said: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null),
+          predicted: theory.map(([name]) => figures(i, j)?.[name]?.value ?? null),
         }))
         .filter((p) => p.found),
     }))
@@ -260,12 +260,12 @@ function lines(page, title, predicted) {
   const best = series
     .flatMap((s) => s.points.map((p) => ({ ...p, name: s.name })))
     .reduce((a, b) => (a && a.found.value >= b.found.value ? a : b), null);
-  const said = best
+  const summary = best
     ? `${title} along ${rowName.replaceAll("_", " ")}: highest ${sweepgrid.words(metric, best.found.value)} at ${best.row}${columnName ? `, ${best.name}` : ""}`
     : "not measured yet";
   kit.write(parts.linesNote, title);
   const table = parts.linesTable;
-  kit.write(table.firstChild, `${said}.`);
+  kit.write(table.firstChild, `${summary}.`);
   if (!table.hidden)
     tables.render(table, {
       head: [
@@ -278,7 +278,7 @@ function lines(page, title, predicted) {
         ...theory.map(([, words]) => words),
       ],
       rows: series.flatMap((s) =>
-        s.points.map(({ row, found, said: expected }) => [
+        s.points.map(({ row, found, predicted: expected }) => [
           `${row}`,
           s.value,
           sweepgrid.words(metric, found.value),
@@ -319,7 +319,7 @@ function lines(page, title, predicted) {
           showlegend: i === 0,
           hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
           x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
-          y: s.points.map((p) => p.said[k]),
+          y: s.points.map((p) => p.predicted[k]),
           line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" },
         })),
       ),
@@ -347,6 +347,6 @@ function lines(page, title, predicted) {
           ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }]
           : [],
     },
-    label: said,
+    label: summary,
   }));
 }

@@ -3,7 +3,7 @@
 
 import * as acceptance from "./acceptance.js";
 import * as chart from "./chart.js";
-import * as drawn from "./drawn.js";
+import * as outputChart from "./outputchart.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
@@ -14,7 +14,7 @@ import * as side from "./side.js";
 import * as states from "./state.js";
 import * as tables from "../shared/table.js";
 import * as words from "./words.js";
-import { distance, moved, overlap } from "./laws.js";
+import { distance, withEntry, overlap } from "./distributions.js";
 
 /** Style of each line of the chart. */
 const LOOKS = {
@@ -37,23 +37,23 @@ const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
 /** Mount the bench in `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
  *  states.State) => void}} given @returns {any} the page: `state`, `set(change)`, `figures()` */
 export function mount(el, { state, problems = [], change = () => {} }) {
-  const page = { el, state, problems, parts: build(el), curves: null, laws: null, key: "" };
+  const page = { el, state, problems, parts: build(el), curves: null, probs: null, key: "" };
   const bench = /** @type {any} */ (page);
-  bench.set = (news) => {
-    Object.assign(page.state, news);
+  bench.set = (changes) => {
+    Object.assign(page.state, changes);
     page.problems = [];
     change(page.state);
     bench.draw();
   };
   bench.draw = kit.paced(() => draw(page));
   bench.figures = () => report(page);
-  const listen = (name, hear) => el.addEventListener(name, ({ detail }) => hear(detail));
+  const listen = (name, listener) => el.addEventListener(name, ({ detail }) => listener(detail));
   listen("wb:redraw", bench.draw);
   listen("wb:k", ({ k }) => bench.set({ k, rounds: 0 }));
   listen("wb:set", bench.set);
-  listen("wb:bar", ({ law, at, value }) => {
-    const { p, q } = acceptance.lawsOf(page.state);
-    bench.set(states.withLaw(page.state, law, moved(law === "p" ? p : q, at, value)));
+  listen("wb:bar", ({ which, at, value }) => {
+    const { p, q } = acceptance.tempered(page.state);
+    bench.set(states.withProbs(page.state, which, withEntry(which === "p" ? p : q, at, value)));
   });
   draw(page);
   return bench;
@@ -62,7 +62,7 @@ export function mount(el, { state, problems = [], change = () => {} }) {
 function build(el) {
   const parts = /** @type {any} */ ({});
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...given) => panel.card(parts, ...given), line = (name) => part(name, "p", { className: "wb-says" });
+  const card = (...args) => panel.card(parts, ...args), paragraph = (name) => part(name, "p", { className: "wb-says" });
   const legend = panel.legend([["wb-sw-p", "p target"], ["wb-sw-q", "q drafter"], ["wb-sw-common", "overlap"]]);
   part(
     "stage",
@@ -72,15 +72,15 @@ function build(el) {
     h(
       "div",
       { className: "wb-two is-bench" },
-      card("pq", "p and q of one position", legend, part("pq", "div", { className: "wb-pq" }), line("note")),
+      card("pq", "p and q of one position", legend, part("pq", "div", { className: "wb-pq" }), paragraph("note")),
       card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-testbox" })),
     ),
     panel.chart(parts, "accept", "Acceptance rate of k drafts", null, "wb-curves"),
     h(
       "div",
       { className: "wb-two is-bench" },
-      card("why", "Bound, and greedy drafts", null, line("bound"), line("crossing"), line("unsound")),
-      card("drawn", "Sampled output", null, part("drawn", "div", { className: "wb-drawn" }), line("drawnWords")),
+      card("why", "Bound, and greedy drafts", null, paragraph("bound"), paragraph("crossing"), paragraph("unsound")),
+      card("drawn", "Sampled output", null, part("drawn", "div", { className: "wb-drawn" }), paragraph("drawnWords")),
     ),
     h(
       "div",
@@ -89,10 +89,10 @@ function build(el) {
       panel.chart(parts, "lenient", "Lenience: gain and cost", null, "wb-curves"),
     ),
   );
-  parts.accept.after(line("axis"), line("prices"));
+  parts.accept.after(paragraph("axis"), paragraph("prices"));
   parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
-  parts.chains.after(line("chainWords"));
-  parts.lenient.after(line("lenientWords"));
+  parts.chains.after(paragraph("chainWords"));
+  parts.lenient.after(paragraph("lenientWords"));
   el.append(
     h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), parts.stage),
     part("live", "div", { className: "wb-unseen" }),
@@ -107,15 +107,15 @@ function build(el) {
 
 /** Recompute the curves when p or q has changed, not for a new k or rule. */
 function computed(page) {
-  const laws = acceptance.lawsOf(page.state), key = JSON.stringify(laws);
+  const probs = acceptance.tempered(page.state), key = JSON.stringify(probs);
   if (key !== page.key)
     Object.assign(page, {
       key,
-      laws,
-      curves: acceptance.curves(laws.p, laws.q),
-      priced: acceptance.priced(laws.p, laws.q),
-      chains: acceptance.chains(laws.p, laws.q),
-      lenient: LENIENCES.map((lenience) => acceptance.lenient(laws.p, laws.q, lenience)),
+      probs,
+      curves: acceptance.curves(probs.p, probs.q),
+      priced: acceptance.priced(probs.p, probs.q),
+      chains: acceptance.chains(probs.p, probs.q),
+      lenient: LENIENCES.map((lenience) => acceptance.lenient(probs.p, probs.q, lenience)),
     });
   return page;
 }
@@ -123,12 +123,12 @@ function computed(page) {
 /** Count the sampled rounds; cached between redraws. */
 function counted(page) {
   const { k, way, rule, seed, rounds: n } = page.state, key = JSON.stringify([page.key, k, way, rule, seed, n]);
-  if (page.counted?.key !== key) page.counted = { key, tally: rounds.tally(page.laws, page.state) };
+  if (page.counted?.key !== key) page.counted = { key, tally: rounds.tally(page.probs, page.state) };
   return page.counted.tally;
 }
 
 function draw(page) {
-  const { parts, state, laws: { p, q } } = computed(page), shared = overlap(p, q);
+  const { parts, state, probs: { p, q } } = computed(page), shared = overlap(p, q);
   const tally = counted(page), unsound = words.unsound({ p, q }, state);
   side.render(parts.side, { state, unsound });
   parts.alerts.replaceChildren(
@@ -143,10 +143,10 @@ function draw(page) {
   kit.write(parts.crossing, words.crossing({ p, q }, state));
   kit.write(parts.unsound, unsound);
   parts.unsound.classList.toggle("is-unsound", Boolean(unsound));
-  const said = words.drawnWords(p, tally, state.rounds);
-  drawn.render(parts.drawn, { p, counts: tally.counts, rounds: state.rounds, words: state.words, summary: said });
-  kit.write(parts.drawnWords, said);
-  kit.write(parts.live, state.rounds ? said : "");
+  const summary = words.sampledWords(p, tally, state.rounds);
+  outputChart.render(parts.drawn, { p, counts: tally.counts, rounds: state.rounds, words: state.words, summary });
+  kit.write(parts.drawnWords, summary);
+  kit.write(parts.live, state.rounds ? summary : "");
   kit.write(parts.drawnNote, unsound ? "this combination is not exact" : "");
   curves(page);
   extras(page);
@@ -159,9 +159,9 @@ function table(parts, name, summary, head, rows) {
 }
 
 function curves({ parts, state, curves: found, priced }) {
-  const exact = acceptance.LINES.map(({ id, way, rule, title }) => ({
+  const exact = acceptance.LINES.map(({ id, way: sampling, rule, title }) => ({
     title, values: found[id], style: LOOKS[id][0], mark: LOOKS[id][1],
-    strong: way === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
+    strong: sampling === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
   }));
   if (!exact.some((line) => line.strong)) exact.forEach((line) => (line.strong = true));
   const approximate = acceptance.APPROXIMATE.map(({ id }) => ({
@@ -193,10 +193,10 @@ function extras({ parts, state, chains, lenient }) {
     { title: "block", values: block, style: "is-accepted", mark: "circle", strong: true },
     { title: "token by token", values: token, style: "is-rejected", mark: "cross", strong: true },
   ];
-  const said = `One draft per position, ${k === 1 ? "one position" : `${k} positions`} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
-  chart.render(parts.chains, { lines: along, k, low: 0, high: top, ticks, summary: said, height: 210 });
-  kit.write(parts.chainWords, said);
-  table(parts, "chains", said, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+  const summary = `One draft per position, ${k === 1 ? "one position" : `${k} positions`} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
+  chart.render(parts.chains, { lines: along, k, low: 0, high: top, ticks, summary: summary, height: 210 });
+  kit.write(parts.chainWords, summary);
+  table(parts, "chains", summary, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
   const bought = lenient.map((each) => each.accepted - lenient[0].accepted), paid = lenient.map((each) => each.paid);
   const price = [
     { title: "acceptance gained", values: bought, style: "is-accepted", mark: "circle", strong: true },
@@ -214,7 +214,7 @@ function extras({ parts, state, chains, lenient }) {
 }
 
 function report(page) {
-  const { state, laws: { p, q }, curves: found, priced, chains } = computed(page), tally = counted(page);
+  const { state, probs: { p, q }, curves: found, priced, chains } = computed(page), tally = counted(page);
   return states.report(state, {
     acceptance: found, approximate: priced, chains, overlap: overlap(p, q),
     bound: acceptance.transport(p, q, state.k, state.way),

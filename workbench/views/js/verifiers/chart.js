@@ -17,7 +17,7 @@ const MARKS = {
 
 /** Spread labels by `gap` within limits, each as near to its place as possible. Pure.
  *  @param {number[]} places  from top to bottom @returns {number[]} */
-export function apart(places, gap, low, high) {
+export function spreadLabels(places, gap, low, high) {
   const found = [];
   for (const place of places) found.push(Math.max(place, (found.at(-1) ?? low - gap) + gap));
   for (let i = found.length - 1, least = high; i >= 0; i -= 1, least = found[i + 1] - gap)
@@ -38,7 +38,7 @@ export function render(el, data) {
   const state = kit.frame(el, { width: full, height: high, label: data.summary }, (svg) => {
     svg.addEventListener("click", (event) => {
       const at = Math.round(state.k(event.clientX - svg.getBoundingClientRect().left));
-      if (state.pickable && at >= 1 && at <= state.n) kit.tell(el, "wb:k", { k: at });
+      if (state.pickable && at >= 1 && at <= state.n) kit.emit(el, "wb:k", { k: at });
     });
     const layers = ["grid", "column", "lines", "labels"].map((name) => [name, svg.appendChild(kit.s("g"))]);
     return Object.fromEntries(layers);
@@ -63,18 +63,18 @@ export function render(el, data) {
   kit.fit(state.column, data.k > 0 ? 1 : 0, () => kit.s("rect", { class: "wb-column", rx: 6, width: 18 }));
   if (data.k > 0) kit.set(state.column.firstChild, { x: x(data.k) - 9, y: 4, height: bottom - 2 });
   kit.fit(state.lines, data.lines.length, () => {
-    const made = kit.s("g");
-    made.append(kit.s("path"), kit.s("path"));
-    return made;
+    const group = kit.s("g");
+    group.append(kit.s("path"), kit.s("path"));
+    return group;
   });
   data.lines.forEach((line, i) => {
     const [path, marks] = state.lines.children[i].children;
-    state.lines.children[i].setAttribute("class", `wb-law ${line.style}${line.strong ? " is-strong" : ""}`);
+    state.lines.children[i].setAttribute("class", `wb-rates ${line.style}${line.strong ? " is-strong" : ""}`);
     const points = line.values.map((v, j) => [round(x(j + 1)), round(y(v))]);
-    kit.set(path, { d: `M${points.map((at) => at.join(" ")).join("L")}`, class: "wb-lawline" });
+    kit.set(path, { d: `M${points.map((at) => at.join(" ")).join("L")}`, class: "wb-ratesline" });
     kit.set(marks, {
       d: data.names ? "" : points.map(([px, py]) => MARKS[line.mark](px, py)).join(""),
-      class: `wb-lawmark is-${line.mark}`,
+      class: `wb-ratesmark is-${line.mark}`,
     });
   });
   const at = data.k > 0 ? data.k - 1 : n - 1;
@@ -82,14 +82,14 @@ export function render(el, data) {
     .map((line, i) => ({ line, i, end: y(line.values.at(-1)), v: line.values[at] }))
     .sort((a, b) => Math.round(a.end - b.end) || b.v - a.v);
   const places = beside
-    ? apart(ranked.map((each) => each.end), GAP, 12, bottom)
+    ? spreadLabels(ranked.map((each) => each.end), GAP, 12, bottom)
     : ranked.map((_, i) => data.height + GAP * (i + 0.5));
   kit.fit(state.labels, ranked.length, () => kit.group("path", "path", "text"));
   ranked.forEach(({ line, end, v }, i) => {
     const group = state.labels.children[i], [lead, mark, text] = group.children, from = beside ? width + 6 : 8;
-    group.setAttribute("class", `wb-law ${line.style}${line.strong ? " is-strong" : ""}`);
+    group.setAttribute("class", `wb-rates ${line.style}${line.strong ? " is-strong" : ""}`);
     kit.set(lead, { class: "wb-lead", d: beside ? `M${x(n) + 5} ${end}L${from - 8} ${places[i]}` : "" });
-    kit.set(mark, { class: `wb-lawmark is-${line.mark}`, d: MARKS[line.mark](from, places[i]) });
+    kit.set(mark, { class: `wb-ratesmark is-${line.mark}`, d: MARKS[line.mark](from, places[i]) });
     kit.set(text, { x: from + 9, y: places[i] + 4 });
     kit.write(text, `${line.title} ${v.toFixed(data.digits ?? 3)}`);
   });  if (!beside) return;

@@ -21,15 +21,15 @@ export async function mount(el, { host }) {
   } });
   Object.assign(page.parts, parts);
   const note = page.parts.side._ui.note;
-  const say = (text) => (kit.write(note, text), note.classList.toggle("is-empty", !text));
+  const update = (text) => (kit.write(note, text), note.classList.toggle("is-empty", !text));
   parts.theme.addEventListener("click", () => host.theme());
   parts.copy.addEventListener("click", async () => {
     const url = host.address.url(states.toQuery(page.state));
     const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
-    say(done ? "Link copied to the clipboard." : url);
+    update(done ? "Link copied to the clipboard." : url);
   });
   list(page);
-  jobs.wireMenu(page, (kind) => save(page, kind).then(say, (problem) => say(`Not saved: ${problem.message}`)));
+  jobs.wireMenu(page, (kind) => save(page, kind).then(update, (problem) => update(`Not saved: ${problem.message}`)));
   if (!host.go) document.title = "Verifiers · Speculative Decoding Workbench";
   el.dataset.ready = "true";
   return page;
@@ -77,13 +77,13 @@ export function csv(curves) {
 
 async function save(page, kind) {
   const found = page.figures(), [name, ending] = kind.split(".");
-  if (kind === "json") return said(exports.save(`${FILE}.json`, JSON.stringify(found, null, 1), "application/json"));
-  if (kind === "csv") return said(exports.save(`${FILE}.csv`, csv(found.acceptance), "text/csv"));
+  if (kind === "json") return saved(exports.save(`${FILE}.json`, JSON.stringify(found, null, 1), "application/json"));
+  if (kind === "csv") return saved(exports.save(`${FILE}.csv`, csv(found.acceptance), "text/csv"));
   const view = exports.views(page.parts.stage).find((each) => exports.clean(each.title) === name);
   if (!view) return "Not saved: this card is hidden.";
-  const made = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
-  const content = ending === "png" ? await exports.png(made) : made.text;
-  return said(exports.save(`${FILE}_${name}.${ending}`, content, "image/svg+xml"));
+  const image = exports.picture(view, `COMPUTED · p and q: ${page.state.from} · Speculative Decoding Workbench`);
+  const content = ending === "png" ? await exports.png(image) : image.text;
+  return saved(exports.save(`${FILE}_${name}.${ending}`, content, "image/svg+xml"));
 }
 
-const said = (name) => `Saved ${name}`;
+const saved = (name) => `Saved ${name}`;

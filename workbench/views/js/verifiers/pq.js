@@ -13,17 +13,17 @@ export function keyed(key, value) {
   return Object.hasOwn(KEYS, key) ? Math.min(1, Math.max(0, value + KEYS[key])) : null;
 }
 
-/** Draw into `el`; emits `wb:bar` {law: "p"|"q", at, value}.
+/** Draw into `el`; emits `wb:bar` {which: "p"|"q", at, value}.
  *  @param {{p: number[], q: number[], words: string[]}} data */
 export function render(el, data) {
   const width = Math.max(260, kit.size(el).width || 560), high = 250, n = data.words.length;
   const label = `Target p and drafter q: ${data.words.map((w, i) => `${visible(w)} p ${data.p[i].toFixed(3)}, q ${data.q[i].toFixed(3)}`).join("; ")}`;
   const state = kit.frame(el, { width, height: high, label, role: "group" }, (svg) => {
     listen(el, svg);
-    return { grid: svg.appendChild(kit.s("g")), tokens: svg.appendChild(kit.s("g")), held: null, top: 1 };
+    return { grid: svg.appendChild(kit.s("g")), tokens: svg.appendChild(kit.s("g")), dragged: null, top: 1 };
   });
   state.data = data;
-  if (!state.held) state.top = Math.min(1, Math.ceil(10 * Math.max(...data.p, ...data.q) + 0.5) / 10);
+  if (!state.dragged) state.top = Math.min(1, Math.ceil(10 * Math.max(...data.p, ...data.q) + 0.5) / 10);
   const tall = high - BOX.top - BOX.bottom, y = (v) => high - BOX.bottom - (v / state.top) * tall;
   state.value = (at) => ((high - BOX.bottom - at) / tall) * state.top;
   kit.fit(state.grid, 1, () => kit.s("path", { class: "wb-grid" }));
@@ -31,17 +31,17 @@ export function render(el, data) {
   const room = (width - 2 * BOX.left) / n, wide = Math.min(52, room * 0.36);
   kit.fit(state.tokens, n, () => {
     const token = kit.s("g");
-    token.append(...["p", "q"].map((law) => bar(law)), kit.s("text", { "text-anchor": "middle", class: "wb-code" }));
+    token.append(...["p", "q"].map((which) => bar(which)), kit.s("text", { "text-anchor": "middle", class: "wb-code" }));
     return token;
   });
   data.words.forEach((word, i) => {
     const middle = BOX.left + room * (i + 0.5), parts = state.tokens.children[i].children;
-    ["p", "q"].forEach((law, side) => {
+    ["p", "q"].forEach((which, side) => {
       const group = parts[side], [hit, whole, common, grip, text] = group.children;
-      const v = data[law][i], x = side ? middle + 2 : middle - wide - 2, least = Math.min(data.p[i], data.q[i]);
-      Object.assign(group, { _law: law, _at: i });
+      const v = data[which][i], x = side ? middle + 2 : middle - wide - 2, least = Math.min(data.p[i], data.q[i]);
+      Object.assign(group, { _which: which, _at: i });
       kit.set(group, {
-        "aria-label": `${law} of ${visible(word)}`, "aria-valuenow": v.toFixed(3), "aria-valuetext": v.toFixed(3),
+        "aria-label": `${which} of ${visible(word)}`, "aria-valuenow": v.toFixed(3), "aria-valuetext": v.toFixed(3),
       });
       kit.set(hit, { x, y: BOX.top - 10, width: wide, height: tall + 12 });
       kit.set(whole, { x, y: y(v), width: wide, height: y(0) - y(v) });
@@ -56,11 +56,11 @@ export function render(el, data) {
   });
 }
 
-function bar(law) {
+function bar(which) {
   const group = kit.group("rect", "rect", "rect", "rect", "text");
   kit.set(group, {
     role: "slider", tabindex: 0, "aria-orientation": "vertical", "aria-valuemin": 0, "aria-valuemax": 1,
-    class: `wb-lawbar is-${law}`,
+    class: `wb-probbar is-${which}`,
   });
   ["wb-hit", "wb-whole", "wb-common", "wb-grip"].forEach((name, i) => group.children[i].setAttribute("class", name));
   return group;
@@ -68,12 +68,12 @@ function bar(law) {
 
 function listen(el, svg) {
   const now = () => el._frame;
-  const of = (event) => event.target.closest?.(".wb-lawbar");
-  const tell = (group, value) => kit.tell(el, "wb:bar", { law: group._law, at: group._at, value });
+  const of = (event) => event.target.closest?.(".wb-probbar");
+  const emit = (group, value) => kit.emit(el, "wb:bar", { which: group._which, at: group._at, value });
   const at = (event) => event.clientY - svg.getBoundingClientRect().top;
   const off = () => {
-    now().held = null;
-    kit.tell(el, "wb:redraw");
+    now().dragged = null;
+    kit.emit(el, "wb:redraw");
   };
   svg.addEventListener("pointerdown", (event) => {
     const group = of(event);
@@ -81,15 +81,15 @@ function listen(el, svg) {
     event.preventDefault();
     group.focus();
     svg.setPointerCapture(event.pointerId);
-    now().held = group;
-    tell(group, now().value(at(event)));
+    now().dragged = group;
+    emit(group, now().value(at(event)));
   });
-  svg.addEventListener("pointermove", (event) => now().held && tell(now().held, now().value(at(event))));
-  for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, () => now().held && off());
+  svg.addEventListener("pointermove", (event) => now().dragged && emit(now().dragged, now().value(at(event))));
+  for (const name of ["pointerup", "pointercancel"]) svg.addEventListener(name, () => now().dragged && off());
   svg.addEventListener("keydown", (event) => {
-    const group = of(event), value = group && keyed(event.key, now().data[group._law][group._at]);
+    const group = of(event), value = group && keyed(event.key, now().data[group._which][group._at]);
     if (value === null || value === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    tell(group, value);
+    emit(group, value);
   });
 }

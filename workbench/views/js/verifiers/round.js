@@ -13,25 +13,25 @@ export function render(el, data) {
   const name = (token) => `“${visible(words[token])}”`;
   const rows = round.tests.map((test) => ({
     title: `draft ${test.draft + 1}, against ${test.against === round.tests[0].against ? "p" : "the residual"}`,
-    laws: [test.against, test.by],
+    distributions: [test.against, test.by],
     at: test.token,
-    said: [
+    texts: [
       `${name(test.token)}: ${test.against[test.token].toFixed(3)} / ${test.by[test.token].toFixed(3)}`,
       `u = ${test.u.toFixed(3)} ${test.passed ? "<" : "≥"} ${test.accept.toFixed(3)}`,
     ],
     mark: test.passed ? "accepted" : "rejected",
   }));
-  if (round.kept === null)
+  if (round.acceptedDraft === null)
     rows.push({
       title: "none accepted: residual",
-      laws: [round.left, null],
+      distributions: [round.residual, null],
       at: round.token,
-      said: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
+      texts: [`${name(round.token)} is sampled`, round.drafts.includes(round.token) ? "equals a draft: counts as accepted" : "from the residual"],
       mark: round.drafts.includes(round.token) ? "accepted" : "corrected",
     });
   else
     rows.push({
-      title: "residual if none had been accepted", laws: [round.left, null], at: -1, said: ["", ""], mark: "",
+      title: "residual if none had been accepted", distributions: [round.residual, null], at: -1, texts: ["", ""], mark: "",
     });
   while (list.childElementCount < rows.length) list.append(row());
   [...list.children].forEach((item, i) => {
@@ -44,24 +44,24 @@ function row() {
   return h("li", {}, h("small"), h("div"), h("span", {}, h("code"), h("code"), h("b")));
 }
 
-function fill(item, { title, laws, at, said, mark }, words) {
+function fill(item, { title, distributions, at, texts, mark }, words) {
   const [head, picture, text] = item.children, n = words.length, room = WIDE / n, wide = Math.min(11, room * 0.4);
   kit.write(head, title);
   const { bars } = kit.frame(
     picture,
-    { width: WIDE, height: TALL + 4, label: laws.map((law, j) => (law ? `${j ? "draft distribution" : "target or residual distribution"}: ${law.map((x, i) => `${visible(words[i])} ${x.toFixed(3)}`).join(", ")}` : "")).join("; ") },
+    { width: WIDE, height: TALL + 4, label: distributions.map((probs, j) => (probs ? `${j ? "draft distribution" : "target or residual distribution"}: ${probs.map((x, i) => `${visible(words[i])} ${x.toFixed(3)}`).join(", ")}` : "")).join("; ") },
     (svg) => ({ bars: svg.appendChild(kit.s("g")) }),
   );
   kit.fit(bars, 2 * n, () => kit.s("rect"));
-  laws.forEach((law, side) => words.forEach((_, i) => {
-    const v = Math.min(1, law?.[i] ?? 0);
+  distributions.forEach((probs, side) => words.forEach((_, i) => {
+    const v = Math.min(1, probs?.[i] ?? 0);
     kit.set(bars.children[2 * i + side], {
       class: `wb-small is-${side ? "q" : "p"}${i === at ? " is-at" : ""}`,
       x: room * (i + 0.5) + (side ? 1 : -wide), y: TALL - v * (TALL - 4), width: wide - 1,
-      height: law ? v * (TALL - 4) + 1 : 0,
+      height: probs ? v * (TALL - 4) + 1 : 0,
     });
   }));
-  said.forEach((words, i) => kit.write(text.children[i], words));
+  texts.forEach((words, i) => kit.write(text.children[i], words));
   kit.write(text.lastChild, mark);
   text.lastChild.className = `is-${mark}`;
 }

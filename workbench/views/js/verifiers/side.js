@@ -1,11 +1,11 @@
 /** Side panel of the bench. It holds no state: it shows `data` and emits `wb:set` {…changes}. */
 
 import * as kit from "../shared/kit.js";
-import { h, tell } from "../shared/kit.js";
+import { h, emit } from "../shared/kit.js";
 import { DRAFTS } from "./acceptance.js";
 import { RULES, sound } from "./rules.js";
 import * as states from "./state.js";
-import { WAYS } from "./ways.js";
+import { WAYS } from "./sampling.js";
 
 const MANY = 10000;
 
@@ -58,7 +58,7 @@ function build(el) {
     ui[name] = { input, output };
     return h("div", { className: "wb-turn" }, h("label", { htmlFor: input.id }, label), output, input);
   };
-  const set = (change) => tell(el, "wb:set", change), anew = (change) => set({ ...change, rounds: 0 });
+  const set = (change) => emit(el, "wb:set", change), anew = (change) => set({ ...change, rounds: 0 });
   const button = (text, className, act) => h("button", { type: "button", className, onclick: act }, text);
   ui.seed = h("input", { type: "number", min: 0, max: 2 ** 31, step: 1, id: `${uid}-seed` });
   ui.seed.addEventListener("change", () => {
@@ -76,7 +76,7 @@ function build(el) {
       (ui.from = h("p", { className: "wb-detail" })),
       slider("tokens", "Tokens", ...states.TOKENS, 1, (n) => set(states.resized(ui.state, n))),
       slider("k", "Drafts k", 1, DRAFTS, 1, (k) => anew({ k })),
-      chips("ways", "Sampling of drafts", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (way) => anew({ way })),
+      chips("ways", "Sampling of drafts", Object.entries(WAYS).map(([name, { title }]) => [name, title]), (sampling) => anew({ way: sampling })),
       (ui.wayWords = h("p", { className: "wb-detail" })),
       chips("rules", "Rule", Object.entries(RULES).map(([name, { title }]) => [name, title]), (rule) => anew({ rule })),
       (ui.ruleWords = h("p", { className: "wb-detail" })),

@@ -4,11 +4,11 @@
  *    seed: number, rounds: number, from: string, note: string}} State
  *    `p`, `q`: at temperature 1; `rounds`: sampled since the last change; `from`: origin of p and q */
 
-import { lawsOf, DRAFTS } from "./acceptance.js";
-import { normalised, sum, tempered } from "./laws.js";
+import { tempered, DRAFTS } from "./acceptance.js";
+import { normalised, sum, atTemperature } from "./distributions.js";
 import { OTHERS } from "../shared/benchlink.js";
 import { RULES } from "./rules.js";
-import { WAYS } from "./ways.js";
+import { WAYS } from "./sampling.js";
 
 export const TOKENS = [2, 6];
 export const COLDEST = 0.1;
@@ -53,9 +53,9 @@ export function example(at = 0) {
 
 /** Return the query of a state. @param {State} state */
 export function toQuery(state) {
-  const query = new URLSearchParams(), law = (values) => values.map((x) => `${Number(x.toPrecision(6))}`).join(",");
-  query.set("p", law(state.p));
-  query.set("q", law(state.q));
+  const query = new URLSearchParams(), format = (values) => values.map((x) => `${Number(x.toPrecision(6))}`).join(",");
+  query.set("p", format(state.p));
+  query.set("q", format(state.q));
   for (const word of state.words) query.append("w", word);
   for (const name of ["k", "way", "rule", "seed"]) query.set(name, `${state[name]}`);
   for (const name of ["tp", "tq"]) if (state[name] !== 1) query.set(name, `${state[name]}`);
@@ -70,7 +70,7 @@ export function fromQuery(search) {
   const query = new URLSearchParams(search), state = example(), problems = [];
   const bad = (name, why) => problems.push(`${name}=${(query.get(name) ?? "").slice(0, 40)}: ${why}`);
   if (query.has("p") || query.has("q")) {
-    const p = law(query.get("p")), q = law(query.get("q"));
+    const p = parseProbs(query.get("p")), q = parseProbs(query.get("q"));
     if (!p) bad("p", `give ${TOKENS.join(" to ")} non-negative numbers, at least one above 0`);
     else if (!q) bad("q", `give ${TOKENS.join(" to ")} non-negative numbers, at least one above 0`);
     else if (p.length !== q.length) bad("q", `has ${q.length} numbers, but p has ${p.length}`);
@@ -101,7 +101,7 @@ export function fromQuery(search) {
   return { state, problems };
 }
 
-function law(text) {
+function parseProbs(text) {
   const values = (text ?? "").split(",").map((x) => (x.trim() === "" ? NaN : Number(x)));
   const fits = values.length >= TOKENS[0] && values.length <= TOKENS[1];
   const total = sum(values), weights = values.every((x) => Number.isFinite(x) && x >= 0);
@@ -116,22 +116,22 @@ export function caveat(state) {
 }
 
 /** Return the change that sets p or q, given at its temperature. @param {State} state  @param {"p"|"q"} which */
-export function withLaw(state, which, law) {
+export function withProbs(state, which, probs) {
   const temperature = state[which === "p" ? "tp" : "tq"];
-  return { [which]: tempered(law, 1 / temperature), rounds: 0, from: "edited by hand", note: "" };
+  return { [which]: atTemperature(probs, 1 / temperature), rounds: 0, from: "edited by hand", note: "" };
 }
 
 /** Return the change to `n` tokens. @param {State} state */
 export function resized(state, n) {
   const fresh = WORDS.filter((word) => !state.words.includes(word));
   const words = [...state.words, ...fresh].slice(0, n);
-  const law = (values) =>
+  const resize = (values) =>
     normalised(words.map((_, i) => values[i] ?? 0.1), words.map(() => 1 / n));
-  return { words, p: law(state.p), q: law(state.q), rounds: 0, from: "edited by hand", note: "" };
+  return { words, p: resize(state.p), q: resize(state.q), rounds: 0, from: "edited by hand", note: "" };
 }
 
 /** Return all computed figures of a state, for a file. */
 export function report(state, figures) {
   const { words, k, way, rule, seed } = state;
-  return { words, ...lawsOf(state), k, way, rule, seed, ...figures };
+  return { words, ...tempered(state), k, way, rule, seed, ...figures };
 }

@@ -1,16 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { acceptance, curves, DRAFTS, lawsOf, transport } from "./acceptance.js";
-import { apart } from "./chart.js";
+import { acceptance, curves, DRAFTS, tempered, transport } from "./acceptance.js";
+import { spreadLabels } from "./chart.js";
 import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
 import { keyed } from "./pq.js";
 import { RULES } from "./rules.js";
 import * as states from "./state.js";
-import { WAYS } from "./ways.js";
+import { WAYS } from "./sampling.js";
 import * as words from "./words.js";
 
-test("an address gives back the state that it was made of", () => {
+test("an address restores its state", () => {
   const state = { ...states.example(1), p: [0.25, 0.75], words: ["a,b", "<i>"], k: 5, way: "head", rule: "k-seq", tp: 0.5, rounds: 300, seed: 9 };
   const { state: read, problems } = states.fromQuery(`?${states.toQuery(state)}`);
   assert.deepEqual(problems, []);
@@ -18,22 +18,22 @@ test("an address gives back the state that it was made of", () => {
   assert.equal(read.from, "edited by hand");
 });
 
-test("what is wrong in an address is left out and said", () => {
-  const said = (query) => states.fromQuery(query).problems.join();
-  assert.match(said("?p=1,2&q=1"), /q=1: give 2 to 6 non-negative numbers/);
-  assert.match(said("?p=1e308,1e308&q=1,1"), /p=1e308/);
-  assert.match(said("?p=1,2&q=1,2,3"), /has 3 numbers, but p has 2/);
-  assert.match(said("?p=a,b&q=1,2"), /^p=a,b/);
-  assert.match(said("?p=0,0&q=1,2"), /^p=0,0/);
-  assert.match(said("?p=1,,2&q=1,1,1"), /^p=1,,2/);
-  assert.match(said("?k=9"), /k=9: give a whole number from 1 to 8/);
-  assert.match(said("?k=1.5&tp=0"), /k=1.5.*tp=0: give a number from 0.1 to 3/);
-  assert.match(said("?way=no&rule=toString"), /way=no: give one of independent.*rule=toString: give one of recursive/);
+test("invalid parts of an address are ignored and reported", () => {
+  const problemsOf = (query) => states.fromQuery(query).problems.join();
+  assert.match(problemsOf("?p=1,2&q=1"), /q=1: give 2 to 6 non-negative numbers/);
+  assert.match(problemsOf("?p=1e308,1e308&q=1,1"), /p=1e308/);
+  assert.match(problemsOf("?p=1,2&q=1,2,3"), /has 3 numbers, but p has 2/);
+  assert.match(problemsOf("?p=a,b&q=1,2"), /^p=a,b/);
+  assert.match(problemsOf("?p=0,0&q=1,2"), /^p=0,0/);
+  assert.match(problemsOf("?p=1,,2&q=1,1,1"), /^p=1,,2/);
+  assert.match(problemsOf("?k=9"), /k=9: give a whole number from 1 to 8/);
+  assert.match(problemsOf("?k=1.5&tp=0"), /k=1.5.*tp=0: give a number from 0.1 to 3/);
+  assert.match(problemsOf("?way=no&rule=toString"), /way=no: give one of independent.*rule=toString: give one of recursive/);
   assert.deepEqual(states.fromQuery("?k=9&p=x").state, states.example());
   assert.deepEqual(states.fromQuery("?p=2,2&q=3,1").state.p, [0.5, 0.5], "weights are normalised");
 });
 
-test("the worked examples show what is said of them", () => {
+test("the worked examples show what their texts state", () => {
   const of = (name) => states.EXAMPLES.find((each) => each.name === name);
   for (const { p, q, words } of states.EXAMPLES) {
     assert.ok(Math.abs(p.reduce((a, b) => a + b) - 1) < 1e-9 && Math.abs(q.reduce((a, b) => a + b) - 1) < 1e-9);
@@ -54,14 +54,14 @@ test("the worked examples show what is said of them", () => {
   for (let i = 1; i < DRAFTS; i += 1) assert.ok(flat["k-seq/independent"][i] > flat["independent/independent"][i]);
 });
 
-test("a bar is moved as it is seen, at its temperature", () => {
+test("a bar is moved at its displayed temperature", () => {
   const state = { ...states.example(), tp: 2 }, wanted = [0.4, 0.3, 0.2, 0.1];
-  Object.assign(state, states.withLaw(state, "p", wanted));
-  lawsOf(state).p.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-9));
+  Object.assign(state, states.withProbs(state, "p", wanted));
+  tempered(state).p.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-9));
   assert.equal(state.from, "edited by hand");
 });
 
-test("tokens come and go, each word once", () => {
+test("tokens are added and removed, without duplicate names", () => {
   const more = states.resized(states.example(2), 6);
   assert.equal(new Set(more.words).size, 6);
   assert.equal(more.p.length, 6);
@@ -70,26 +70,26 @@ test("tokens come and go, each word once", () => {
   assert.ok(Math.abs(less.p[0] + less.p[1] - 1) < 1e-12);
 });
 
-test("a place of a run comes with its listed tokens, and one for all others", () => {
+test("a position of a run has its listed tokens, and one for all others", () => {
   const rows = [{ text: " a", p: 0.6, q: 0.5 }, { text: "b", p: 0.2, q: null }, { text: "c", p: null, q: 0.25 }];
   const { state, problems } = states.fromQuery(`?${placeQuery(rows, 3, "node “ a”, round 2")}`);
   assert.deepEqual(problems, []);
-  assert.deepEqual(state.words, [" a", OTHERS], "a token that one law does not list is among the others");
+  assert.deepEqual(state.words, [" a", OTHERS], "a token that one distribution does not list is among the others");
   [0.6, 0.4].forEach((x, i) => assert.ok(Math.abs(state.p[i] - x) < 1e-9));
   [0.5, 0.5].forEach((x, i) => assert.ok(Math.abs(state.q[i] - x) < 1e-9));
   assert.equal(state.k, 3);
   assert.equal(state.from, "node “ a”, round 2");
   assert.match(states.caveat(state), /upper estimate/);
   assert.equal(states.caveat(states.example()), "");
-  assert.equal(placeQuery(rows.map((row) => ({ ...row, q: null })), 2, ""), null, "a drafter without a law");
+  assert.equal(placeQuery(rows.map((row) => ({ ...row, q: null })), 2, ""), null, "a drafter without a distribution");
   assert.equal(placeQuery(rows, 0, ""), null);
   assert.equal(placeQuery([], 1, ""), null);
 });
 
-test("a place of a run comes with its rule, and with the way in which its siblings were grown", () => {
+test("a position of a run has its rule and the sampling of its siblings", () => {
   const rows = [{ text: "a", p: 0.6, q: 0.5 }, { text: "b", p: 0.2, q: 0.3 }];
   const shown = (drafts, chosen) => states.fromQuery(`?${placeQuery(rows, drafts, "node", chosen)}`);
-  for (const [chosen, way, rule] of [
+  for (const [chosen, sampling, rule] of [
     [{ grower: "specinfer", verifier: "k-seq" }, "independent", "k-seq"],
     [{ grower: "rsd-s", verifier: "lossless" }, "without", "recursive"],
     [{ grower: "head-and-one", verifier: "greedy-draft" }, "head", "greedy-draft"],
@@ -99,12 +99,12 @@ test("a place of a run comes with its rule, and with the way in which its siblin
     [{ verifier: "constructor", grower: "toString" }, "without", states.example().rule],
   ]) {
     const { state, problems } = shown(2, chosen);
-    assert.deepEqual([problems, state.way, state.rule], [[], way, rule], JSON.stringify(chosen));
+    assert.deepEqual([problems, state.way, state.rule], [[], sampling, rule], JSON.stringify(chosen));
   }
-  assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is drawn from q");
+  assert.equal(shown(1, { grower: "rsd-s" }).state.way, "independent", "one draft is sampled from q");
   assert.deepEqual(Object.values(RULE_OF).sort(), Object.keys(RULES).sort());
   assert.match(shown(2, { grower: "rsd-s", verifier: "lenient" }).state.from, /its verifier, lenient, is not available here/);
-  for (const way of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, way), way);
+  for (const sampling of Object.values(WAY_OF)) assert.ok(Object.hasOwn(WAYS, sampling), sampling);
 });
 
 test("keys move a bar, others do not", () => {
@@ -116,12 +116,12 @@ test("keys move a bar, others do not", () => {
   assert.equal(keyed("toString", 0.3), null);
 });
 
-test("labels stay apart and inside", () => {
-  assert.deepEqual(apart([10, 11, 80], 16, 12, 100), [12, 28, 80]);
-  assert.deepEqual(apart([90, 95, 99], 16, 12, 100), [68, 84, 100]);
+test("labels do not overlap and stay inside", () => {
+  assert.deepEqual(spreadLabels([10, 11, 80], 16, 12, 100), [12, 28, 80]);
+  assert.deepEqual(spreadLabels([90, 95, 99], 16, 12, 100), [68, 84, 100]);
 });
 
-test("a bound names the tokens that set it; an unsound pair says by how much it misses", () => {
+test("a bound names its tokens; an unsound combination states its error", () => {
   const { p, q, words: names } = states.EXAMPLES[0], state = { ...states.example(), words: names };
   assert.match(words.boundWords({ p, q }, { ...state, way: "independent", k: 3 }), /0\.771.*“market”, “farm”, “park”.*0\.729.*0\.500.*0\.229/);
   assert.match(words.unsound({ p, q }, { ...state, way: "fixed", rule: "independent", k: 2 }), /TV 0\.450/);
@@ -129,7 +129,7 @@ test("a bound names the tokens that set it; an unsound pair says by how much it 
   assert.match(words.unsound({ p, q }, { ...state, way: "head", rule: "independent", k: 8 }), /differ from p/);
 });
 
-test("acceptance as CSV: a row a line, a column a k", () => {
+test("acceptance as CSV: one row per line, one column per k", () => {
   const { p, q } = states.EXAMPLES[0], rows = csv(curves(p, q)).trim().split("\n");
   assert.equal(rows[0], "rule,drafts,k1,k2,k3,k4,k5,k6,k7,k8");
   assert.equal(rows[1].slice(0, 35), "bound,without,0.600000,0.734524,0.9");

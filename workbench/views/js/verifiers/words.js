@@ -1,16 +1,16 @@
 /** Texts of the bench about its figures. Pure. */
 
 import { acceptance, APPROXIMATE, outcome, transport } from "./acceptance.js";
-import { distance, noise } from "./laws.js";
+import { distance, noise } from "./distributions.js";
 import { RULES, sound } from "./rules.js";
-import { WAYS } from "./ways.js";
+import { WAYS } from "./sampling.js";
 
 export const figure = (x) => x.toFixed(3);
 const list = (set, words) => `{${set.map((i) => `“${words[i]}”`).join(", ")}}`;
 
 /** Explain the bound: the set of tokens that is too likely among the drafts. */
-export function boundWords({ p, q }, { k, way, words }) {
-  const found = transport(p, q, k, way), how = way === "head" || way === "fixed" ? "These drafts" : "Drafts sampled this way";
+export function boundWords({ p, q }, { k, way: sampling, words }) {
+  const found = transport(p, q, k, sampling), how = sampling === "head" || sampling === "fixed" ? "These drafts" : "Drafts sampled this way";
   if (!found.set.length)
     return `${how} are never confined to a set of tokens more often than p allows: the bound is 1.`;
   return `The bound, ${figure(found.bound)}, follows from H = ${list(found.set, words)}: ${k === 1 ? "the draft is" : "all drafts are"} in H with ${figure(found.inAll)}, but p gives H only ${figure(found.inP)}, so any exact rule must reject with ${figure(found.inAll - found.inP)}.`;
@@ -19,9 +19,9 @@ export function boundWords({ p, q }, { k, way, words }) {
 /** Compare the greedy draft (only one draft is sampled) with the bounds of sampled drafts. */
 export function crossing({ p, q }, { k }) {
   const greedy = acceptance(p, q, k, "head", "greedy-draft");
-  const bounds = ["independent", "without"].map((way) => transport(p, q, k, way).bound);
+  const bounds = ["independent", "without"].map((sampling) => transport(p, q, k, sampling).bound);
   const over = ["independent", "without"].filter((_, i) => greedy > bounds[i] + 1e-9);
-  const names = over.map((way) => `${figure(bounds[way === "without" ? 1 : 0])} of drafts sampled ${way === "without" ? "without replacement" : "independently"}`);
+  const names = over.map((sampling) => `${figure(bounds[sampling === "without" ? 1 : 0])} of drafts sampled ${sampling === "without" ? "without replacement" : "independently"}`);
   if (k === 1) return "With one draft, the greedy rule is the test of one sampled draft: none is fixed.";
   if (!over.length)
     return `The greedy draft has acceptance rate ${figure(greedy)}, not above the bounds of sampled drafts here (${bounds.map(figure).join(" and ")}).`;
@@ -38,20 +38,20 @@ export function prices(found, prices, { k }) {
 }
 
 /** Describe the error of an unsound combination; "" for a sound one. */
-export function unsound({ p, q }, { k, way, rule }) {
-  if (sound(rule, way, k)) return "";
+export function unsound({ p, q }, { k, way: sampling, rule }) {
+  if (sound(rule, sampling, k)) return "";
   const title = RULES[rule].title;
   let n = k, found = null;
-  while (n > 0 && !(found = outcome(p, q, n, way, rule))) n -= 1;
-  const drafts = n < k ? ` with ${n} drafts` : "", paid = distance(found.law, p);
+  while (n > 0 && !(found = outcome(p, q, n, sampling, rule))) n -= 1;
+  const drafts = n < k ? ` with ${n} drafts` : "", paid = distance(found.probs, p);
   if (paid < 5e-4)
-    return `${title} is not designed for drafts of kind “${WAYS[way].title}”; with this p and q its output happens to equal p. Move a bar to see an error.`;
-  return `${title} is not designed for drafts of kind “${WAYS[way].title}”: its output${drafts} would differ from p by TV ${figure(paid)}. Sample rounds to see it.`;
+    return `${title} is not designed for drafts of kind “${WAYS[sampling].title}”; with this p and q its output happens to equal p. Move a bar to see an error.`;
+  return `${title} is not designed for drafts of kind “${WAYS[sampling].title}”: its output${drafts} would differ from p by TV ${figure(paid)}. Sample rounds to see it.`;
 }
 
 /** Describe the sampled rounds. */
-export function drawnWords(p, { counts, accepted }, rounds) {
+export function sampledWords(p, { counts, accepted }, rounds) {
   if (!rounds) return "No rounds sampled yet. Outline: p.";
-  const law = counts.map((x) => x / rounds);
-  return `${rounds.toLocaleString("en")} rounds: TV from p ${distance(law, p).toFixed(4)}; the same number of samples from p would give about ${noise(p, rounds).toFixed(4)}. Share of accepted drafts: ${(accepted / rounds).toFixed(3)}.`;
+  const shares = counts.map((x) => x / rounds);
+  return `${rounds.toLocaleString("en")} rounds: TV from p ${distance(shares, p).toFixed(4)}; the same number of samples from p would give about ${noise(p, rounds).toFixed(4)}. Share of accepted drafts: ${(accepted / rounds).toFixed(3)}.`;
 }

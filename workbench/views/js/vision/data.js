@@ -9,7 +9,7 @@ export const NEEDS = `needs the image: the target's probability of the token fal
 export const OTHER = "other";
 export const UNLISTED = "not listed";
 /** A word depends on a patch whose weight is at least this share of the word's largest weight. */
-const LEANS = 0.5;
+const MIN_WEIGHT_SHARE = 0.5;
 const MOST_WORDS = 8;
 
 /** Return every emitted token in order. @returns {{index: number, round: number, k: number, text: string, kind: string,
@@ -99,15 +99,15 @@ export function byKind(rounds, lexicon) {
 
 /** Return the vision data of target and drafter in a round: the latest record up to it. `pictures`: the target's
  *  images; `shown`: the drafter's; `since`: the round of the record, -1 if there is none. */
-export function sight(header, rounds, upTo) {
+export function visionData(header, rounds, upTo) {
   const seen = { pictures: header?.pictures ?? [], shown: header?.pictures ?? [], since: -1 };
   for (const { index, vision } of rounds.slice(0, upTo + 1)) {
     if (!vision || !Object.keys(vision).length) continue;
-    const { pictures, sees, target_pictures: forTarget, ...said } = vision;
-    Object.assign(seen, said, { since: index });
+    const { pictures, sees: visionTokensText, target_pictures: forTarget, ...changes } = vision;
+    Object.assign(seen, changes, { since: index });
     if (!pictures?.length) continue;
     seen.shown = pictures;
-    if (sees !== "drafter") seen.pictures = pictures;
+    if (visionTokensText !== "drafter") seen.pictures = pictures;
     // both got a new image, then the drafter another one
     else if (forTarget?.length) seen.pictures = forTarget;
   }
@@ -141,9 +141,9 @@ export function mode(seen) {
 }
 
 /** Describe the drafter's vision tokens. */
-export function sees(seen) {
+export function visionTokensText(seen) {
   const n = seen.n_drafter, of = seen.n_target, s = (k, word) => `${k} ${word}${k === 1 ? "" : "s"}`;
-  const said = {
+  const texts = {
     unknown: () => "not recorded",
     none: () => "no vision tokens",
     all: () => `all ${n}`,
@@ -151,7 +151,7 @@ export function sees(seen) {
     pooled: () => `${s(n, "block")} of ${of} patches`,
     queries: () => `${s(n, "query").replace("querys", "queries")} over ${of} patches`,
   };
-  return said[mode(seen)]();
+  return texts[mode(seen)]();
 }
 
 const WAYS = {
@@ -163,12 +163,12 @@ const WAYS = {
 };
 
 /** Describe how the drafter's compressor reduces the number of vision tokens; empty if it has none. Pure. */
-export function way(compressor) {
+export function compressorText(compressor) {
   return WAYS[compressor] ?? compressor ?? "";
 }
 
 /** Return the gate's chosen entry and its weight, or null. @returns {{name: string, weight: number}|null} */
-export function gated(seen) {
+export function gateChoice(seen) {
   const all = Object.entries(seen.gate ?? {});
   return all.length
     ? all.map(([name, weight]) => ({ name, weight })).reduce((a, b) => (b.weight > a.weight ? b : a))
@@ -178,28 +178,28 @@ export function gated(seen) {
 // -- Attention of words to patches ------------------------------------------------------------------------------------
 
 /** Return the maps of target or drafter, as [token][vision token] of 0–255, or null. */
-export function maps(attribution, who, how) {
-  const found = attribution?.[who]?.[how];
+export function maps(attribution, model, measure) {
+  const found = attribution?.[model]?.[measure];
   return Array.isArray(found) && found.length ? found : null;
 }
 
 /** Return the weights of a token over the patches of one image, scaled to a maximum of 1; null if it has none. */
-export function leanOf(all, index, within) {
+export function patchWeights(all, index, within) {
   const [start, end] = within;
   const row = all?.[index]?.slice(start, end);
   return row?.length ? row.map((w) => w / 255) : null;
 }
 
 /** Return for each token its weight on a patch, as a share of its largest weight. */
-export function leanOn(all, patch) {
+export function weightsOnPatch(all, patch) {
   return (all ?? []).map((row) => (row[patch] ?? 0) / 255);
 }
 
 /** Return the words with the largest weights on a patch. @returns {{index: number, text: string, weight: number}[]} */
-export function leaning(rounds, all, patch) {
-  const { of } = words(rounds), weights = leanOn(all, patch), found = new Map();
+export function wordsOnPatch(rounds, all, patch) {
+  const { of } = words(rounds), weights = weightsOnPatch(all, patch), found = new Map();
   of.forEach((word, index) => {
-    if (word === null || !(weights[index] >= LEANS)) return;
+    if (word === null || !(weights[index] >= MIN_WEIGHT_SHARE)) return;
     const known = found.get(word);
     if (!known || known.weight < weights[index])
       found.set(word, { index: known?.index ?? index, text: word[0], weight: weights[index] });
@@ -247,8 +247,8 @@ export function items(run, beside, speed, definitions) {
         .filter(Boolean)
         .join(" ")
         .trim();
-  const counted = (of, whose) =>
-    whose ? `${of(whose)[1]} of ${of(whose)[0]} tested` : "available after the run has ended";
+  const counted = (of, side) =>
+    side ? `${of(side)[1]} of ${of(side)[0]} tested` : "available after the run has ended";
   const both = (of) =>
     [counted(of, parts), theirs ? `second run: ${counted(of, theirs)}` : ""].filter(Boolean).join("; ");
   const share = (id, label, of, name) => ({

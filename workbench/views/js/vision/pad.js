@@ -100,9 +100,9 @@ export function paint(canvas, items) {
 export function build(el) {
   const state = { items: [], tool: "circle", colour: "red", size: "large", width: "thick", x: 0.5, y: 0.5, line: null };
   const canvas = h("canvas", { width: PIXELS, height: PIXELS, className: "wb-pad", tabIndex: 0 }),
-    said = h("p", { className: "wb-padsaid" });
+    status = h("p", { className: "wb-padsaid" });
   kit.set(canvas, { role: "application", "aria-roledescription": "sketch pad" });
-  said.setAttribute("aria-live", "polite");
+  status.setAttribute("aria-live", "polite");
   const choice = (name, values, swatch) => {
     const group = h("div", { className: "wb-chips" }, ...values.map((value) => {
       const button = h(
@@ -133,7 +133,7 @@ export function build(el) {
     clear = button("clear", () => change(() => (state.items = [])));
   const use = button(
     "Use this sketch",
-    () => kit.tell(el, "wb:sketch", { url: canvas.toDataURL("image/png"), alt: describe(state.items) }),
+    () => kit.emit(el, "wb:sketch", { url: canvas.toDataURL("image/png"), alt: describe(state.items) }),
     "wb-go",
   );
   el.append(
@@ -154,7 +154,7 @@ export function build(el) {
           { className: "wb-detail" },
           "Click to stamp, drag to draw with the pen. Keys: arrows move the cross, Enter stamps or starts and ends a stroke, U undoes.",
         ),
-        said,
+        status,
       ),
     ),
     use,
@@ -166,7 +166,7 @@ export function build(el) {
   }
   function change(work) {
     work();
-    said.textContent = describe(state.items);
+    status.textContent = describe(state.items);
     show();
   }
   function show(cross = document.activeElement === canvas && canvas.matches(":focus-visible")) {
@@ -210,7 +210,7 @@ export function build(el) {
         y: Math.min(1, Math.max(0, state.y + moves[1])),
       });
       state.line?.points.push([state.x, state.y]);
-      said.textContent = where(state.x, state.y);
+      status.textContent = where(state.x, state.y);
       show(true);
     } else if (event.key === "Enter" || event.key === " ") {
       if (state.tool !== "pen") stamp(state.x, state.y);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { SHAPES, corners, describe, where } from "./pad.js";
 
-test("every shape has corners inside its box, and they span it", () => {
+test("the corners of every shape are inside its box, and span it", () => {
   for (const shape of [...SHAPES]) {
     const points = corners(shape), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
     assert.ok(points.length >= 3, shape);
@@ -11,7 +11,7 @@ test("every shape has corners inside its box, and they span it", () => {
   }
 });
 
-test("a sketch is described in the words of the captions", () => {
+test("a sketch is described in the vocabulary of the captions", () => {
   assert.equal(where(0.5, 0.5), "middle");
   assert.equal(where(1, 0), "top right");
   assert.equal(describe([]), "An empty sketch.");

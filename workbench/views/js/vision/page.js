@@ -15,20 +15,20 @@ import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import * as kit from "../shared/kit.js";
 import * as store from "../shared/store.js";
-import { arrive, show, stepped } from "./arriving.js";
-import { actions, query, wire } from "./doing.js";
+import { arrive, show, stepped } from "./opening.js";
+import { actions, query, wire } from "./actions.js";
 import * as visionpanel from "./panel.js";
-import { ended, fresh, running } from "./runs.js";
+import { ended, clearPage, running } from "./runs.js";
 import * as visionstage from "./stage.js";
 import * as visionview from "./view.js";
-import * as strangers from "../shared/strangers.js";
+import * as draftModels from "../shared/draftmodels.js";
 
 /** Mount the tab in `el`. @param {any} el  @param {{host: any, trace?: object, beside?: object, embed?: boolean}} given
  *  */
-export function mount(el, { host: given, trace = null, beside = null, embed = false }) {
+export function mount(el, { host: outerHost, trace = null, beside = null, embed = false }) {
   el.classList.remove("wb-page");
   el.classList.add("wb-vision");
-  const host = { ...given, remember: own(given.remember, "vision") },
+  const host = { ...outerHost, remember: own(outerHost.remember, "vision") },
     parts = visionstage.build(el);
   const vision = {
     scenes: [],
@@ -68,25 +68,25 @@ export function mount(el, { host: given, trace = null, beside = null, embed = fa
     tick,
     actions,
     stepped,
-    dress,
+    applyFrame,
     state: { on: "run", definitions: {}, vision },
     begin: (page) => {
-      page.beside = besides(page);
+      page.beside = secondDrafters(page);
       page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
-      page.fresh = () => fresh(page);
+      page.clear = () => clearPage(page);
       page.describe = () => query(page);
       page.ended = (run) => ended(page, run);
     },
-    hear: (page, message) => {
-      backend.hear(page, message);
-      backend.hear(page.beside, message);
+    onMessage: (page, message) => {
+      backend.onMessage(page, message);
+      backend.onMessage(page.beside, message);
     },
     textOf: (page, name) => copying.textOf((name === "beside" ? page.beside : page).run),
     arrive: (page) => arrive(page, trace, beside),
     menu: (page) => ({
       trace: () => whole(page),
       lexicon: () => vision.lexicon,
-      kept: (id) => page.on === "run" && opening.kept(page, id),
+      kept: (id) => page.on === "run" && opening.useKeptAddress(page, id),
     }),
   });
 }
@@ -112,7 +112,7 @@ function own(storage, name) {
   );
 }
 
-function besides(page) {
+function secondDrafters(page) {
   return {
     host: { ...page.host, remember: own(page.host.remember, "beside") },
     run: null,
@@ -134,7 +134,7 @@ function besides(page) {
       return page.notices;
     },
     draw: () => page.draw(),
-    fresh: () => {},
+    clear: () => {},
     ended: (run) => ended(page, run),
   };
 }
@@ -142,11 +142,11 @@ function besides(page) {
 /** Return the displayed run for export. */
 function whole(page) {
   page.feeding?.stop();
-  const seat = page.on === "beside" && page.beside.run ? page.beside : page;
-  return seat.run ? store.toTrace(seat.run) : null;
+  const side = page.on === "beside" && page.beside.run ? page.beside : page;
+  return side.run ? store.toTrace(side.run) : null;
 }
 
-function dress(page) {
+function applyFrame(page) {
   const { el, parts, host } = page;
   el.classList.toggle("is-embedded", page.embed || !host.call);
   parts.copy.hidden = !host.address;
@@ -154,21 +154,21 @@ function dress(page) {
 }
 
 function tick(page) {
-  for (const seat of [page, page.beside]) backend.watch(seat);
+  for (const side of [page, page.beside]) backend.watch(side);
   page.lost ||= page.beside.lost;
   announce(page, false);
   if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
-  opening.say(page);
+  opening.writeAddress(page);
 }
 
 function draw(page) {
-  opening.saySoon(page);
+  opening.writeAddressSoon(page);
   const { vision, parts } = page;
   const now = performance.now();
   pace.notice([page, page.beside], false, now);
   page.view = visionview.of(page, now);
   pace.again(page, [page.view.arriving, page.view.second?.arriving]);
-  pace.tellEnd(page);
+  pace.announceEnd(page);
   visionstage.draw(parts, page.view);
   if (page.stepping) announce(page, false);
   if (!page.catalogue) return;
@@ -190,8 +190,8 @@ function draw(page) {
     note: running(page) ? "A new image takes effect at the next round." : vision.note,
     besides: catalogue.methods,
     beside: vision.besideMethod,
-    drafters: strangers.drafters(catalogue, vision.besideMethod),
-    besideDrafter: strangers.drafts(besideMethod) ? (vision.besideDrafter ?? page.choice.drafter) : null,
+    drafters: draftModels.usable(catalogue, vision.besideMethod),
+    besideDrafter: draftModels.usesDraftModel(besideMethod) ? (vision.besideDrafter ?? page.choice.drafter) : null,
     besideNote: besideMethod?.teaches ?? "runs at the same time with the same image and question",
   });
 }

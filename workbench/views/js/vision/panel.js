@@ -52,7 +52,7 @@ export function render(el, data) {
 }
 
 function build(el) {
-  const uid = Math.random().toString(36).slice(2, 7), tell = (name, detail) => kit.tell(el, name, detail);
+  const uid = Math.random().toString(36).slice(2, 7), emit = (name, detail) => kit.emit(el, name, detail);
   const chips = (label, entries, act) => {
     const group = h("div", { className: "wb-chips" }, ...entries.map(([value, word]) => {
       const button = h("button", { type: "button", onclick: () => act(value) }, word);
@@ -65,7 +65,7 @@ function build(el) {
   const file = h("input", { type: "file", accept: "image/png,image/jpeg,image/webp,image/gif", hidden: true });
   file.setAttribute("aria-label", "Image file");
   file.addEventListener("change", () => {
-    if (file.files[0]) tell("wb:file", { file: file.files[0] });
+    if (file.files[0]) emit("wb:file", { file: file.files[0] });
     file.value = "";
   });
   const scenes = h("div", { className: "wb-scenes" });
@@ -85,9 +85,9 @@ function build(el) {
   padBody.addEventListener("wb:sketch", () => pad.close());
   const sources = chips("Source of the image", SOURCES, (source) => {
     if (source === "upload") file.click();
-    else if (source === "paste") tell("wb:paste");
+    else if (source === "paste") emit("wb:paste");
     else if (source === "draw") pad.showModal();
-    else kit.tell(scenes, "wb:opengallery", (scenes.hidden = !scenes.hidden));
+    else kit.emit(scenes, "wb:opengallery", (scenes.hidden = !scenes.hidden));
   });
   const alt = h("input", {
     type: "text",
@@ -95,13 +95,13 @@ function build(el) {
     maxLength: 400,
     placeholder: "description for screen readers",
   });
-  alt.addEventListener("input", () => tell("wb:alt", { alt: alt.value }));
-  const tools = chips("Paint over the image", TOOLS, (value) => tell("wb:vision", { what: "tool", value })),
-    scopes = chips("Models that get the painted image", SCOPES, (value) => tell("wb:vision", { what: "scope", value }));
-  const unpaint = h("button", { type: "button", className: "wb-tool", onclick: () => tell("wb:unpaint") }, "clean");
+  alt.addEventListener("input", () => emit("wb:alt", { alt: alt.value }));
+  const tools = chips("Paint over the image", TOOLS, (value) => emit("wb:vision", { what: "tool", value })),
+    scopes = chips("Models that get the painted image", SCOPES, (value) => emit("wb:vision", { what: "scope", value }));
+  const unpaint = h("button", { type: "button", className: "wb-tool", onclick: () => emit("wb:unpaint") }, "clean");
   const select = (what) => {
     const control = h("select", { id: `${uid}-${what}` });
-    control.addEventListener("change", () => tell("wb:vision", { what, value: control.value }));
+    control.addEventListener("change", () => emit("wb:vision", { what, value: control.value }));
     control.dataset.what = what;
     return control;
   };
@@ -150,7 +150,7 @@ function gallery(ui, { scenes, chosen }) {
     ui.scenes.replaceChildren(...scenes.map((scene) => {
       const button = h(
         "button",
-        { type: "button", title: scene.alt, onclick: () => kit.tell(ui.scenes, "wb:picture", scene) },
+        { type: "button", title: scene.alt, onclick: () => kit.emit(ui.scenes, "wb:picture", scene) },
         h("img", { src: scene.url, alt: scene.alt, width: 56, height: 56 }),
       );
       button.dataset.scene = scene.name;

@@ -55,12 +55,12 @@ export function outline(patches, cols, unit = UNIT) {
 /** Return the overlays: per patch the opacity of veil and heat, 0–1, and the groups to outline. Pure.
  *  @param {{rows: number, cols: number, kept: number[]|null, blocks: number[][]|null, none: boolean, heat:
  *    number[]|null}} data */
-export function layers({ rows, cols, kept, blocks, none, heat }) {
-  const n = rows * cols, held = kept && new Set(kept);
+export function layers({ rows, cols, kept: keptPatches, blocks, none, heat }) {
+  const n = rows * cols, keptSet = keptPatches && new Set(keptPatches);
   return {
-    veil: Array.from({ length: n }, (_, p) => (heat ? 0.62 : none ? 0.93 : held && !held.has(p) ? 0.88 : 0)),
+    veil: Array.from({ length: n }, (_, p) => (heat ? 0.62 : none ? 0.93 : keptSet && !keptSet.has(p) ? 0.88 : 0)),
     heat: Array.from({ length: n }, (_, p) => TOP_HEAT * Math.min(1, heat?.[p] ?? 0)),
-    groups: none || heat ? [] : (blocks ?? (held ? kept.map((p) => [p]) : [])),
+    groups: none || heat ? [] : (blocks ?? (keptSet ? keptPatches.map((p) => [p]) : [])),
   };
 }
 
@@ -141,10 +141,10 @@ function wire(el, drawing) {
   };
   let last = null;
   const point = (patch) => {
-    if (patch !== last) kit.tell(el, "wb:patch", { patch });
+    if (patch !== last) kit.emit(el, "wb:patch", { patch });
     last = patch;
   };
-  const paint = (patch, begin) => patch !== null && el._paints && kit.tell(el, "wb:paint", { patch, begin });
+  const paint = (patch, begin) => patch !== null && el._paints && kit.emit(el, "wb:paint", { patch, begin });
   drawing.addEventListener("pointermove", (event) => {
     const patch = under(event), before = last;
     point(patch);
@@ -158,7 +158,7 @@ function wire(el, drawing) {
     point(under(event));
     paint(under(event), true);
   });
-  drawing.addEventListener("pointerup", () => el._paints && kit.tell(el, "wb:painted"));
+  drawing.addEventListener("pointerup", () => el._paints && kit.emit(el, "wb:painted"));
   drawing.addEventListener("pointerleave", () => document.activeElement !== drawing && point(null));
   drawing.addEventListener("blur", () => point(null));
   drawing.addEventListener("focus", () => drawing.matches(":focus-visible") && point(last ?? 0));
@@ -167,7 +167,7 @@ function wire(el, drawing) {
     if (/^(Arrow|Home|End|Page)/.test(event.key)) point(neighbour(last ?? 0, event.key, el._rows, el._cols));
     else if ((event.key === " " || event.key === "Enter") && el._paints) {
       paint(last ?? 0, true);
-      kit.tell(el, "wb:painted");
+      kit.emit(el, "wb:painted");
     } else return;
     event.preventDefault();
     event.stopPropagation();

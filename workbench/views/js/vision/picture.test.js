@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { between, layers, neighbour, outline } from "./picture.js";
 
-test("the keys stay inside the picture", () => {
+test("the keys stay inside the image", () => {
   assert.equal(neighbour(0, "ArrowLeft", 2, 3), 0);
   assert.equal(neighbour(0, "ArrowDown", 2, 3), 3);
   assert.equal(neighbour(4, "End", 2, 3), 5);
@@ -10,20 +10,20 @@ test("the keys stay inside the picture", () => {
   assert.equal(neighbour(2, "ArrowRight", 2, 3), 2);
 });
 
-test("a stroke faster than the mouse reports leaves no hole", () => {
+test("a fast stroke has no gaps", () => {
   assert.deepEqual(between(0, 3, 4), [0, 1, 2, 3]);
   assert.deepEqual(between(0, 15, 4), [0, 5, 10, 15]);
   assert.deepEqual(between(12, 1, 4).length, 4);
   assert.deepEqual(between(5, 5, 4), [5]);
 });
 
-test("a block is outlined as one, without the lines inside it", () => {
+test("a block is outlined as one, without inner lines", () => {
   assert.equal(outline([0], 2, 1), "M0 0h1M0 1h1M0 0v1M1 0v1");
-  assert.equal(outline([0, 1], 2, 1).match(/v/g).length, 2, "no line between the two");
-  assert.equal(outline([1, 2], 2, 1).match(/v/g).length, 4, "the end of a row does not touch the next one's beginning");
+  assert.equal(outline([0, 1], 2, 1).match(/v/g).length, 2, "no line between two adjacent patches");
+  assert.equal(outline([1, 2], 2, 1).match(/v/g).length, 4, "the end of a row is not adjacent to the start of the next");
 });
 
-test("what is dropped is veiled, what nobody sees is veiled whole, heat goes over both", () => {
+test("dropped patches are veiled, an unused image completely, and heat is drawn over both", () => {
   const of = (more) => layers({ rows: 1, cols: 3, kept: null, blocks: null, none: false, heat: null, ...more });
   assert.deepEqual(of({}).veil, [0, 0, 0]);
   assert.deepEqual(of({ kept: [1] }).veil.map(Boolean), [true, false, true]);

@@ -8,7 +8,7 @@ export const SCENE = "wb-scene"; // scene of the last run
 export const PICTURE = "wb-picture"; // last image, with its painted patches
 
 /** Store the image, which no address can contain: an upload or a drawing is restored after a reload. */
-export function remembers({ vision, host }) {
+export function storeImage({ vision, host }) {
   const { source, alt, scene, note, swapped, fresh } = vision,
     painted = { both: [...vision.both], drafter: [...vision.drafter] };
   try {
@@ -71,10 +71,10 @@ export async function takeFile(page, file) {
 }
 
 /** Return the image for the models, with painted patches. `who`: "both" or "drafter". */
-export function composed({ vision }, who) {
+export function composed({ vision }, scope) {
   const { rows, cols } = grid(vision),
-    edits = who === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
-  return visionsource.edited(who === "drafter" && vision.swapped ? vision.swapped : vision.source, edits, rows, cols);
+    edits = scope === "both" ? vision.both : new Map([...vision.both, ...vision.drafter]);
+  return visionsource.edited(scope === "drafter" && vision.swapped ? vision.swapped : vision.source, edits, rows, cols);
 }
 
 function grid({ rows, cols }) {
@@ -82,20 +82,20 @@ function grid({ rows, cols }) {
 }
 
 /** Apply a changed image: to the run in progress from its next round on, else to the next run. */
-export async function changed(page, who) {
+export async function changed(page, scope) {
   const { vision } = page, active = store.isActive(page.run) || store.isActive(page.beside.run);
   vision.url = await composed(page, "both").catch(() => vision.source);
   vision.fresh = !active;
-  remembers(page);
+  storeImage(page);
   page.touched = true;
   page.draw();
   if (!active) return;
   const apart = vision.drafter.size > 0 || vision.swapped;
   const wanted = [
-    ...(who === "both" ? [{ images: [vision.url], sees: "both" }] : []),
-    ...(who === "drafter" || apart ? [{ images: [await composed(page, "drafter")], sees: "drafter" }] : []),
+    ...(scope === "both" ? [{ images: [vision.url], sees: "both" }] : []),
+    ...(scope === "drafter" || apart ? [{ images: [await composed(page, "drafter")], sees: "drafter" }] : []),
   ];
-  for (const seat of [page, page.beside]) if (store.isActive(seat.run)) deliver(page, seat.run, wanted);
+  for (const side of [page, page.beside]) if (store.isActive(side.run)) deliver(page, side.run, wanted);
 }
 
 /** Send changed images one after the other, once the backend has given the run its id. */
@@ -118,8 +118,8 @@ export function paint(page, { patch }) {
   page.draw();
 }
 
-export function dropped(page, event, held) {
-  const file = visionsource.among(held);
+export function imageDropped(page, event, transfer) {
+  const file = visionsource.imageOf(transfer);
   if (!file) return; // leave pasted text alone
   event.preventDefault();
   event.stopPropagation();

@@ -36,7 +36,7 @@ function build(el) {
     gate = kit.h("div", { className: "wb-gate", hidden: true });
   range.setAttribute("aria-label", "Query of the compressor");
   range.addEventListener("input", () =>
-    kit.tell(el, "wb:query", { query: Number(range.value) ? Number(range.value) - 1 : null }),
+    kit.emit(el, "wb:query", { query: Number(range.value) ? Number(range.value) - 1 : null }),
   );
   kit.set(gate, { role: "group", "aria-label": "The gate's weights" });
   const box = kit.h("div", { className: "wb-queries", hidden: true }, text, range);

@@ -6,7 +6,7 @@ import * as choices from "../live/choice.js";
 import * as opening from "../live/opening.js";
 import * as store from "../shared/store.js";
 import * as visiondata from "./data.js";
-import { SCENE, altOf, composed, deliver, question, questions, remembers } from "./pictures.js";
+import { SCENE, altOf, composed, deliver, question, questions, storeImage } from "./pictures.js";
 
 const ASK_MS = 500;
 const EMPTY_REMEDY = "Choose an image from the gallery, upload, paste or draw one.";
@@ -36,9 +36,9 @@ export async function start(page, paused) {
   page.host.remember?.setItem(SCENE, vision.scene);
   backend.start(page, paused);
   bar.toTokens(page.parts);
-  const runs = [begun(page, page.run)];
+  const runs = [started(page, page.run)];
   vision.fresh = false;
-  remembers(page);
+  storeImage(page);
   page.beside.run = null;
   page.beside.host.remember?.removeItem("wb-run");
   if (vision.besideMethod) {
@@ -48,7 +48,7 @@ export async function start(page, paused) {
       drafter: vision.besideDrafter ?? page.choice.drafter,
     };
     backend.start(page.beside, paused);
-    runs.push(begun(page, page.beside.run));
+    runs.push(started(page, page.beside.run));
     runs[0].pair = runs[1]; // also shown together again later
   }
   if (vision.drafter.size || vision.swapped) {
@@ -57,7 +57,7 @@ export async function start(page, paused) {
   }
 }
 
-function begun(page, run) {
+function started(page, run) {
   const { scene, alt } = page.vision;
   page.vision.history.push(Object.assign(run, { question: page.choice.prompt, scene, alt }));
   return run;
@@ -69,7 +69,7 @@ export function running(page) {
 
 /** Pause, resume, step or cancel both runs. */
 export function control(page, action) {
-  for (const seat of [page, page.beside]) backend.control(seat, action);
+  for (const side of [page, page.beside]) backend.control(side, action);
 }
 
 export function ended(page, run) {
@@ -88,12 +88,12 @@ export function ended(page, run) {
 
 /** Fetch the attribution of an ended run: how much each word depends on the image. */
 export async function explain(page, run) {
-  if (!run.id || run.attribution || run.asked || !store.visible(run).length) return;
-  run.asked = run.asking = true;
-  const far = setInterval(() => howFar(page, run), ASK_MS);
+  if (!run.id || run.attribution || run.attributionRequested || !store.visible(run).length) return;
+  run.attributionRequested = run.attributionRunning = true;
+  const far = setInterval(() => pollAttribution(page, run), ASK_MS);
   const answer = await page.host.call("explain", { run: run.id }).catch(() => null);
   clearInterval(far);
-  run.asking = false;
+  run.attributionRunning = false;
   if (answer?.error)
     page.notices.push({
       kind: "note",
@@ -104,19 +104,19 @@ export async function explain(page, run) {
   page.draw();
 }
 
-async function howFar(page, run) {
+async function pollAttribution(page, run) {
   const answer = await page.host.call("explaining", { run: run.id }).catch(() => null);
-  if (!run.asking) return;
+  if (!run.attributionRunning) return;
   run.explained = answer?.done ?? null;
   page.draw();
 }
 
 /** Show an earlier run of this visit again. */
-export function again(page, id) {
+export function showAgain(page, id) {
   const { vision } = page, run = vision.history.find((r) => r.channel === id);
   if (!run || running(page)) return;
   const keep = vision.history;
-  page.fresh();
+  page.clear();
   Object.assign(page, { run: Object.assign(run, { closed: true }) });
   page.beside.run = run.pair ? Object.assign(run.pair, { closed: true }) : null;
   vision.history = keep;
@@ -125,8 +125,8 @@ export function again(page, id) {
   page.draw();
 }
 
-export function fresh(page) {
-  opening.fresh(page);
+export function clearPage(page) {
+  opening.clearPage(page);
   Object.assign(page, { on: "run" });
   Object.assign(page.vision, { patch: null, query: null, picture: 0 });
 }

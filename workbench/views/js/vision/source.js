@@ -118,13 +118,13 @@ export async function edited(url, edits, rows, cols) {
   return canvas.toDataURL("image/png");
 }
 
-/** Return the first image among pasted or dropped files, or null. @param {DataTransfer} held */
-export function among(held) {
-  return [...(held?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? held?.files?.[0] ?? null;
+/** Return the first image among pasted or dropped files, or null. @param {DataTransfer} transfer */
+export function imageOf(transfer) {
+  return [...(transfer?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? transfer?.files?.[0] ?? null;
 }
 
 /** Return the clipboard's image. @throws {{message: string, remedy: string}} */
-export async function pasted() {
+export async function clipboardImage() {
   const remedy = "Copy an image, then press Ctrl+V (⌘V) on this page.";
   const items = await navigator.clipboard?.read?.().catch(() => null);
   if (!items) throw { message: "The browser does not give access to the clipboard.", remedy };

@@ -9,7 +9,7 @@ test("a file that is not an image, or too large, is refused with a remedy", () =
   assert.match(refuse({ type: "image/gif", size: MAX_BYTES + 1 }).remedy, /20 MB/);
 });
 
-test("the background is the colour that most of the edge has, not that of what lies inside", () => {
+test("the background is the most frequent colour of the edge", () => {
   const pixels = new Uint8ClampedArray(4 * 16).fill(200);
   for (const inside of [5, 6, 9, 10]) pixels.fill(0, 4 * inside, 4 * inside + 4);
   pixels.fill(10, 0, 4);

@@ -17,20 +17,20 @@ import * as stage from "../live/stage.js";
 import * as tables from "../shared/table.js";
 import { NEEDS, OTHER, UNLISTED } from "./data.js";
 import * as visionhelp from "./help.js";
-import * as visionkeep from "./keep.js";
+import * as tokensChart from "./tokenschart.js";
 import * as visionkinds from "./kinds.js";
 import * as visionpicture from "./picture.js";
 import * as visionqueries from "./queries.js";
 
 const WINDOW = 8;
 const MOST_RUNS = 8;
-const HOWS = [["attention", "attention"], ["gradient", "gradient"]];
+const MEASURES = [["attention", "attention"], ["gradient", "gradient"]];
 
 /** Build the empty tab inside `el`; returns the parts by name. */
 export function build(el) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...given) => panel.card(parts, ...given), chart = (...given) => panel.chart(parts, ...given);
+  const card = (...args) => panel.card(parts, ...args), chart = (...args) => panel.chart(parts, ...args);
   const modes = (name, label, entries) => {
     const group = part(name, "span", { className: "wb-modes" }, ...entries.map(([value, word]) => {
       const button = h("button", { type: "button", className: "wb-tool" }, word);
@@ -41,7 +41,7 @@ export function build(el) {
     return group;
   };
   const sight = (name, title, extra) => {
-    const made = card(
+    const element = card(
       name,
       title,
       extra,
@@ -49,9 +49,9 @@ export function build(el) {
       part(`${name}Facts`, "p", { className: "wb-facts-line" }),
     );
     parts[`${name}Facts`].before(parts[`${name}Note`]); // under the image: there is no room beside the title
-    return made;
+    return element;
   };
-  const ways = (name, title) =>
+  const buttons = (name, title) =>
     modes(`${name}Mode`, `${title}: view`, [
       ["sees", "vision tokens"],
       ["leans", "attribution"],
@@ -88,15 +88,15 @@ export function build(el) {
           "div",
           { className: "wb-imgs" },
           sight("picture", "Image", null),
-          sight("target", "Target", ways("target", "Target")),
-          sight("drafter", "Drafter", ways("drafter", "Drafter")),
+          sight("target", "Target", buttons("target", "Target")),
+          sight("drafter", "Drafter", buttons("drafter", "Drafter")),
         ),
         h(
           "div",
           { className: "wb-pointing" },
           part("pointed", "p", { className: "wb-pointed" }),
           h("span", {}, "attribution by"),
-          modes("how", "Measure of attribution", HOWS),
+          modes("how", "Measure of attribution", MEASURES),
         ),
         h(
           "div",
@@ -223,7 +223,7 @@ export function draw(parts, view) {
   kinds(parts, view);
   keep(parts, view);
   runs(parts, view);
-  scrubber.render(parts, { ...view, ...view.line, held: ribbon.isHeld(parts.ribbon) });
+  scrubber.render(parts, { ...view, ...view.line, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
 }
 
 function press(group, value) {
@@ -332,15 +332,15 @@ function curve(parts, view) {
 function kinds(parts, view) {
   const { main, second, kindRows } = view,
     share = ([tested, accepted]) => (tested ? accepted / tested : null),
-    said = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
+    counts = (c) => (c[0] ? `${c[1]} of ${c[0]}` : "none tested");
   const summary = kindRows.length
-    ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${said(r.mine)}${r.theirs ? `, ${second.name} ${said(r.theirs)}` : ""}`).join("; ")}`
+    ? `Acceptance by kind of word: ${kindRows.map((r) => `${kindName(r.kind)} ${counts(r.mine)}${r.theirs ? `, ${second.name} ${counts(r.theirs)}` : ""}`).join("; ")}`
     : "Acceptance by kind of word: no drafts tested yet";
   visionkinds.render(parts.kinds, {
     rows: kindRows.map((r) => ({
       label: kindName(r.kind),
-      mine: { value: share(r.mine), text: said(r.mine) },
-      theirs: r.theirs && { value: share(r.theirs), text: said(r.theirs) },
+      mine: { value: share(r.mine), text: counts(r.mine) },
+      theirs: r.theirs && { value: share(r.theirs), text: counts(r.theirs) },
     })),
     summary,
     empty: view.lexicon ? "" : "no word list for this target",
@@ -357,7 +357,7 @@ const kindName = (kind) => (kind === OTHER ? UNLISTED : kind);
 
 function keep(parts, view) {
   const { board } = view;
-  visionkeep.render(parts.keep, { board, chosen: view.keepChosen });
+  tokensChart.render(parts.keep, { board, chosen: view.keepChosen });
   write(parts.keepNote, board ? board.note : "");
   table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", {
     head: ["drafter or compressor", "vision tokens", "τ", "95 % confidence interval"],
@@ -393,7 +393,7 @@ function runs(parts, view) {
   const rows = list.map((r) => {
     const row = h("tr", { className: r.shown ? "is-shown" : "" }),
       again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);
-    again.addEventListener("click", () => kit.tell(parts.runs, "wb:again", { id: r.id }));
+    again.addEventListener("click", () => kit.emit(parts.runs, "wb:again", { id: r.id }));
     row.append(h("td", {}, again), ...r.cells.slice(1).map((cell) => h("td", {}, cell)));
     return row;
   });

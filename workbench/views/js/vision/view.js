@@ -1,7 +1,7 @@
 /** Derive the data of the drawings from the state of the tab. Pure: no DOM. */
 
 import * as figures from "../shared/figures.js";
-import { ownToken } from "../shared/own.js";
+import { ownToken } from "../shared/roundtokens.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "../live/selection.js";
 import * as speedup from "../shared/speedup.js";
@@ -28,27 +28,32 @@ export function of(page, now) {
   const main = { ...lane(page, page, rounds, page.on === "beside" ? null : shown, lexicon), arriving: base.arriving };
   const beside = second && { ...lane(page, page.beside, theirs, page.on === "beside" ? at : null, lexicon), arriving };
   const chosen = on === page ? main : beside,
-    held = chosen.rounds,
-    seen = d.sight(on.run?.header, held, at?.round ?? held.length - 1);
+    shownRounds = chosen.rounds,
+    seen = d.visionData(on.run?.header, shownRounds, at?.round ?? shownRounds.length - 1);
   const token = chosen.tokenOf(at),
     maps = {
       target: d.maps(on.run?.attribution, "target", vision.how),
       drafter: d.maps(on.run?.attribution, "drafter", vision.how),
     };
   const patch = vision.patch === null ? null : vision.patch + d.span(seen.pictures, vision.picture)[0];
-  const whose = vision.over === "drafter" ? "drafter" : "target";
+  const model = vision.over === "drafter" ? "drafter" : "target";
   for (const one of /** @type {any[]} */ ([main, beside])) {
     if (!one) continue;
-    const all = d.maps(one.run?.attribution, whose, vision.how) ?? d.maps(one.run?.attribution, "target", vision.how);
-    one.lean = patch === null || !all ? null : d.leanOn(all, patch);
+    const all = d.maps(one.run?.attribution, model, vision.how) ?? d.maps(one.run?.attribution, "target", vision.how);
+    one.lean = patch === null || !all ? null : d.weightsOnPatch(all, patch);
   }
   const marks = mergeMarks(
       (second || main.bands.length < 2 ? figures.changeMarks : figures.settingMarks)(rounds),
       d.pictureMarks(rounds),
     ),
-    word = token === null ? "" : d.wordOf(held, token);
+    word = token === null ? "" : d.wordOf(shownRounds, token);
   const traces = {
-    trace: { rounds: held, attribution: on.run?.attribution, asked: on.run?.asking, done: on.run?.explained ?? null },
+    trace: {
+      rounds: shownRounds,
+      attribution: on.run?.attribution,
+      running: on.run?.attributionRunning,
+      done: on.run?.explained ?? null,
+    },
     seen,
   };
   return {
@@ -64,7 +69,7 @@ export function of(page, now) {
       {
         trace: { rounds, attribution: run?.attribution },
         figures: base.figures,
-        seen: d.sight(run?.header, rounds, shown?.round ?? rounds.length - 1),
+        seen: d.visionData(run?.header, rounds, shown?.round ?? rounds.length - 1),
         name: main.name,
       },
       beside && {
@@ -77,9 +82,9 @@ export function of(page, now) {
       base.definitions,
     ),
     ...drawings(page, traces, { maps, token, word, patch: vision.patch, at }),
-    pointed: pointed(page, traces, maps, patch, whose),
-    line: { rounds: held, shown: at ?? null },
-    on: { ...node(held, at), rules: on.run?.header?.rules },
+    pointed: patchText(page, traces, maps, patch, model),
+    line: { rounds: shownRounds, shown: at ?? null },
+    on: { ...node(shownRounds, at), rules: on.run?.header?.rules },
     kindRows: lexicon ? d.kindRows({ rounds }, second && { rounds: theirs }, lexicon) : [],
     board: vision.board,
     keepChosen: seen.since < 0 ? null : { tokens: seen.n_drafter },
@@ -95,11 +100,11 @@ export function of(page, now) {
 }
 
 /** Return the data of one caption: a run with its name, its words and their kinds. */
-function lane(page, seat, rounds, shown, lexicon) {
-  const d = visiondata, run = seat.run, starts = [];
+function lane(page, side, rounds, shown, lexicon) {
+  const d = visiondata, run = side.run, starts = [];
   let n = 0;
   for (const r of rounds) starts.push(n), (n += r.emitted.length);
-  const method = rounds.at(-1)?.method ?? run?.header?.method ?? (run && seat.choice?.method) ?? "",
+  const method = rounds.at(-1)?.method ?? run?.header?.method ?? (run && side.choice?.method) ?? "",
     title = page.catalogue?.methods.find((x) => x.name === method)?.title ?? method;
   return {
     run,
@@ -155,22 +160,22 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
     facts: painting(vision, page),
     drawing: frame(url, { edits: newest ? edits : new Map(), paints: Boolean(vision.tool) }),
   };
-  const leaning = (who) => d.leanOf(maps[who], token, span),
+  const leaning = (model) => d.patchWeights(maps[model], token, span),
     asked = word ? `for “${word}”` : token === null ? "hover over a word" : "for a token without text",
     none = "The image appears here after the prefill.";
-  const blank = (who) =>
+  const blank = (model) =>
     trace.attribution
-      ? eyeless(who === "drafter" ? seen : null)
-      : trace.asked
-        ? workingOut(trace.done)
+      ? noAttribution(model === "drafter" ? seen : null)
+      : trace.running
+        ? attributionProgress(trace.done)
         : "available after the run has ended";
-  const side = (who, sees, url, more) => {
-    const mode = vision.mode[who], heat = mode === "leans" ? leaning(who) : null;
-    const title = `${who === "target" ? "Target" : "Drafter"}: ${mode === "leans" ? "attribution" : "vision tokens"}`;
+  const side = (model, sees, url, more) => {
+    const mode = vision.mode[model], heat = mode === "leans" ? leaning(model) : null;
+    const title = `${model === "target" ? "Target" : "Drafter"}: ${mode === "leans" ? "attribution" : "vision tokens"}`;
     return {
       mode,
       title,
-      note: mode === "leans" ? (maps[who] ? asked : blank(who)) : sees,
+      note: mode === "leans" ? (maps[model] ? asked : blank(model)) : sees,
       facts: more.facts,
       drawing: frame(url, {
         empty: none,
@@ -201,10 +206,10 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
         : "",
     }),
     drafter: {
-      ...side("drafter", waits ? "" : d.sees(seen), shownUrl, {
+      ...side("drafter", waits ? "" : d.visionTokensText(seen), shownUrl, {
         over,
         facts: known
-          ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of KV cache · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${d.way(seen.compressor)}` : ""}`
+          ? `${seen.n_drafter} vision tokens · ${d.bytes(seen.drafter_bytes)} of KV cache · prefill ${d.ms(seen.drafter_prefill_s)}${seen.compressor ? ` · ${d.compressorText(seen.compressor)}` : ""}`
           : "",
       }),
       queries: vision.mode.drafter === "sees" && mode === "queries" ? seen.weights.length : 0,
@@ -216,14 +221,14 @@ function drawings(page, { trace, seen }, { maps, token, word, patch, at }) {
 
 /** State the progress of a run's attribution. It waits while a comparison is timed, or another run's is computed. Pure.
  *  @param {number|null} done  share */
-export function workingOut(done) {
+export function attributionProgress(done) {
   if (done === null) return "computing …";
   return done === 0 ? "waiting …" : `computing: ${Math.round(100 * done)} %`;
 }
 
 /** Say why a model has no attribution to patches. Pure. @param {object|null} seen  vision data of the drafter; null:
  *  the target */
-export function eyeless(seen) {
+export function noAttribution(seen) {
   if (!seen) return "not recorded";
   if (seen.since < 0 || seen.n_drafter) return "not recorded for this drafter";
   return seen.compressor ? "none: it gets the image only through the target's hidden states" : "none: no image input";
@@ -232,7 +237,7 @@ export function eyeless(seen) {
 /** Return the target's latest image: edits are painted on it. */
 function latest({ run, vision }) {
   const rounds = run ? store.visible(run) : [];
-  return visiondata.sight(run?.header, rounds, rounds.length).pictures[vision.picture];
+  return visiondata.visionData(run?.header, rounds, rounds.length).pictures[vision.picture];
 }
 
 /** Return the attention of the compressor's queries, 0–1: of one query, or summed over all. Pure. */
@@ -259,7 +264,7 @@ function painting(vision, page) {
 }
 
 /** Describe the selected patch. */
-function pointed(page, { trace, seen }, maps, patch, whose) {
+function patchText(page, { trace, seen }, maps, patch, model) {
   const { vision } = page, d = visiondata;
   if (patch === null && vision.mode.drafter === "leans" && trace.attribution && !maps.drafter)
     return seen.since >= 0 && !seen.n_drafter
@@ -268,10 +273,10 @@ function pointed(page, { trace, seen }, maps, patch, whose) {
   if (patch === null) return "Hover over a word to see its patches, or over a patch to see its words.";
   const cols = seen.pictures[vision.picture]?.cols ?? vision.cols,
     there = d.place(vision.patch, cols).replace(/^r/, "R"),
-    all = maps[whose] ?? maps.target;
+    all = maps[model] ?? maps.target;
   if (!all) return `${there}. Its words are available after the run has ended.`;
-  const words = d.leaning(trace.rounds, all, patch);
-  return `${there}: ${words.length ? `${maps[whose] ? `the ${whose}'s` : "the target's"} words with high weight on it: ${words.map((w) => w.text).join(", ")}` : "no word has high weight on it"}.`;
+  const words = d.wordsOnPatch(trace.rounds, all, patch);
+  return `${there}: ${words.length ? `${maps[model] ? `the ${model}'s` : "the target's"} words with high weight on it: ${words.map((w) => w.text).join(", ")}` : "no word has high weight on it"}.`;
 }
 
 function node(rounds, at) {
@@ -299,19 +304,19 @@ function node(rounds, at) {
  *  need the image and of the others. */
 function history({ vision, run, beside }) {
   const d = visiondata, percent = (c) => (c?.[0] ? `${Math.round((100 * c[1]) / c[0])} %` : "–");
-  return vision.history.map((past) => {
-    const rounds = store.visible(past),
-      seen = d.sight(past.header, rounds, rounds.length - 1),
+  return vision.history.map((earlier) => {
+    const rounds = store.visible(earlier),
+      seen = d.visionData(earlier.header, rounds, rounds.length - 1),
       tau = figures.summary(rounds).tau,
-      parts = d.split({ rounds, attribution: past.attribution }),
-      gate = d.gated(seen);
+      parts = d.split({ rounds, attribution: earlier.attribution }),
+      gate = d.gateChoice(seen);
     return {
-      id: past.channel,
-      shown: past === run || past === beside.run,
+      id: earlier.channel,
+      shown: earlier === run || earlier === beside.run,
       cells: [
-        past.question || "–",
+        earlier.question || "–",
         [
-          past.header?.method,
+          earlier.header?.method,
           seen.since < 0 ? "" : `${seen.n_drafter} of ${seen.n_target}`,
           gate ? `gate: ${gate.name} ${gate.weight.toFixed(2)}` : "",
         ]

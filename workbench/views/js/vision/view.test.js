@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { eyeless, mergeMarks, queryHeat, speed, workingOut } from "./view.js";
+import { noAttribution, mergeMarks, queryHeat, speed, attributionProgress } from "./view.js";
 import { hint } from "./panel.js";
-import { namesAt, scale, spread } from "./keep.js";
-import { way } from "./data.js";
+import { namesAt, scale, spread } from "./tokenschart.js";
+import { compressorText } from "./data.js";
 import { layout } from "./kinds.js";
 
-test("a round has one mark, whatever changed before it", () => {
+test("a round has one mark for all changes before it", () => {
   assert.deepEqual(
     mergeMarks(
       [{ index: 3, text: "depth 2 → 4" }],
@@ -22,21 +22,21 @@ test("a round has one mark, whatever changed before it", () => {
   );
 });
 
-test("how far an explanation is, is said", () => {
-  assert.equal(workingOut(null), "computing …");
-  assert.equal(workingOut(0), "waiting …");
-  assert.equal(workingOut(0.434), "computing: 43 %");
+test("the progress of an attribution is shown", () => {
+  assert.equal(attributionProgress(null), "computing …");
+  assert.equal(attributionProgress(0), "waiting …");
+  assert.equal(attributionProgress(0.434), "computing: 43 %");
 });
 
-test("queries are shown alone or together, their strongest patch at full heat", () => {
+test("queries are shown one by one or summed, with the strongest patch at full heat", () => {
   const weights = [[0, 0.5, 0.5, 0], [0, 0, 0, 1]];
   assert.deepEqual(queryHeat(weights, 0, [0, 4]), [0, 1, 1, 0]);
   assert.deepEqual(queryHeat(weights, null, [0, 4]), [0, 0.5, 0.5, 1]);
-  assert.deepEqual(queryHeat(weights, null, [2, 4]), [0.5, 1], "the patches of the second picture");
+  assert.deepEqual(queryHeat(weights, null, [2, 4]), [0.5, 1], "the patches of the second image");
   assert.deepEqual(queryHeat([[0, 0]], 0, [0, 2]), [0, 0]);
 });
 
-test("the curve's axes hold every point with its interval, and labels keep apart", () => {
+test("the axes contain every point with its interval, and labels do not overlap", () => {
   const { x, y, levels, counts } = scale(
     [
       { tokens: 0, tau: 1.8, low: 1.7, high: 1.9 },
@@ -57,13 +57,13 @@ test("the curve's axes hold every point with its interval, and labels keep apart
       [160, 12, 40],
     ]),
     [10, 22, 12],
-    "a long name reaches further than a short one",
+    "a long name is wider than a short one",
   );
   const named = { tokens: 64, tau: 2, low: 2, high: 2, name: "draft model, chain" };
-  assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have their margin");
+  assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have room in the margin");
 });
 
-test("names of lines stand above all marks, of single marks below them, and none covers another", () => {
+test("names of lines are above all marks, names of single marks below, and none overlaps another", () => {
   const lines = [
       [40, 60],
       [42, 61],
@@ -87,10 +87,10 @@ test("names of lines stand above all marks, of single marks below them, and none
   }));
 });
 
-test("what a compressor did is said in words", () => {
-  assert.match(way("prune"), /random share of the patches/);
-  assert.equal(way("its own"), "its own");
-  assert.equal(way(null), "");
+test("the effect of a compressor is described", () => {
+  assert.match(compressorText("prune"), /random share of the patches/);
+  assert.equal(compressorText("its own"), "its own");
+  assert.equal(compressorText(null), "");
 });
 
 test("a kind that was never tested has no bar", () => {
@@ -100,13 +100,13 @@ test("a kind that was never tested has no bar", () => {
 });
 
 test("a drafter without image input has no attribution, and the page says so", () => {
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "" }), /no image input/);
-  assert.match(eyeless({ since: 0, n_drafter: 0, compressor: "none" }), /target's hidden states/);
-  assert.match(eyeless({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
-  assert.match(eyeless(null), /not recorded/);
+  assert.match(noAttribution({ since: 0, n_drafter: 0, compressor: "" }), /no image input/);
+  assert.match(noAttribution({ since: 0, n_drafter: 0, compressor: "none" }), /target's hidden states/);
+  assert.match(noAttribution({ since: 0, n_drafter: 16 }), /not recorded for this drafter/);
+  assert.match(noAttribution(null), /not recorded/);
 });
 
-test("the panel says what to do next with the brush", () => {
+test("the panel suggests the next step with the brush", () => {
   assert.match(hint({ tool: "", active: false }), /press Step twice, choose hide/);
   assert.match(hint({ tool: "hide", painted: 0, active: true }), /Drag over an object in the first image to hide it/);
   assert.match(
@@ -117,11 +117,11 @@ test("the panel says what to do next with the brush", () => {
   assert.match(hint({ tool: "restore", painted: 3 }), /restore them/);
 });
 
-test("of two runs that share the engine's rounds no speed-up is shown, of a run alone or beside a recorded one the measured", () => {
+test("two runs that share the engine have no speed-up; a run alone or next to a recording has its measured one", () => {
   const measured = { value: "1.50×", unit: "", label: "one run", worked: "" },
     of = (run) => speed({ beside: { run } }, { speed: measured });
   assert.equal(of(null), measured);
-  assert.equal(of({ from: "recorded" }), measured, "a recorded run took nothing from this one");
+  assert.equal(of({ from: "recorded" }), measured, "a recorded run does not share the engine");
   assert.deepEqual([of({ from: "live" }).value, of({ from: "live" }).label], ["—", "speed-up: no baseline"]);
   assert.match(of({ from: "live" }).worked, /run one drafter alone/);
 });

@@ -11,17 +11,17 @@ export function render(el, data) {
   const { tokens } = kit.frame(el, { width, height: high, label: summary }, (svg) => ({
     tokens: svg.appendChild(kit.s("g")),
   }));
-  const got = counts.map((x) => (rounds ? x / rounds : 0)), top = Math.max(...p, ...got, 0.1);
+  const shares = counts.map((x) => (rounds ? x / rounds : 0)), top = Math.max(...p, ...shares, 0.1);
   const y = (v) => high - 22 - (v / top) * (high - 44), wide = Math.min(46, room * 0.6);
   kit.fit(tokens, words.length, () => kit.group("rect", "rect", "text", "text"));
   words.forEach((word, i) => {
-    const [law, bar, name, value] = tokens.children[i].children, x = room * (i + 0.5);
+    const [outline, bar, name, value] = tokens.children[i].children, x = room * (i + 0.5);
     kit.set(bar, { class: "wb-came", x: x - wide / 2, y: y(p[i]), width: wide, height: y(0) - y(p[i]) });
-    kit.set(law, { class: "wb-got", x: x - wide / 2 + 5, y: y(got[i]), width: wide - 10, height: y(0) - y(got[i]) });
+    kit.set(outline, { class: "wb-got", x: x - wide / 2 + 5, y: y(shares[i]), width: wide - 10, height: y(0) - y(shares[i]) });
     kit.set(name, { x, y: high - 6, "text-anchor": "middle", class: "wb-code" });
-    kit.set(value, { x, y: y(Math.max(p[i], got[i])) - 5, "text-anchor": "middle", class: "wb-mute" });
+    kit.set(value, { x, y: y(Math.max(p[i], shares[i])) - 5, "text-anchor": "middle", class: "wb-mute" });
     const letters = Math.max(3, Math.floor(room / 7.6)), shown = visible(word);
     kit.write(name, shown.length > letters ? `${shown.slice(0, letters - 1)}…` : shown);
-    kit.write(value, rounds ? got[i].toFixed(3) : "");
+    kit.write(value, rounds ? shares[i].toFixed(3) : "");
   });
 }

@@ -24,15 +24,15 @@ export function distance(a, b) {
 }
 
 /** Return a distribution at a temperature: its powers 1/T, normalised. */
-export function tempered(law, temperature) {
-  const most = Math.max(...law);
-  return normalised(law.map((x) => (x / most) ** (1 / temperature)));
+export function atTemperature(probs, temperature) {
+  const most = Math.max(...probs);
+  return normalised(probs.map((x) => (x / most) ** (1 / temperature)));
 }
 
 /** Set one entry of a distribution to `value`; the others keep their proportions. */
-export function moved(law, at, value) {
-  const v = Math.min(1, Math.max(0, value)), others = 1 - law[at], n = law.length - 1;
-  return law.map((x, i) => (i === at ? v : others > 1e-9 ? (x * (1 - v)) / others : (1 - v) / n));
+export function withEntry(probs, at, value) {
+  const v = Math.min(1, Math.max(0, value)), others = 1 - probs[at], n = probs.length - 1;
+  return probs.map((x, i) => (i === at ? v : others > 1e-9 ? (x * (1 - v)) / others : (1 - v) / n));
 }
 
 /** A point mass. */
@@ -41,12 +41,12 @@ export function point(at, n) {
 }
 
 /** Remove tokens from a distribution and normalise; zeros if nothing is left. */
-export function without(law, tokens) {
-  return normalised(law.map((x, i) => (tokens.includes(i) ? 0 : x)));
+export function without(probs, tokens) {
+  return normalised(probs.map((x, i) => (tokens.includes(i) ? 0 : x)));
 }
 
 /** Expected total variation between `law` and the frequencies of n samples from it: ½·√(2/π)·Σ √(p(1 − p)/n), with each
  *  count approximately normal. */
-export function noise(law, n) {
-  return 0.5 * Math.sqrt(2 / Math.PI) * sum(law.map((x) => Math.sqrt((x * (1 - x)) / n)));
+export function noise(probs, n) {
+  return 0.5 * Math.sqrt(2 / Math.PI) * sum(probs.map((x) => Math.sqrt((x * (1 - x)) / n)));
 }

@@ -4,8 +4,8 @@
 import * as formula from "./formula.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
-import * as playing from "./playing.js";
-import * as ruling from "./ruling.js";
+import * as retest from "./retest.js";
+import * as acceptanceRule from "./acceptancerule.js";
 import { visible } from "../shared/visible.js";
 
 const SHOWN = 6;
@@ -14,44 +14,45 @@ const SHOWN = 6;
  *  @param {{round: object|null, node: number|null, rules: Record<string, object>|undefined}} data */
 export function render(el, data) {
   const { round, node, rules } = data;
-  const told = round && node !== null && round.nodes.accept[node] !== null ? ruling.ruleOf(round, node, rules) : null;
-  el.hidden = !told || !round.top_p.length;
+  const isTested = round && node !== null && round.nodes.accept[node] !== null,
+    nodeRule = isTested ? acceptanceRule.ruleOf(round, node, rules) : null;
+  el.hidden = !nodeRule || !round.top_p.length;
   if (el.hidden) return;
   const ui = (el._play ??= build(el));
   if (ui.round !== round || ui.node !== node)
-    Object.assign(ui, { round, node, rules, start: playing.recorded(round, node, told.rule), moved: null });
+    Object.assign(ui, { round, node, rules, start: retest.recorded(round, node, nodeRule.rule), moved: null });
   ui.moved ??= structuredClone(ui.start);
   if (ui.details.open) draw(ui);
 }
 
 function draw(ui) {
   const { round, node, start, moved } = ui;
-  const given = { ...moved, u: moved.u ?? 0.5 }, seen = playing.judge(round, node, ui.rules, given);
+  const values = { ...moved, u: moved.u ?? 0.5 }, seen = retest.testAgain(round, node, ui.rules, values);
   const list = sliders(start, seen, ui.rules[round.nodes.rule[node]]);
   while (ui.sliders.childElementCount < list.length) ui.sliders.append(slider(ui));
   [...ui.sliders.children].forEach((row, i) => {
     row.hidden = i >= list.length;
-    if (!row.hidden) set(row, list[i], given, start, seen);
+    if (!row.hidden) set(row, list[i], values, start, seen);
   });
   ui.reset.disabled = seen.asRecorded || (moved.u === null && same(moved, start));
   ui.badge.dataset.moved = !ui.reset.disabled;
   write(ui.badge, ui.reset.disabled ? "as recorded" : "what if: computed, not recorded");
-  const status = seen.kept ? "accepted" : "rejected", was = round.nodes.status[node];
+  const status = seen.accepted ? "accepted" : "rejected", was = round.nodes.status[node];
   ui.verdict.dataset.status = status;
   write(
     ui.verdict,
-    `${sentence(seen, given, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`,
+    `${sentence(seen, values, formula, (token) => nameOf(seen, token))} → ${ui.reset.disabled ? was : `would be ${status}${status === was ? ", as it was" : `; it was ${was}`}`}`,
   );
   const rows = seen.rows
     .filter((row) => row.p !== null)
-    .sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.left, b.p) - Math.max(a.left, a.p))
+    .sort((a, b) => Number(b.own) - Number(a.own) || Math.max(b.residual, b.p) - Math.max(a.residual, a.p))
     .slice(0, SHOWN);
   while (ui.bars.childElementCount < rows.length) ui.bars.append(bar());
   [...ui.bars.children].forEach((row, i) => {
     row.hidden = i >= rows.length;
     if (!row.hidden) fill(row, rows[i]);
   });
-  write(ui.keyP, seen.rule.leaves !== "all" && ruling.elders(round, node).length ? "residual after earlier drafts" : "p");
+  write(ui.keyP, seen.rule.leaves !== "all" && acceptanceRule.earlierSiblings(round, node).length ? "residual after earlier drafts" : "p");
   write(ui.expected, outlook(seen, moved.K, formula));
   write(ui.known, coverage(seen, moved, start));
 }
@@ -185,11 +186,11 @@ function bar() {
   return row;
 }
 
-function fill(row, { text, p, left, own }) {
+function fill(row, { text, p, residual, own }) {
   const [word, barP, barLeft, textP, textLeft] = row.children, shown = visible(text);
   row.classList.toggle("is-own", own);
   write(word, shown.length > 11 ? `${shown.slice(0, 10)}…` : shown);
-  for (const [drawn, label, v] of [[barP, textP, p], [barLeft, textLeft, left]]) {
+  for (const [drawn, label, v] of [[barP, textP, p], [barLeft, textLeft, residual]]) {
     drawn.style.setProperty("--v", v);
     label.style.setProperty("--v", v);
     write(label, v > 0 && v < 0.005 ? "<0.01" : v.toFixed(2));

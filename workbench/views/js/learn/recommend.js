@@ -72,12 +72,12 @@ export async function add(page, body, contents) {
   body.prepend(section);
   const link = h("a", { href: pagehead.place("which") }, "Recommend a method");
   contents.prepend(link);
-  const view = { page, host, section, open, channel: null, job: null, advice: null, heard: 0, made: false, written: "", silent: false };
+  const view = { page, host, section, open, channel: null, job: null, advice: null, lastMessageAt: 0, isBuilt: false, written: "", silent: false };
   const show = () => opened(view);
   open.addEventListener("click", show);
   link.addEventListener("click", show);
   kit.set(open, { "aria-expanded": "false", "aria-controls": "which" });
-  host.listen?.((message) => hear(view, message));
+  host.listen?.((message) => onMessage(view, message));
   if (location.hash === "#which") await show();
 }
 
@@ -85,10 +85,10 @@ async function opened(view) {
   const { section, open, page } = view;
   section.hidden = false;
   open.setAttribute("aria-expanded", "true");
-  if (!view.made) {
-    view.made = true;
+  if (!view.isBuilt) {
+    view.isBuilt = true;
     const asking = await pagehead.ask(section, page, "asking");
-    if (!asking) return void (view.made = false);
+    if (!asking) return void (view.isBuilt = false);
     build(view, asking);
     const boards = await page.boards;
     if (boards) section.append(worktable.build(boards.work));
@@ -111,8 +111,8 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
   const stop = h("button", { type: "button", className: "wb-button", hidden: true }, "Stop");
   const bar = h("progress", { max: 1, value: 0, hidden: true });
   bar.setAttribute("aria-label", "Measuring time");
-  const said = h("p", { className: "wb-whichsaid" });
-  said.setAttribute("role", "status");
+  const status = h("p", { className: "wb-whichsaid" });
+  status.setAttribute("role", "status");
   const runs = source("last", `my last ${last} kept runs of this target`, false);
   runs.hidden = !keeps;
   const choose = h("label", { className: "wb-button", htmlFor: "wb-which-file" }, "From a file …");
@@ -131,19 +131,19 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     h("div", { className: "wb-actions" }, go, stop),
   );
   const alerts = h("div", { className: "wb-alerts" }), found = h("div", { className: "wb-whichfound", hidden: true });
-  Object.assign(view, { target, text, seconds, go, stop, bar, said, alerts, found, form, last });
+  Object.assign(view, { target, text, seconds, go, stop, bar, status, alerts, found, form, last });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     start(view);
   });
-  stop.addEventListener("click", () => halt(view));
+  stop.addEventListener("click", () => cancelWait(view));
   text.addEventListener("input", () => pick(form, "text"));
   file.addEventListener("change", async () => {
-    const [given] = file.files;
+    const [chosen] = file.files;
     file.value = "";
-    if (!given) return;
-    const read = await textOf(given, chars);
-    complain(view, read.error);
+    if (!chosen) return;
+    const read = await textOf(chosen, chars);
+    showError(view, read.error);
     if (read.text === undefined) return;
     text.value = read.text;
     pick(form, "text");
@@ -158,12 +158,12 @@ function build(view, { targets, numbers, offered, keeps, last, chars }) {
     form,
     alerts,
     bar,
-    said,
+    status,
     found,
   );
   if (!offered) {
     go.disabled = true;
-    complain(view, { message: "Background measurement is not available here.", remedy: "On the machine with the models, run: workbench recommend" });
+    showError(view, { message: "Background measurement is not available here.", remedy: "On the machine with the models, run: workbench recommend" });
   }
   setInterval(() => watch(view), 1000);
 }
@@ -177,36 +177,36 @@ function pick(form, value) {
   form.querySelector(`input[value="${value}"]`).checked = true;
 }
 
-function complain(view, error) {
+function showError(view, error) {
   view.alerts.replaceChildren();
   if (error) pagehead.problem(view.alerts, error);
 }
 
 function start(view) {
   const { host, form, text, seconds, target, last } = view, own = form.querySelector("input[type=radio]:checked").value === "text";
-  complain(view, null);
+  showError(view, null);
   if (own && !text.value.trim()) {
-    complain(view, { message: "There is no prompt.", remedy: "Write one prompt per line, or choose a file." });
+    showError(view, { message: "There is no prompt.", remedy: "Write one prompt per line, or choose a file." });
     return text.focus();
   }
   const channel = jobs.channel("which");
-  Object.assign(view, { channel, job: null, advice: null, heard: performance.now(), written: own ? text.value : "" });
+  Object.assign(view, { channel, job: null, advice: null, lastMessageAt: performance.now(), written: own ? text.value : "" });
   measuring(view, true);
-  kit.write(view.said, "Starting …");
+  kit.write(view.status, "Starting …");
   const prompts = own ? { text: text.value } : { last };
   host.decode({ channel, target: target.value, seconds: Number(seconds.value), ...prompts });
 }
 
-function halt(view) {
+function cancelWait(view) {
   if (view.job) view.host.call("stop", { job: view.job }).catch(() => null);
-  kit.write(view.said, "Stopping …");
+  kit.write(view.status, "Stopping …");
   if (!view.job || view.silent) {
-    give(view);
-    kit.write(view.said, "Stopped: the app did not answer. The results so far stay below.");
+    sendPrompts(view);
+    kit.write(view.status, "Stopped: the app did not answer. The results so far stay below.");
   }
 }
 
-function give(view) {
+function sendPrompts(view) {
   view.channel = null;
   measuring(view, false);
 }
@@ -218,63 +218,63 @@ function measuring(view, on) {
 }
 
 function watch(view) {
-  const quiet = view.channel ? performance.now() - view.heard : 0;
+  const quiet = view.channel ? performance.now() - view.lastMessageAt : 0;
   view.silent = quiet > SILENCE_MS;
   const seconds = Math.round(quiet / 1000);
-  if (view.silent) kit.write(view.said, `No answer for ${seconds} s: check that the app is still running. Stop ends the measurement.`);
+  if (view.silent) kit.write(view.status, `No answer for ${seconds} s: check that the app is still running. Stop ends the measurement.`);
 }
 
-function hear(view, message) {
+function onMessage(view, message) {
   if (!view.channel || message.channel !== view.channel) return;
-  view.heard = performance.now();
+  view.lastMessageAt = performance.now();
   view.job = message.job ?? view.job;
   if (message.error) {
-    give(view);
-    kit.write(view.said, "");
-    return complain(view, message.error);
+    sendPrompts(view);
+    kit.write(view.status, "");
+    return showError(view, message.error);
   }
   const { advice } = message;
   if (!advice) return;
   view.advice = advice;
-  kit.write(view.said, progress(advice));
+  kit.write(view.status, progress(advice));
   view.bar.max = advice.seconds;
   view.bar.value = Math.min(advice.spent, advice.seconds);
   if (advice.found) draw(view, advice);
   if (advice.last) {
-    give(view);
-    if (!advice.found) kit.write(view.said, `${progress(advice)} No result yet.`);
+    sendPrompts(view);
+    if (!advice.found) kit.write(view.status, `${progress(advice)} No result yet.`);
   }
 }
 
-function draw(view, { found: made, last }) {
-  const { found, host } = view, placed = layout(made.ranking);
+function draw(view, { found: advice, last }) {
+  const { found, host } = view, placed = layout(advice.ranking);
   found.hidden = false;
   found.dataset.state = last ? "done" : "running";
-  const rows = made.ranking.map((choice, i) => row(choice, placed.bars[i], placed.one, made));
-  const failed = Object.entries(made.failed).map(([name, why]) => h("small", {}, `${name} could not run: ${why}`));
+  const rows = advice.ranking.map((choice, i) => row(choice, placed.bars[i], placed.one, advice));
+  const failed = Object.entries(advice.failed).map(([name, why]) => h("small", {}, `${name} could not run: ${why}`));
   const list = h("ol", { className: "wb-ranking" }, ...rows);
   kit.set(list, { "aria-label": "Methods by their speed-up over plain decoding" });
   found.replaceChildren(
-    h("p", { className: "wb-whichanswer" }, last ? made.answer : `So far: ${made.answer}`),
+    h("p", { className: "wb-whichanswer" }, last ? advice.answer : `So far: ${advice.answer}`),
     list,
     h("small", {}, "Speed-up over plain decoding of the same prompts: geometric mean with 95 % confidence interval. The dashed line is plain " +
       "decoding. The reasons pool all rounds of all prompts, so their ratio may differ slightly."),
     ...failed,
-    ...(last && made.limits ? [h("small", {}, made.limits)] : []),
-    ...(last ? [h("p", {}, h("code", {}, made.command))] : []),
-    ...(last ? [h("div", { className: "wb-actions" }, live(host, made, view.written), pagehead.copyButton(made.command, "copy command"))] : []),
+    ...(last && advice.limits ? [h("small", {}, advice.limits)] : []),
+    ...(last ? [h("p", {}, h("code", {}, advice.command))] : []),
+    ...(last ? [h("div", { className: "wb-actions" }, live(host, advice, view.written), pagehead.copyButton(advice.command, "copy command"))] : []),
   );
 }
 
-function live(host, made, written) {
-  const best = made.ranking.find((choice) => choice.method === made.best), first = written.split("\n").find((line) => line.trim());
-  const state = { target: made.target, method: made.best ?? "autoregressive", ...(best?.params ?? {}) };
+function live(host, advice, written) {
+  const best = advice.ranking.find((choice) => choice.method === advice.best), first = written.split("\n").find((line) => line.trim());
+  const state = { target: advice.target, method: advice.best ?? "autoregressive", ...(best?.params ?? {}) };
   const prompt = first && !first.trim().startsWith("{") ? roles.join(first.trim(), true) : undefined;
   const href = pagehead.liveLink(host.base, { ...state, prompt });
   return h("a", { className: "wb-button is-main", href }, `Open ${best?.title ?? "plain decoding"} in Live`);
 }
 
-function row(choice, bar, one, made) {
+function row(choice, bar, one, advice) {
   const drawn = h("div", { className: "wb-rankbar" }, h("i", { className: "wb-rankvalue" }), h("i", { className: "wb-rankone" }));
   drawn.setAttribute("aria-hidden", "true");
   /** @type {HTMLElement} */ (drawn.children[0]).style.width = `${bar.to}%`;
@@ -284,11 +284,11 @@ function row(choice, bar, one, made) {
     Object.assign(whisker.style, { left: `${bar.from}%`, width: `${Math.max(0, bar.until - bar.from)}%` });
     drawn.append(whisker);
   }
-  const left = choice.left ? ` · dropped after pass ${choice.left}` : "", tied = made.rivals.includes(choice.method) ? " · not significantly slower" : "";
+  const dropped = choice.left ? ` · dropped after pass ${choice.left}` : "", tied = advice.rivals.includes(choice.method) ? " · not significantly slower" : "";
   const made1 = h(
     "li",
     {},
-    h("span", {}, h("b", {}, choice.title), choice.method === made.best ? " ✓ fastest" : "", h("small", {}, `${tied}${left}`)),
+    h("span", {}, h("b", {}, choice.title), choice.method === advice.best ? " ✓ fastest" : "", h("small", {}, `${tied}${dropped}`)),
     drawn,
     h("span", { className: "wb-rankfigure" }, figure(choice.speedup)),
     h("small", {}, choice.why),

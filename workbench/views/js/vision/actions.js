@@ -8,14 +8,14 @@ import * as opening from "../live/opening.js";
 import { lacking } from "../shared/address.js";
 import * as form from "../shared/form.js";
 import * as store from "../shared/store.js";
-import { look } from "./arriving.js";
-import { changed, dropped, paint, question, take, takeFile } from "./pictures.js";
-import { adopt, again, control, plain, running, start } from "./runs.js";
+import { loadCatalogue } from "./opening.js";
+import { changed, imageDropped, paint, question, take, takeFile } from "./pictures.js";
+import { adopt, showAgain, control, plain, running, start } from "./runs.js";
 import * as visionsource from "./source.js";
 
 export function actions(page) {
-  const { parts } = page, seat = () => (page.on === "beside" && page.beside.run ? page.beside : page);
-  const rounds = () => (seat().run ? store.visible(seat().run) : []),
+  const { parts } = page, side = () => (page.on === "beside" && page.beside.run ? page.beside : page);
+  const rounds = () => (side().run ? store.visible(side().run) : []),
     to = (pick) => pick && pin(page, { ...pick, on: page.on });
   const presses = {
     run: () => start(page, false), stop: () => control(page, "cancel"), baseline: () => plain(page),
@@ -47,7 +47,7 @@ function choose(page, what, value) {
   const { choice } = page, active = running(page);
   liveActions.choose(page, what, value);
   if (what === "pace") backend.change(page.beside, { pace: value });
-  if (what === "target" || what === "drafter") look(page, choice.target, choice.drafter).then(page.draw);
+  if (what === "target" || what === "drafter") loadCatalogue(page, choice.target, choice.drafter).then(page.draw);
   if (active && what === "prompt") page.note = "This takes effect with the next run.";
 }
 
@@ -68,12 +68,12 @@ export function wire(page, el) {
   on("wb:choose", ({ what, value }) => choose(page, what, value));
   on("wb:param", (detail) => liveActions.setParam(page, detail));
   on("wb:pick", (pick) => pin(page, pick));
-  on("wb:again", ({ id }) => again(page, id));
+  on("wb:again", ({ id }) => showAgain(page, id));
   on("wb:picture", (scene) => take(page, scene));
   on("wb:sketch", (sketch) => take(page, sketch));
   on("wb:file", ({ file }) => takeFile(page, file));
   on("wb:paste", () =>
-    visionsource.pasted().then(
+    visionsource.clipboardImage().then(
       (file) => takeFile(page, file),
       (problem) => backend.fail(page, problem),
     ),
@@ -118,14 +118,14 @@ export function wire(page, el) {
   click("open", () => parts.file.click());
   parts.file.addEventListener("change", () => open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
   captions(page, set);
-  el.addEventListener("paste", (event) => dropped(page, event, event.clipboardData));
+  el.addEventListener("paste", (event) => imageDropped(page, event, event.clipboardData));
   document.addEventListener(
     "paste",
     (event) =>
-      el.contains(event.target) || (page.host.isOpen?.() !== false && dropped(page, event, event.clipboardData)),
+      el.contains(event.target) || (page.host.isOpen?.() !== false && imageDropped(page, event, event.clipboardData)),
   );
   el.addEventListener("dragover", (event) => event.preventDefault());
-  el.addEventListener("drop", (event) => dropped(page, event, event.dataTransfer));
+  el.addEventListener("drop", (event) => imageDropped(page, event, event.dataTransfer));
 }
 
 /** Preview words on hover and pin them on click, in either caption. */
@@ -192,9 +192,9 @@ async function copy(page) {
 /** Return the current view as a URL query. */
 export function query(page) {
   const { choice, catalogue, vision } = page,
-    pin = page.playing ? null : (page.selection.pin ?? page.wish),
+    pin = page.playing ? null : (page.selection.pin ?? page.pendingPin),
     params = choices.parameters(choice, catalogue, choice.method, form.clamp);
-  const made = new URLSearchParams(
+  const entries = new URLSearchParams(
     link.toQuery(choice, catalogue, params, {
       pin,
       embed: page.embed,
@@ -202,12 +202,12 @@ export function query(page) {
       settings: !page.recorded || page.formed,
     }),
   );
-  if (page.recorded && !page.formed) return made.toString();
+  if (page.recorded && !page.formed) return entries.toString();
   for (const [name, value] of [
     ["scene", vision.scene],
     ["beside", vision.besideMethod || "none"],
     ["beside_drafter", vision.besideDrafter],
   ])
-    if (value) made.set(name, value);
-  return made.toString();
+    if (value) entries.set(name, value);
+  return entries.toString();
 }

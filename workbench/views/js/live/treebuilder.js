@@ -3,7 +3,7 @@
 
 /** Return the tree builder's record of a node; null if the trace has none. Pure.
  *  @returns {{rule: Record<string, string>, before: number|null, after: number|null}|null} */
-export function grownBy(round, node) {
+export function builderRecord(round, node) {
   const { grown } = round, rule = grown?.rules?.[grown.of?.[node] ?? 0];
   if (!rule || typeof rule !== "object") return null;
   const value = (column, words) => (words && Number.isFinite(column?.[node]) ? column[node] : null);
@@ -11,7 +11,7 @@ export function grownBy(round, node) {
 }
 
 /** Product of a node column along the path to `node`; null if a value on it is missing. Pure. */
-export function along({ nodes }, name, node) {
+export function pathProduct({ nodes }, name, node) {
   let product = 1;
   for (let at = node; at >= 0; at = nodes.parents[at]) {
     const value = nodes[name][at] ?? null;
@@ -26,28 +26,28 @@ const figure = (v, f) => (Number.isInteger(v) ? `${v}` : f.digits(v, 2));
 /** Short label for the tree: "added by eagle-2, score 9 → 6"; empty if the trace has no record. Pure.
  *  @param {object} f  the module `formula` */
 export function brief(round, node, f) {
-  const told = grownBy(round, node);
-  if (!told) return "";
-  const values = [told.before, told.after].filter((v) => v !== null).map((v) => figure(v, f));
-  return `added by ${told.rule.name}${values.length ? `, score ${values.join(" → ")}` : ""}`;
+  const record = builderRecord(round, node);
+  if (!record) return "";
+  const values = [record.before, record.after].filter((v) => v !== null).map((v) => figure(v, f));
+  return `added by ${record.rule.name}${values.length ? `, score ${values.join(" → ")}` : ""}`;
 }
 
 /** Details for the node card: [term, text] pairs. The path's probabilities under drafter and target are given for any
  *  node below the first level, also in traces without tree-builder records. Pure.
  *  @param {object} f  the module `formula` */
 export function statement(round, node, f) {
-  const told = grownBy(round, node), out = [];
-  if (told) {
-    const { rule, before, after } = told;
+  const record = builderRecord(round, node), out = [];
+  if (record) {
+    const { rule, before, after } = record;
     out.push(["tree builder", `${rule.name}: ${rule.title}`]);
     const worth = [[before, rule.before], [after, rule.after]]
       .filter(([v]) => v !== null)
       .map(([v, words]) => `${figure(v, f)} (${words})`);
     if (worth.length) out.push(["score", worth.join(" → ")]);
   }
-  const q = along(round, "q", node), p = along(round, "p", node);
+  const q = pathProduct(round, "q", node), p = pathProduct(round, "p", node);
   if (round.nodes.parents[node] >= 0 && q !== null && p !== null)
     out.push(["path probability", `drafter ${figure(q, f)}, target ${figure(p, f)}`]);
-  if (told?.rule.says) out.push(["why drafted", told.rule.says]);
+  if (record?.rule.says) out.push(["why drafted", record.rule.says]);
   return out;
 }

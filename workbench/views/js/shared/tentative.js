@@ -4,12 +4,12 @@
 import * as kit from "./kit.js";
 
 /** Return the tentative tokens after `rounds`, the first ones of a run, with masked positions between them: see
- *  `workbench.trace.events.standing`.
+ *  `workbench.trace.events.list_tentative_tokens`.
  *  @typedef {{token: number, text: string, p: number, round: number}} Standing
  *  @param {{revoked?: number[], placed?: {position: number, token?: number, text: string, p: number}[],
  *    emitted: {position: number}[]}[]} rounds
  *  @returns {{position: number, token: Standing|null}[]}  `null`: masked */
-export function standing(rounds) {
+export function tentativeTokens(rounds) {
   const found = new Map();
   rounds.forEach((r, round) => {
     for (const position of r.revoked ?? []) found.delete(position);
@@ -25,8 +25,8 @@ export function standing(rounds) {
   }));
 }
 
-/** Whether a round places tokens instead of drafting. Pure. */
-export function isOfPlaces(round) {
+/** Whether a round sets tentative tokens instead of drafting. Pure. */
+export function isPlacing(round) {
   return round.nodes.status.length === 0 && Boolean(round.placed?.length || round.revoked?.length);
 }
 
@@ -37,14 +37,14 @@ export function words(round) {
 }
 
 /** Describe a round without a draft. Pure. */
-export function undrafted(round) {
-  return isOfPlaces(round)
+export function noDraftWords(round) {
+  return isPlacing(round)
     ? "No drafts: the target fills positions directly and may revise them in later rounds."
     : "No drafts in this round: plain decoding.";
 }
 
 /** Draw the tentative tokens after the text, with a block per masked position; null if there are none.
- *  @param {ReturnType<typeof standing>} found  @param {(text: string) => string} legible */
+ *  @param {ReturnType<typeof tentativeTokens>} found  @param {(text: string) => string} legible */
 export function draw(found, legible) {
   if (!found.length) return null;
   const row = kit.h("span", { className: "wb-row" }), box = kit.h("span", { className: "wb-round is-coming" }, row);

@@ -8,7 +8,7 @@ const NAMES = new Set(["token", "likeliest"]);
  *  Pure. */
 export function valueAt(round, node, where) {
   const { nodes } = round;
-  if (where === "elders.p") return elders(round, node).reduce((sum, i) => sum + nodes.p[i], 0);
+  if (where === "elders.p") return earlierSiblings(round, node).reduce((sum, i) => sum + nodes.p[i], 0);
   const recorded = Object.hasOwn(nodes.inputs ?? {}, where)
     ? nodes.inputs[where][node]
     : { p: nodes.p, q: nodes.q, token: nodes.tokens }[where]?.[node];
@@ -16,7 +16,7 @@ export function valueAt(round, node, where) {
 }
 
 /** Return the siblings that were tested before this node. Pure. */
-export function elders({ nodes }, node) {
+export function earlierSiblings({ nodes }, node) {
   return nodes.parents.flatMap((parent, i) => (i < node && parent === nodes.parents[node] ? [i] : []));
 }
 
@@ -69,9 +69,9 @@ function tokenText(round, node, token, visible) {
  *  @param {Record<string, object>} rules  of the trace's header  @param {object} f  the module `formula`
  *  @param {(text: string) => string} visible  formats a token's text */
 export function statement(round, node, rules, f, visible) {
-  const accept = round.nodes.accept[node], told = ruleOf(round, node, rules);
+  const accept = round.nodes.accept[node], nodeRule = ruleOf(round, node, rules);
   if (accept === null || accept === undefined) return [];
-  if (!told) {
+  if (!nodeRule) {
     const named = round.nodes.rule?.[node];
     return [
       [
@@ -80,20 +80,21 @@ export function statement(round, node, rules, f, visible) {
       ],
     ];
   }
-  const { rule } = told, main = equation(rule.formula, told, accept, round, node, f, visible);
+  const { rule } = nodeRule, main = equation(rule.formula, nodeRule, accept, round, node, f, visible);
   const out = [["rule", rule.title]];
   if (!main) out.push(["acceptance probability", `${f.digits(accept, 3)}, as recorded; ${rule.formula} gives another value`]);
   else if (main.holds !== null)
     out.push(["accepted if", `${main.left}: ${main.filled} ${main.holds ? "holds" : "does not hold"}`]);
   else out.push(["acceptance probability", chain(main)]);
   for (const [symbol, formula] of Object.entries(rule.because ?? {})) {
-    const why = equation(formula, told, told.values[symbol], round, node, f, visible);
+    const why = equation(formula, nodeRule, nodeRule.values[symbol], round, node, f, visible);
     if (why) out.push([symbol, chain(why)]);
   }
   const formulas = [rule.formula, ...Object.values(rule.because ?? {})], symbols = Object.keys(rule.places);
   const used = new Set(formulas.flatMap((formula) => f.tokens(formula, symbols) ?? []).map((t) => t.value));
   for (const symbol of symbols)
-    if (!used.has(symbol) && Number.isFinite(told.values[symbol])) out.push([symbol, f.digits(told.values[symbol], 3)]);
+    if (!used.has(symbol) && Number.isFinite(nodeRule.values[symbol]))
+      out.push([symbol, f.digits(nodeRule.values[symbol], 3)]);
   return [...out, ["why", rule.says]];
 }
 

@@ -8,9 +8,9 @@ export const READ_MS = 300;
 
 /** Set `page.draw` and `page.news`; both draw in the next frame. `draw` draws everything, `news` only reports that data
  *  arrived. @param {() => void} frame  draws in the next frame */
-export function drawing(page, frame) {
+export function setDrawing(page, frame) {
   page.draw = () => {
-    page.asked = true;
+    page.redrawAll = true;
     frame();
   };
   page.news = frame;
@@ -18,13 +18,13 @@ export function drawing(page, frame) {
 
 /** Return whether to draw everything now; otherwise schedule it. */
 export function all(page, now, later = setTimeout) {
-  const waits = page.asked || !isFast(page) ? 0 : READ_MS - (now - (page.drawnAt ?? -Infinity));
+  const waits = page.redrawAll || !isFast(page) ? 0 : READ_MS - (now - (page.drawnAt ?? -Infinity));
   if (waits > 0) {
     page.drawsAgain ??= later(page.draw, waits);
     return false;
   }
   clearTimeout(page.drawsAgain);
-  Object.assign(page, { asked: false, drawnAt: now, drawsAgain: null });
+  Object.assign(page, { redrawAll: false, drawnAt: now, drawsAgain: null });
   return true;
 }
 

@@ -102,7 +102,7 @@ export function render(el, data) {
     "data-empty":
       "Not measured yet. Run “workbench bench --suite vision” to measure every drafter and compressor on held-out scenes; it writes assets/boards/vision.json.",
   });
-  const said = [
+  const summaryText = [
     ...series.map(
       (s) => `${s.name}: ${s.points.map((p) => `${Math.round(p.tokens)} tokens ${p.tau.toFixed(2)}`).join(", ")}`,
     ),
@@ -110,7 +110,7 @@ export function render(el, data) {
   ].join("; ");
   const state = kit.frame(
     el,
-    { width, height, label: `Mean accepted length by number of vision tokens kept. ${said || "Not measured yet"}` },
+    { width, height, label: `Mean accepted length by number of vision tokens kept. ${summaryText || "Not measured yet"}` },
     (svg) => {
       const add = (tag, className) => svg.appendChild(kit.s(tag, { class: className }));
       return {

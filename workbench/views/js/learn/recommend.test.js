@@ -1,29 +1,29 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { figure, layout, progress, textOf, times } from "./which.js";
+import { figure, layout, progress, textOf, times } from "./recommend.js";
 import { advice, words } from "./worktable.js";
 
 const speedup = (value, low = null, high = null) => ({ value, low, high, n: 3 });
 
-test("a speed-up says its interval, or that there is none", () => {
+test("a speed-up shows its interval, or that there is none", () => {
   assert.equal(times(null), "–");
   assert.equal(figure(speedup(1.5, 1.25, 2)), "1.50× (1.25–2.00×)");
   assert.equal(figure({ ...speedup(1.5), n: 1 }), "1.50×, one run: no interval yet");
   assert.equal(figure(speedup(1.5)), "1.50×, 3 runs: no interval yet");
 });
 
-test("bars begin at nothing, the line of plain decoding stands among them, and wild intervals are cut", () => {
-  const of = (...given) => ({ speedup: speedup(...given) });
+test("bars start at 0, the line of plain decoding is inside the range, and wide intervals are cut", () => {
+  const of = (...args) => ({ speedup: speedup(...args) });
   const { one, bars } = layout([of(2, 1, 50), of(1, 0.5, 1.5), of(0.5)]);
   assert.equal(one, 25);
   assert.deepEqual(bars[0], { to: 50, from: 25, until: 100, cut: true });
   assert.deepEqual(bars[1], { to: 25, from: 12.5, until: 37.5, cut: false });
   assert.deepEqual(bars[2], { to: 12.5, from: null, until: null, cut: false });
-  assert.ok(layout([{ speedup: speedup(0.5, 0.4, 0.6) }]).one < 100, "plain decoding is in sight where all are slower");
+  assert.ok(layout([{ speedup: speedup(0.5, 0.4, 0.6) }]).one < 100, "plain decoding is visible if all methods are slower");
 });
 
-test("how far it is says the time, and why it waits", () => {
+test("the progress shows the time and the reason for waiting", () => {
   const advice = { spent: 12.4, seconds: 60, done: 5, text: "prompt 1/2 · suffix", waiting: "", last: false };
   assert.equal(progress(advice), "12 of 60 s, 5 runs · prompt 1/2 · suffix");
   assert.equal(progress({ ...advice, waiting: "waits: another run has the device" }), "12 of 60 s, 5 runs · waits: another run has the device");
@@ -31,7 +31,7 @@ test("how far it is says the time, and why it waits", () => {
   assert.equal(progress({ ...advice, done: 1, text: "stopped", last: true }), "Stopped after one run.");
 });
 
-test("a file that is not text, or too large, says so", async () => {
+test("a file that is too large or not text gives an error", async () => {
   const file = (bytes, size = bytes.length) => ({ size, arrayBuffer: async () => Uint8Array.from(bytes).buffer });
   assert.deepEqual(await textOf(file([72, 105]), 2), { text: "Hi" });
   for (const wrong of [[0xff, 0xfe, 0x41], [72, 0, 105]])
@@ -40,7 +40,7 @@ test("a file that is not text, or too large, says so", async () => {
     assert.equal((await textOf(large, 2000)).error.message, "The file has more than 2,000 characters.");
 });
 
-test("cells of the table say speed-up, interval and τ, and a kind says what to take", () => {
+test("table cells show speed-up, interval and τ; each kind has a recommendation", () => {
   const cell = { speedup: { value: 1.5, low: 1.25, high: 2, verdict: "faster" }, tau: { value: 2 } };
   assert.deepEqual(words(cell), { value: "1.50× ✓", more: "1.25–2.00×, τ\u00a02.00" });
   assert.deepEqual(words({ ...cell, speedup: { ...cell.speedup, low: null, verdict: "one run" } }), { value: "1.50×", more: "τ\u00a02.00" });

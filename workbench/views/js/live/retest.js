@@ -6,15 +6,15 @@
  *  recorded mass, below T0 an upper bound of it, above T0 a lower bound. As T → 0 the rule becomes greedy equality. */
 
 import * as formula from "./formula.js";
-import * as ruling from "./ruling.js";
+import * as acceptanceRule from "./acceptancerule.js";
 
-const SURE = 1e-3;
+const CERTAIN = 1e-3;
 
 /** Return the recorded part of p and q at a node's position. Pure.
  *  @returns {{rows: {token: number, text: string, p: number|null, q: number|null}[], mass: {p: number, q: number|null},
  *            least: {p: number, q: number|null}}}  `mass`: total probability of the recorded tokens; `least`: smallest
  *            probability in the list */
-export function laws(round, node) {
+export function recordedProbs(round, node) {
   const { nodes, top_p, top_q } = round, parent = nodes.parents[node], place = parent + 1, found = new Map();
   const put = (token, text, more) => found.set(token, { token, text, p: null, q: null, ...found.get(token), ...more });
   top_p[place]?.tokens.forEach((token, i) => put(token, top_p[place].text[i], { p: top_p[place].prob[i] }));
@@ -36,16 +36,16 @@ export function laws(round, node) {
 /** Return a distribution at another temperature. Pure.
  *  @param {(number|null)[]} known  probabilities at `from`  @param {number} least  of the recorded list
  *  @returns {{known: (number|null)[], rest: number}}  at `to`; `rest`: mass of the unrecorded tokens */
-export function heated(known, least, from, to) {
-  const held = known.reduce((sum, v) => sum + (v ?? 0), 0), left = Math.max(0, 1 - held);
-  if (to === from) return { known, rest: left }; // at temperature 0: the distribution before temperature scaling
-  if (to <= SURE) {
+export function atTemperature(known, least, from, to) {
+  const recordedMass = known.reduce((sum, v) => sum + (v ?? 0), 0), restMass = Math.max(0, 1 - recordedMass);
+  if (to === from) return { known, rest: restMass }; // at temperature 0: the distribution before temperature scaling
+  if (to <= CERTAIN) {
     const best = known.reduce((at, v, i) => ((v ?? -1) > (known[at] ?? -1) ? i : at), 0);
     return { known: known.map((v, i) => (v === null ? null : Number(i === best))), rest: 0 };
   }
   const power = (from || 1) / to, highest = Math.max(...known.map((v) => v ?? 0)) || 1;
   const raised = known.map((v) => (v === null ? null : (v / highest) ** power));
-  const others = left > 1e-9 && least > 0 ? (left / least) * (least / highest) ** power : 0;
+  const others = restMass > 1e-9 && least > 0 ? (restMass / least) * (least / highest) ** power : 0;
   const total = raised.reduce((sum, v) => sum + (v ?? 0), others);
   return { known: raised.map((v) => (v === null ? null : v / total)), rest: others / total };
 }
@@ -54,7 +54,7 @@ export function heated(known, least, from, to) {
  *  @param {{r: number|null, q: number|null}[]} rows  @param {{r: number, q: number}} rest  unrecorded mass of both
  *  @param {string} how  "excess": (r − q)₊; "others": r without the token; "all": r itself  @param {number} own  the
  *    token's row  @param {number} share  weight of q: (r − share · q)₊ */
-export function left(rows, rest, how, own, share = 1) {
+export function residual(rows, rest, how, own, share = 1) {
   const weights = rows.map((row, i) =>
     row.r === null
       ? null
@@ -89,24 +89,24 @@ export function recorded(round, node, rule) {
 /** Test a node again with the sliders' values. Pure.
  *  @param {object} round  @param {number} node  @param {Record<string, object>} rules  of the trace's header
  *  @param {{u: number|null, temperature: number, K: number, params: Record<string, number>}} moved
- *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, kept: boolean|null,
- *            rows: {token: number, text: string, p: number|null, q: number|null, left: number|null, own: boolean}[],
- *            rest: {p: number, q: number, left: number}, mass: {p: number, q: number|null}, rate: number, drawn:
- *            boolean, expected: number, asRecorded: boolean}|null}
+ *  @returns {{rule: object, values: Record<string, number>, accept: number, compares: boolean, accepted: boolean|null,
+ *            rows: {token: number, text: string, p: number|null, q: number|null, residual: number|null, own:
+ *            boolean}[], rest: {p: number, q: number, residual: number}, mass: {p: number, q: number|null}, rate:
+ *            number, drawn: boolean, expected: number, asRecorded: boolean}|null}
  *           `rate`: acceptance rate of drafts like this one; `drawn`: drafts are drawn from q, and `rate` is
-  *           Σ min(p, q) over the recorded tokens; `rows`: the distributions that the node is tested with (after the
-  *           rejection of its earlier siblings), and the residual (`left`) after its own rejection */
-export function judge(round, node, rules, moved) {
-  const told = ruling.ruleOf(round, node, rules);
-  if (!told) return null;
-  const start = recorded(round, node, told.rule),
+ *           Σ min(p, q) over the recorded tokens; `rows`: the distributions that the node is tested with (after the
+ *           rejection of its earlier siblings), and the `residual` after its own rejection */
+export function testAgain(round, node, rules, moved) {
+  const nodeRule = acceptanceRule.ruleOf(round, node, rules);
+  if (!nodeRule) return null;
+  const start = recorded(round, node, nodeRule.rule),
     before = start.temperature,
     { temperature } = moved,
     { nodes } = round;
-  const known = laws(round, node),
+  const known = recordedProbs(round, node),
     same = temperature === before,
     own = known.rows.findIndex((row) => row.token === nodes.tokens[node]);
-  const p = heated(
+  const p = atTemperature(
     known.rows.map((row) => row.p),
     known.least.p,
     before,
@@ -115,7 +115,7 @@ export function judge(round, node, rules, moved) {
   const q =
     known.mass.q === null
       ? { known: known.rows.map(() => null), rest: 0 }
-      : heated(
+      : atTemperature(
           known.rows.map((row) => row.q),
           known.least.q,
           before,
@@ -123,22 +123,22 @@ export function judge(round, node, rules, moved) {
         );
   // residual after each earlier sibling, by that sibling's rule; where siblings are drawn without replacement, a drawn
   // token cannot be drawn again
-  const eldest = ruling.elders(round, node),
+  const siblings = acceptanceRule.earlierSiblings(round, node),
     without =
-      eldest.length > 0 &&
+      siblings.length > 0 &&
       Number.isFinite(nodes.inputs.q_left?.[node]) &&
       Math.abs(nodes.inputs.q_left[node] - nodes.q[node]) > 1e-9;
   const whole = { rows: known.rows.map((_, i) => ({ r: p.known[i], q: q.known[i] })), rest: { r: p.rest, q: q.rest } };
   let { rows, rest } = whole;
-  const share = told.rule.share && before > SURE ? (moved.params[told.rule.share] ?? 1) : 1;
-  for (const elder of eldest) {
-    const gone = known.rows.findIndex((row) => row.token === nodes.tokens[elder]),
-      taken = without ? 1 - (rows[gone].q ?? 0) : 1;
-    const how = before <= SURE ? CHOSEN.leaves : leaves(round, elder, rules, told.rule);
-    const after = left(rows, rest, how, gone, share);
+  const share = nodeRule.rule.share && before > CERTAIN ? (moved.params[nodeRule.rule.share] ?? 1) : 1;
+  for (const sibling of siblings) {
+    const removed = known.rows.findIndex((row) => row.token === nodes.tokens[sibling]),
+      taken = without ? 1 - (rows[removed].q ?? 0) : 1;
+    const how = before <= CERTAIN ? POINT.leaves : residualType(round, sibling, rules, nodeRule.rule);
+    const after = residual(rows, rest, how, removed, share);
     rows = rows.map((row, i) => ({
       r: after.rows[i],
-      q: row.q === null ? null : without && i === gone ? 0 : row.q / taken,
+      q: row.q === null ? null : without && i === removed ? 0 : row.q / taken,
     }));
     rest = { r: after.rest, q: rest.q / taken };
   }
@@ -149,19 +149,19 @@ export function judge(round, node, rules, moved) {
     q: q.known[own],
     residual: rows[own].r,
     q_left: rows[own].q,
-    "elders.p": eldest.reduce((sum, i) => sum + p.known[at(i)], 0),
+    "elders.p": siblings.reduce((sum, i) => sum + p.known[at(i)], 0),
     entropy: entropy(round, node, known, p),
     token: nodes.tokens[node],
     likeliest: known.rows[likeliest].token,
   };
-  const greedy = temperature <= SURE,
-    rule = greedy ? GREEDY : before <= SURE ? (eldest.length ? LATER : CHOSEN) : told.rule;
+  const greedy = temperature <= CERTAIN,
+    rule = greedy ? GREEDY : before <= CERTAIN ? (siblings.length ? POINT_RESIDUAL : POINT) : nodeRule.rule;
   if (rule.leaves === "all") ({ rows, rest } = whole); // a comparison leaves the distribution unchanged
   const settled = Object.entries(moved.params).every(([name, v]) => v === start.params[name]) && same;
   const value = (where) =>
     Object.hasOwn(moved.params, where)
       ? moved.params[where]
-      : ((same ? undefined : anew[where]) ?? ruling.valueAt(round, node, where));
+      : ((same ? undefined : anew[where]) ?? acceptanceRule.valueAt(round, node, where));
   const values = Object.fromEntries(Object.entries(rule.places).map(([symbol, where]) => [symbol, value(where)]));
   if (!settled)
     for (const [symbol, why] of Object.entries(rule.because ?? {})) values[symbol] = formula.evaluate(why, values);
@@ -173,22 +173,22 @@ export function judge(round, node, rules, moved) {
     accept = Number.isNaN(exact) ? nodes.accept[node] : Math.min(1, Math.max(0, exact)),
     rate = drawn ? Math.min(1, overlap) : accept;
   const compares = /[=<>]/.test(rule.formula),
-    after = left(rows, rest, rule.leaves, own, share);
+    after = residual(rows, rest, rule.leaves, own, share);
   return {
     rule,
     values,
     accept,
     compares,
-    kept: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
+    accepted: compares ? accept === 1 : moved.u === null ? null : moved.u < accept,
     rows: known.rows.map((row, i) => ({
       token: row.token,
       text: row.text,
       p: rows[i].r,
       q: rows[i].q,
-      left: after.rows[i],
+      residual: after.rows[i],
       own: i === own,
     })),
-    rest: { p: rest.r, q: rest.q, left: after.rest },
+    rest: { p: rest.r, q: rest.q, residual: after.rest },
     mass: known.mass,
     rate,
     drawn,
@@ -205,8 +205,8 @@ const GREEDY = {
   because: {},
   leaves: "all",
 };
-const CHOSEN = { name: "point", formula: "p", places: { p: "p" }, because: {}, leaves: "others" };
-const LATER = {
+const POINT = { name: "point", formula: "p", places: { p: "p" }, because: {}, leaves: "others" };
+const POINT_RESIDUAL = {
   name: "point-residual",
   formula: "r",
   places: { r: "residual", p: "p", t: "elders.p" },
@@ -215,7 +215,7 @@ const LATER = {
 };
 
 /** Return the residual type of a node's rule; that of `otherwise` if the trace does not name the rule. */
-function leaves(round, node, rules, otherwise) {
+function residualType(round, node, rules, otherwise) {
   const name = round.nodes.rule?.[node];
   return (name && Object.hasOwn(rules, name) ? rules[name] : otherwise).leaves;
 }
@@ -224,12 +224,12 @@ function leaves(round, node, rules, otherwise) {
 function entropy(round, node, { rows, least }, p) {
   const of = (known, rest, small) =>
     known.reduce((sum, v) => sum - (v > 0 ? v * Math.log(v) : 0), rest > 0 && small > 0 ? -rest * Math.log(small) : 0);
-  const before = rows.map((row) => row.p), held = Math.max(0, 1 - before.reduce((sum, v) => sum + (v ?? 0), 0));
+  const before = rows.map((row) => row.p), missing = Math.max(0, 1 - before.reduce((sum, v) => sum + (v ?? 0), 0));
   const at = before.findIndex((v) => v === least.p), small = at >= 0 ? p.known[at] : least.p;
   const whole =
-    round.nodes.inputs.entropy?.[node] ?? round.entropy[round.nodes.parents[node] + 1] ?? of(before, held, least.p);
-  const missed = whole - of(before, held, least.p);
-  return Math.max(0, of(p.known, p.rest, small) + (held > 0 ? (missed * p.rest) / held : 0));
+    round.nodes.inputs.entropy?.[node] ?? round.entropy[round.nodes.parents[node] + 1] ?? of(before, missing, least.p);
+  const missed = whole - of(before, missing, least.p);
+  return Math.max(0, of(p.known, p.rest, small) + (missing > 0 ? (missed * p.rest) / missing : 0));
 }
 
 /** Tokens per round of K drafts, each accepted with probability a if all before it were. Pure. */

@@ -5,7 +5,7 @@ import * as choices from "../live/choice.js";
 import * as link from "../live/link.js";
 import * as opening from "../live/opening.js";
 import * as player from "../live/player.js";
-import * as memory from "../live/recall.js";
+import * as reload from "../live/reload.js";
 import * as form from "../shared/form.js";
 import * as store from "../shared/store.js";
 import { PICTURE, SCENE, composed, question, questions, take } from "./pictures.js";
@@ -20,31 +20,31 @@ export async function arrive(page, trace, beside) {
   if (trace) return show(page, trace, beside, "recorded");
   if (!host.call) return;
   // fetched early: the backend drops a running run that no client follows
-  const earlier = Promise.all([memory.last(host), memory.last(page.beside.host)]);
+  const earlier = Promise.all([reload.last(host), reload.last(page.beside.host)]);
   const found = await backend.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
-  await look(page, null, null);
+  await loadCatalogue(page, null, null);
   const query = new URLSearchParams(host.address?.read() ?? "");
   const names = query.get("recorded") ? [query.get("recorded"), query.get("beside")] : EXAMPLE;
   if (page.catalogue) {
-    const wanted = await asked(page, query, others(query)),
-      again = !wanted.recorded && (await recall(page, wanted, await earlier));
-    settle(page, wanted);
-    if (again && !store.isActive(page.run)) page.selection.pin = page.wish;
+    const wanted = await parseAddress(page, query, sharedQuery(query)),
+      again = !wanted.recorded && (await restoreRuns(page, wanted, await earlier));
+    applySettings(page, wanted);
+    if (again && !store.isActive(page.run)) page.selection.pin = page.pendingPin;
     else if (!again && !page.wished) {
       await example(page, names);
       // settings in the address override those of the run
-      if (wanted.recorded) settle(page, { ...wanted, problems: [] });
+      if (wanted.recorded) applySettings(page, { ...wanted, problems: [] });
     }
-    if (memory.reloaded() || !page.wished) await hold(page, again);
+    if (reload.reloaded() || !page.wished) await restoreImage(page, again);
     else if (!again) page.note = "Settings loaded from the link. Press Run to use them.";
   } else await example(page, names);
   if (!vision.url && !page.run && vision.scenes.length) take(page, vision.scenes[0]);
 }
 
 /** Fetch the data of the side panel. Only targets that take images are offered. */
-export async function look(page, target, drafter) {
-  await backend.look(page, target, drafter);
+export async function loadCatalogue(page, target, drafter) {
+  await backend.loadCatalogue(page, target, drafter);
   if (!page.catalogue) return;
   page.catalogue.presets = questions(page);
   if (!page.catalogue.targets.length) page.vision.empty = "No available target accepts images.";
@@ -55,12 +55,12 @@ export async function look(page, target, drafter) {
 }
 
 /** Parse the address. */
-async function asked(page, query, rest) {
+async function parseAddress(page, query, rest) {
   const { vision } = page, [target, drafter] = ["target", "drafter"].map((name) => query.get(name));
   if (page.choice && query.get("method")) page.choice.method = query.get("method"); // the drafter is checked against it
   if (target || drafter) {
     Object.assign(page.choice, { ...(target && { target }), ...(drafter && { drafter }) });
-    await look(page, target, drafter);
+    await loadCatalogue(page, target, drafter);
   }
   const found = link.fromQuery(rest.toString(), page.catalogue, form.clamp), { problems } = found;
   const scene = vision.scenes.find((s) => s.name === query.get("scene")), beside = query.get("beside");
@@ -70,7 +70,7 @@ async function asked(page, query, rest) {
   if (beside && beside !== "none" && !found.recorded && !known)
     problems.push(`beside=${beside.slice(0, 40)}: unknown method`);
   page.embed ||= found.embed;
-  page.wish = found.pin;
+  page.pendingPin = found.pin;
   page.wished = Boolean(scene || (found.settings && !found.recorded));
   return {
     ...found,
@@ -83,24 +83,24 @@ async function asked(page, query, rest) {
 /** React to a step back or forth in the browser's history. */
 export async function stepped(page) {
   const query = new URLSearchParams(page.host.address.read());
-  page.said = null;
+  page.writtenQuery = null;
   if (page.catalogue && !running(page)) {
-    const wanted = await asked(page, query, others(query));
-    settle(page, wanted);
+    const wanted = await parseAddress(page, query, sharedQuery(query));
+    applySettings(page, wanted);
     if (wanted.pin && page.run) page.selection.pin = wanted.pin;
-    page.wish = null;
+    page.pendingPin = null;
   }
   page.draw();
-  opening.say(page);
+  opening.writeAddress(page);
 }
 
 /** Return the part of a query that Vision shares with Live. */
-function others(query) {
+function sharedQuery(query) {
   return new URLSearchParams([...query].filter(([name]) => !OWN.includes(name)));
 }
 
 /** Put the settings of an address into the panel; they override those of a restored run. */
-function settle(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
+function applySettings(page, { choice, params, scene, beside, besideDrafter, problems, settings }) {
   const { vision } = page;
   page.formed ||= settings;
   page.choice = choices.revise(
@@ -116,42 +116,43 @@ function settle(page, { choice, params, scene, beside, besideDrafter, problems, 
 
 /** After a reload, restore this tab's last run and its second run, unless a link names other settings. Runs that have
  *  not ended continue. */
-async function recall(page, wanted, [answer, other]) {
+async function restoreRuns(page, wanted, [answer, other]) {
   const { host, vision } = page;
-  if (!answer || !(memory.reloaded() || answers(page, wanted, answer))) return false;
-  const header = memory.inForce(answer), scene = vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
-  if (header && header.target !== page.choice.target) await look(page, header.target, header.drafter);
-  const back = (seat, found, kind) =>
-    Object.assign(backend.resume(seat, found, kind), {
+  if (!answer || !(reload.reloaded() || matchesLink(page, wanted, answer))) return false;
+  const header = reload.currentHeader(answer);
+  const scene = vision.scenes.find((s) => s.name === host.remember.getItem(SCENE));
+  if (header && header.target !== page.choice.target) await loadCatalogue(page, header.target, header.drafter);
+  const restore = (side, found, kind) =>
+    Object.assign(backend.resume(side, found, kind), {
       question: question(found.header),
       scene: scene?.name,
       alt: scene?.alt,
     });
-  page.run = back(page, answer, "run");
-  page.beside.run = other && back(page.beside, other, "beside");
+  page.run = restore(page, answer, "run");
+  page.beside.run = other && restore(page.beside, other, "beside");
   if (other) Object.assign(page.run, { pair: page.beside.run });
   vision.history.push(...[page.run, page.beside.run].filter(Boolean));
-  vision.besideMethod = other ? (memory.inForce(other)?.method ?? vision.besideMethod) : "";
+  vision.besideMethod = other ? (reload.currentHeader(other)?.method ?? vision.besideMethod) : "";
   vision.besideDrafter = other?.header?.drafter ?? null;
   if (header) adopt(page, header, { scene: scene?.name, alt: scene?.alt });
-  for (const seat of [page, page.beside]) {
-    if (seat.run && header)
-      seat.run.key = choices.pairing({ ...page.choice, images: [vision.url] }, page.catalogue, form.clamp);
-    if (seat.run && !store.isActive(seat.run)) explain(page, seat.run);
+  for (const side of [page, page.beside]) {
+    if (side.run && header)
+      side.run.key = choices.pairing({ ...page.choice, images: [vision.url] }, page.catalogue, form.clamp);
+    if (side.run && !store.isActive(side.run)) explain(page, side.run);
   }
   return true;
 }
 
 /** Restore the stored image; `again`: a run was restored too. */
-async function hold(page, again) {
+async function restoreImage(page, again) {
   const { vision, host } = page;
   try {
-    const kept = JSON.parse(host.remember?.getItem(PICTURE) ?? "null");
-    if (!kept?.source?.startsWith("data:image/")) return;
-    Object.assign(vision, kept, {
-      fresh: kept.fresh || !again,
-      both: new Map(kept.both),
-      drafter: new Map(kept.drafter),
+    const stored = JSON.parse(host.remember?.getItem(PICTURE) ?? "null");
+    if (!stored?.source?.startsWith("data:image/")) return;
+    Object.assign(vision, stored, {
+      fresh: stored.fresh || !again,
+      both: new Map(stored.both),
+      drafter: new Map(stored.drafter),
     });
     vision.url = await composed(page, "both");
     if (page.catalogue) page.catalogue.presets = questions(page);
@@ -161,10 +162,10 @@ async function hold(page, again) {
 }
 
 /** Whether a run has the settings, the question and the image that the address names. */
-function answers({ host }, wanted, answer) {
-  const now = memory.inForce(answer);
+function matchesLink({ host }, wanted, answer) {
+  const now = reload.currentHeader(answer);
   return (
-    memory.fits(wanted, now && { ...now, prompt: question(now) }) &&
+    reload.fits(wanted, now && { ...now, prompt: question(now) }) &&
     (!wanted.scene || wanted.scene.name === host.remember.getItem(SCENE))
   );
 }
@@ -186,25 +187,25 @@ async function example(page, names) {
   if (page.run) return; // the user started a run meanwhile
   page.recorded = names[0];
   const { errors, notices } = page;
-  show(page, first, second, "recorded", page.wish === null);
+  show(page, first, second, "recorded", page.pendingPin === null);
   Object.assign(page, { errors, notices }); // keep the messages about the link
 }
 
 /** Show complete traces; `plays`: let them arrive round by round. */
 export function show(page, trace, beside, from, plays = false) {
-  page.fresh();
-  const record = (given) =>
-    Object.assign(store.fromTrace(`${from}-${(page.channels += 1)}`, given, from), {
+  page.clear();
+  const record = (recordOf) =>
+    Object.assign(store.fromTrace(`${from}-${(page.channels += 1)}`, recordOf, from), {
       closed: true,
-      question: question(given.header),
+      question: question(recordOf.header),
     });
   page.run = record(trace);
   page.beside.run = beside ? record(beside) : null;
   for (const run of [page.run, page.beside.run]) if (run) page.vision.history.push(run);
   adopt(page, trace.header);
   page.vision.alt ||= trace.footer?.text ? `The target's description: ${question({ prompt: trace.footer.text })}` : "";
-  page.selection.pin = page.wish;
-  page.wish = null;
+  page.selection.pin = page.pendingPin;
+  page.pendingPin = null;
   if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) feed(page, page.run);
   page.draw();
 }
@@ -217,8 +218,8 @@ function feed(page, run) {
     speed = 0.1,
     end = { seq: run.seq, other: other?.seq };
   const upTo = (n) => {
-    const late = rounds[n - 1]?.started_s ?? 0,
-      shown = n >= rounds.length ? theirs.length : theirs.filter((r) => r.started_s <= late).length;
+    const elapsed = rounds[n - 1]?.started_s ?? 0,
+      shown = n >= rounds.length ? theirs.length : theirs.filter((r) => r.started_s <= elapsed).length;
     Object.assign(run, { rounds: rounds.slice(0, n), whole: 0 });
     if (other) Object.assign(other, { rounds: theirs.slice(0, shown), whole: 0 });
     if (n >= rounds.length) Object.assign(run, { seq: end.seq }), (page.feeding = null);

@@ -11,16 +11,16 @@ export function reloaded(entries = performance.getEntriesByType("navigation")) {
 
 /** Return the header of a run with method and parameters of its last round; null while its models load. Pure.
  *  @param {{header: object|null, rounds?: object[]}} record */
-export function inForce({ header, rounds }) {
+export function currentHeader({ header, rounds }) {
   if (!header) return null;
   const last = rounds?.at(-1);
   return { ...header, method: last?.method ?? header.method, params: { ...header.params, ...last?.params } };
 }
 
 /** Whether a run has all the settings that an address gives. Pure.
- *  @param {{choice: object, params: object}} asked  of `link.fromQuery`  @param {object} now  of `inForce` */
-export function fits(asked, now) {
-  return others(asked, now).length === 0;
+ *  @param {{choice: object, params: object}} wanted  of `link.fromQuery`  @param {object} now  of `inForce` */
+export function fits(wanted, now) {
+  return others(wanted, now).length === 0;
 }
 
 /** Return the names of the address's settings that differ from a run's. Pure.
@@ -40,10 +40,10 @@ export function others({ choice, params }, now) {
 }
 
 /** Whether an address names the run that the tab showed last. Pure.
- *  @param {any} asked  of `link.fromQuery`  @param {any} earlier  of `last`  @param {boolean} again  of `reloaded` */
-export function isAsked(asked, earlier, again) {
-  if (asked.run) return asked.run === earlier.run;
-  return !asked.recorded && (again || (!asked.starts && fits(asked, inForce(earlier))));
+ *  @param {any} wanted  of `link.fromQuery`  @param {any} earlier  of `last`  @param {boolean} again  of `reloaded` */
+export function namesRun(wanted, earlier, again) {
+  if (wanted.run) return wanted.run === earlier.run;
+  return !wanted.recorded && (again || (!wanted.starts && fits(wanted, currentHeader(earlier))));
 }
 
 /** Fetch the run that this tab showed last, with all its rounds; null if the backend no longer has it. */

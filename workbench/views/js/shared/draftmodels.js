@@ -1,16 +1,16 @@
 /** Draft models with a vocabulary other than the target's: only translating methods can use them. No DOM. */
 
-const TRANSLATES = "any-drafter";
+const TRANSLATING = "any-drafter";
 
 /** Whether a method drafts with a separate model. Pure. @param {{needs?: string[]} | undefined} method */
-export function drafts(method) {
-  return Boolean(method?.needs?.some((need) => need === "drafter" || need === TRANSLATES));
+export function usesDraftModel(method) {
+  return Boolean(method?.needs?.some((need) => need === "drafter" || need === TRANSLATING));
 }
 
 /** Return the draft models that a method can use: with a different vocabulary only if it translates. Pure.
  *  @param {{drafters: any[], methods: any[]}} catalogue  @param {string | null} method */
-export function drafters(catalogue, method) {
-  const translates = catalogue.methods.some((m) => m.name === method && m.needs?.includes(TRANSLATES));
+export function usable(catalogue, method) {
+  const translates = catalogue.methods.some((m) => m.name === method && m.needs?.includes(TRANSLATING));
   if (!translates) return catalogue.drafters;
   return catalogue.drafters.map((e) => (e.stranger ? { ...e, available: true, reason: "" } : e));
 }

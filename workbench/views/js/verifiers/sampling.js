@@ -1,6 +1,6 @@
 /** Ways of sampling the k drafts of a position: the distribution of each draft, given the earlier ones. Pure. */
 
-import { point, without } from "./laws.js";
+import { point, without } from "./distributions.js";
 
 export const WAYS = {
   independent: { title: "independent", says: "each sampled from q; a token may occur twice" },
@@ -12,52 +12,52 @@ export const WAYS = {
 const order = (q) => [...q.keys()].sort((a, b) => q[b] - q[a]);
 
 /** Return the number of drafts: at most the tokens of q, unless tokens may repeat. */
-export function count(q, k, way) {
-  return way === "independent" ? k : Math.min(k, q.filter((x) => x > 0).length);
+export function count(q, k, sampling) {
+  return sampling === "independent" ? k : Math.min(k, q.filter((x) => x > 0).length);
 }
 
 /** Return the distribution of draft number `elders.length` of n. */
-export function lawOf(q, elders, n, way) {
-  const j = elders.length;
-  if (way === "independent") return q;
-  if (way === "without" || (way === "head" && j === n - 1)) return without(q, elders);
+export function draftProbs(q, earlier, n, sampling) {
+  const j = earlier.length;
+  if (sampling === "independent") return q;
+  if (sampling === "without" || (sampling === "head" && j === n - 1)) return without(q, earlier);
   return point(order(q)[j], q.length);
 }
 
 /** Enumerate all outcomes of n drafts: [tokens, probability]. @returns {[number[], number][]} */
-export function tuples(q, n, way) {
+export function tuples(q, n, sampling) {
   let found = /** @type {[number[], number][]} */ ([[[], 1]]);
   for (let j = 0; j < n; j += 1)
-    found = found.flatMap(([elders, chance]) =>
-      lawOf(q, elders, n, way).flatMap((x, i) =>
-        x > 0 ? [/** @type {[number[], number]} */ ([[...elders, i], chance * x])] : [],
+    found = found.flatMap(([earlier, prob]) =>
+      draftProbs(q, earlier, n, sampling).flatMap((x, i) =>
+        x > 0 ? [/** @type {[number[], number]} */ ([[...earlier, i], prob * x])] : [],
       ),
     );
   return found;
 }
 
 /** Return an upper bound of the number of outcomes. */
-export function size(q, n, way) {
+export function size(q, n, sampling) {
   const m = q.filter((x) => x > 0).length;
-  if (way === "independent") return m ** n;
-  return way === "without" ? Array.from({ length: n }, (_, i) => m - i).reduce((a, b) => a * b, 1) : m;
+  if (sampling === "independent") return m ** n;
+  return sampling === "without" ? Array.from({ length: n }, (_, i) => m - i).reduce((a, b) => a * b, 1) : m;
 }
 
 /** Sample n drafts. @param {() => number} uniform  returns a number in [0, 1) @returns {number[]} */
-export function draw(q, n, way, uniform) {
+export function sampleDrafts(q, n, sampling, uniform) {
   const found = [];
   while (found.length < n) {
-    const law = lawOf(q, found, n, way);
-    found.push(law.includes(1) ? law.indexOf(1) : pick(law, uniform()));
+    const probs = draftProbs(q, found, n, sampling);
+    found.push(probs.includes(1) ? probs.indexOf(1) : tokenAt(probs, uniform()));
   }
   return found;
 }
 
 /** Return the token at quantile u of a distribution. */
-export function pick(law, u) {
+export function tokenAt(probs, u) {
   let above = u;
-  const at = law.findIndex((x) => (above -= x) < 0);
-  return at >= 0 ? at : law.findLastIndex((x) => x > 0);
+  const at = probs.findIndex((x) => (above -= x) < 0);
+  return at >= 0 ? at : probs.findLastIndex((x) => x > 0);
 }
 
 /** Uniform numbers that follow from a seed (mulberry32). @returns {() => number} */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as strangers from "./strangers.js";
+import * as draftModels from "./draftmodels.js";
 
 const catalogue = {
   drafters: [
@@ -15,15 +15,15 @@ const catalogue = {
   ],
 };
 
-test("a stranger can be chosen with a method that translates, and with no other", () => {
-  const usable = (method) => strangers.drafters(catalogue, method).filter((e) => e.available).map((e) => e.name);
+test("a draft model with a different vocabulary is usable only with a translating method", () => {
+  const usable = (method) => draftModels.usable(catalogue, method).filter((e) => e.available).map((e) => e.name);
   assert.deepEqual(usable("translate"), ["own", "foreign"]);
   for (const method of ["plain", "draft", "nobody", null]) assert.deepEqual(usable(method), ["own"]);
-  assert.equal(strangers.drafters(catalogue, "translate")[1].reason, "");
-  assert.equal(catalogue.drafters[1].available, false, "the catalogue itself stays as it is");
+  assert.equal(draftModels.usable(catalogue, "translate")[1].reason, "");
+  assert.equal(catalogue.drafters[1].available, false, "the catalogue is unchanged");
 });
 
-test("a method drafts with a model, be it translated or not", () => {
-  assert.deepEqual(catalogue.methods.map(strangers.drafts), [false, true, true]);
-  assert.equal(strangers.drafts(undefined), false);
+test("a method drafts with a model, with or without translation", () => {
+  assert.deepEqual(catalogue.methods.map(draftModels.usesDraftModel), [false, true, true]);
+  assert.equal(draftModels.usesDraftModel(undefined), false);
 });

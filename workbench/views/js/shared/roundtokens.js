@@ -9,7 +9,7 @@ export function ownToken({ emitted, bonus_kind, placed }) {
 
 /** Return the tokens of the round itself. Pure.
  *  @param {{emitted: any[], bonus_kind?: string|null, placed?: object[]}} round */
-export function ofRound(round) {
+export function roundTokens(round) {
   const own = ownToken(round);
   return round.emitted.filter((e) => e.node !== null || e === own);
 }

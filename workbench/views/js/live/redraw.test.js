@@ -1,31 +1,31 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { READ_MS, all, drawing } from "./haste.js";
+import { READ_MS, all, setDrawing } from "./redraw.js";
 import * as store from "../shared/store.js";
 
-/** A page whose frames come when they are called for, and its clock. */
+/** A page whose frames are drawn by the test, and its timers. */
 function shown(run) {
   const page = { run, plain: null }, timers = [], drawn = [];
-  let asked = false;
-  drawing(page, () => (asked = true));
+  let scheduled = false;
+  setDrawing(page, () => (scheduled = true));
   const frame = (now) => {
-    if (asked) drawn.push([now, all(page, now, (act, ms) => timers.push([now + ms, act]))]);
-    asked = false;
+    if (scheduled) drawn.push([now, all(page, now, (act, ms) => timers.push([now + ms, act]))]);
+    scheduled = false;
   };
   return { page, timers, drawn, frame };
 }
 
 const running = (pace) => ({ ...store.newRun("r"), state: "running", pace });
 
-test("of a run at full speed every message is drawn, and what is read a few times a second", () => {
+test("at full speed, every message draws the text; the rest is drawn a few times per second", () => {
   const { page, timers, drawn, frame } = shown(running(0));
   for (let now = 0; now < 1000; now += 100) (page.news(), frame(now));
   assert.equal(drawn.length, 10);
   assert.deepEqual(drawn.filter(([, whole]) => whole).map(([now]) => now), [0, READ_MS, 2 * READ_MS, 3 * READ_MS]);
-  assert.ok(timers.every(([due]) => due % READ_MS === 0)); // what came last is drawn, though no further message comes
+  assert.ok(timers.every(([due]) => due % READ_MS === 0)); // the last message is drawn without a further one
 });
 
-test("what had to wait is drawn in its time, though nothing more comes", () => {
+test("postponed parts are drawn in time, without a further message", () => {
   const { page, timers, drawn, frame } = shown(running(0));
   for (const now of [0, 50, 90]) (page.news(), frame(now));
   assert.equal(timers.length, 1);
@@ -34,7 +34,7 @@ test("what had to wait is drawn in its time, though nothing more comes", () => {
   assert.deepEqual(drawn.at(-1), [READ_MS, true]);
 });
 
-test("what somebody does is drawn at once", () => {
+test("a user's action is drawn immediately", () => {
   const { page, drawn, frame } = shown(running(0));
   page.news(), frame(0);
   page.draw(), frame(20);
@@ -42,7 +42,7 @@ test("what somebody does is drawn at once", () => {
   assert.deepEqual(drawn.map(([, whole]) => whole), [true, true, false]);
 });
 
-test("a run that is held back, waits or has ended is drawn whole", () => {
+test("a paced, paused or ended run is always drawn completely", () => {
   for (const run of [
     running(8),
     { ...running(0), state: "finished" },
@@ -56,7 +56,7 @@ test("a run that is held back, waits or has ended is drawn whole", () => {
   }
 });
 
-test("the last message of a run draws all, however soon it comes", () => {
+test("the last message of a run draws everything immediately", () => {
   const run = running(0), { page, drawn, frame } = shown(run);
   page.news(), frame(0);
   run.state = "finished";
