@@ -13,6 +13,7 @@ from workbench.cli.methods import markdown_table
 from workbench.cli.options import Debug
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import DRAFTERS
+from workbench.models.masked_lm import MASKED_LM
 from workbench.trace.files import write_atomically
 from workbench.trace.metrics import DEFINITIONS
 
@@ -26,6 +27,7 @@ KINDS = {
     "drafter": "with a draft model",
     "head": "with trained heads",
     "pictures": "for targets that read images",
+    MASKED_LM: "for masked-diffusion models",
     "simulation": "to study acceptance, not speed",
 }
 """Descriptions of the needs of a method in addition to the target."""
@@ -131,6 +133,8 @@ def _kind(method: MethodInfo) -> str:
         return "simulation"
     if "pictures" in method.needs or "sight" in method.needs:
         return "pictures"
+    if MASKED_LM in method.needs:
+        return MASKED_LM
     return "drafter" if DRAFTERS & set(method.needs) else "head" if set(method.needs) - {"trees"} else ""
 
 

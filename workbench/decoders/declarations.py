@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.core.errors import WorkbenchError
 from workbench.models.bundle import DEFAULT_TARGET, VISION_TARGET
+from workbench.models.masked_lm import MASKED_LM
 from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
@@ -21,6 +22,7 @@ NEEDS = {
     "sight": "a draft model that reads images",
     "pictures": "a target that reads images",
     "trees": "a target that verifies trees",
+    MASKED_LM: "a masked-diffusion model as the target",
 }
 """Requirements of a drafter besides the target, in words; any other requirement is the kind of a trained head."""
 

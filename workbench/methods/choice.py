@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-PREFERRED = ("draft-model", "prompt-lookup")
-"""Preferred methods in this order. The last one needs only the target and is exact, so it always runs."""
+PREFERRED = ("draft-model", "prompt-lookup", "llada")
+"""Preferred methods in this order. The second needs only a target that generates from left to right and is exact; the
+last is for masked-diffusion models."""
 
 
 def choose(why_not: Callable[[str], str]) -> tuple[str, str]:

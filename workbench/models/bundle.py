@@ -14,6 +14,7 @@ from workbench.trace.files import check_regular
 
 DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
+DIFFUSION_TARGET = "diffusion-target"
 SOURCE = "source.json"
 """File in each converted copy of a model that describes the original."""
 Progress = Callable[[int, int], None]

@@ -19,6 +19,7 @@ from workbench.models.checkpoints.description import Checkpoint
 from workbench.models.checkpoints.user_heads import own_heads
 from workbench.models.fingerprint import WEIGHTS, fingerprint, fingerprints_differ
 from workbench.models.local_models import short_name, trained_for
+from workbench.models.masked_lm import MASKED_LM, mask_token_of, why_not_masked
 from workbench.models.names import ANY_DRAFTER, bundled_drafter, locate
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import (
@@ -106,6 +107,11 @@ class Models:
         ids = [] if eos_ids is None else [eos_ids] if isinstance(eos_ids, int) else list(eos_ids)
         return frozenset(ids)
 
+    @property
+    def mask_token(self) -> int | None:
+        """Id of the target's mask token if it is a masked language model, else None."""
+        return mask_token_of(self.target.config)
+
     def missing_reason(self, need: str) -> str:
         """Return why the requirement `need` is not met; empty if it is."""
         if need == "drafter":
@@ -114,6 +120,8 @@ class Models:
             return "" if self.draft_model is not None else self.drafter_problem
         if need == "trees":
             return self.target.why_no_trees
+        if need == MASKED_LM:
+            return ""  # see `unsupported_reason`
         if need == "pictures":
             return why_no_images(self.target.model.config, self.target_name or "This target")
         if need == "sight":
@@ -132,7 +140,10 @@ class Models:
 
     def unsupported_reason(self, needs: tuple[str, ...]) -> str:
         """Return why a method with these requirements cannot run; empty if it can."""
-        reasons = [self.missing_reason(need) for need in needs]
+        reasons = [
+            why_not_masked(self.target_name or "This target", self.mask_token is not None, needs),
+            *(self.missing_reason(need) for need in needs),
+        ]
         if self.drafter is not None and {"drafter", "trees"} <= set(needs):
             reasons.append(self.drafter.why_no_trees)
         return " ".join(filter(None, reasons))

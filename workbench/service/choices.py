@@ -15,6 +15,7 @@ from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem
 from workbench.models.local_models import path_of, trained_for
+from workbench.models.masked_lm import MASKED_LM, why_not_masked
 from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, folder_of, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
@@ -133,7 +134,12 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
 
     different_vocabularies, trainable = mismatch(target, drafter), method_info.trainable_heads()  # once for all methods
 
+    config = config_of(Path(_folder_of(target)))
+    is_masked = bool(config.get("is_bidirectional")) and "mask_token_id" in config
+
     def reason(needs: tuple[str, ...]) -> str:
+        if wrong_kind := why_not_masked(target, is_masked, needs):
+            return wrong_kind
         for need in needs:
             if need in ("drafter", ANY_DRAFTER):
                 if drafter is None:
@@ -144,7 +150,9 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
                 name = target if need == "pictures" else drafter
                 if name is not None and accepts_images(name) is False:
                     return f"{name} reads text only."
-            elif need != "trees" and need not in heads:  # whether a target accepts trees is known only after loading
+            elif (
+                need not in ("trees", MASKED_LM) and need not in heads
+            ):  # whether a target accepts trees is known only after loading
                 train = f" {training_hint(need, target)}" if need in trainable else ""
                 return unfit.get(need) or no_heads(need, target) + train
         return ""

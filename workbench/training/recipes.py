@@ -38,6 +38,7 @@ from workbench.training.family.trimming import TrimmingOptions, run_trimming_stu
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report, RunResult
+from workbench.training.masked_diffusion import MaskedDiffusionOptions, train_masked_diffusion
 from workbench.training.models import save_tokenizer
 from workbench.training.options import docs_of
 from workbench.training.pretrain import PretrainOptions, pretrain
@@ -144,6 +145,10 @@ def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
     figures = finish(result, options.folder, {"options": changed_options(options), **facts})
     acceptance.finish_card(options.folder)
     return figures
+
+
+def _diffusion(options: MaskedDiffusionOptions, report: Report) -> dict[str, Any]:
+    return finish(train_masked_diffusion(options, report), options.out, {"options": changed_options(options)})
 
 
 def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:
@@ -283,6 +288,12 @@ RECIPES: dict[str, Recipe] = {
             "EagleVLM, MSD, SpecVLM and FLASH: feature drafters of the vision-language target, on its own answers",
             VisionHeadOptions,
             train_vision_heads,
+        ),
+        Recipe(
+            "diffusion-target",
+            "a masked-diffusion model that fills in answers of the generators' tasks",
+            MaskedDiffusionOptions,
+            _diffusion,
         ),
         Recipe("vision-gallery", "the app's gallery of held-out scenes", GalleryOptions, write_gallery),
     ]

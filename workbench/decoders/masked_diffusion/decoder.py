@@ -1,0 +1,146 @@
+"""Decoder of masked-diffusion language models, after LLaDA.
+
+The answer is a canvas of masked positions. Every round is one forward over prompt and canvas, in both directions; the
+model predicts all masked positions, and a rule selects those that are filled. Blocks of the canvas are filled from left
+to right. Tokens up to the first masked position are final text; filled positions after it are tentative tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbench.core.errors import NumericalError
+from workbench.core.params import param
+from workbench.core.random_stream import Purpose
+from workbench.core.sampling import likeliest, pick, to_probs
+from workbench.core.transfer import to_device, to_list
+from workbench.decoders.decoder_params import DecoderParams
+from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step
+from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.request import Sequence
+from workbench.kernels.segment import Segment
+from workbench.models.masked_lm import MASKED_LM
+
+CONFIDENCE, RANDOM = "confidence", "random"
+
+
+@dataclass(frozen=True)
+class MaskedDiffusion(DecoderParams):
+    """Fill the canvas block by block: `per_round` positions of the current block in every round.
+
+    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.4 and appendix B.4 (low-confidence re-masking: of all
+    predictions only the surest stay, the others are masked again).
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (MASKED_LM,)
+    keeps_greedy: ClassVar[bool] = False
+
+    block: int = param(16, ge=1, le=512, doc="positions per block; blocks are filled from left to right")
+    per_round: int = param(1, ge=1, le=64, doc="positions that are filled in a round")
+    rule: str = param(
+        CONFIDENCE, choices=(CONFIDENCE, RANDOM), doc="which positions are filled: the surest, or random ones"
+    )
+
+    def decoder(self, context: EngineContext) -> Decoder:
+        """Return the decoder for all sequences."""
+        return MaskedDiffusionDecoder(context)
+
+
+@dataclass(slots=True)
+class Canvas(OnePassState):
+    """Positions after the final text.
+
+    Attributes:
+        tokens: token at each position, or the mask token.
+        probs: the model's probability of each token when it was filled in; 0 for a masked position.
+        n_rounds: number of rounds so far.
+    """
+
+    tokens: list[int] = field(default_factory=list[int])
+    probs: list[float] = field(default_factory=list[float])
+    n_rounds: int = 0
+
+
+class MaskedDiffusionDecoder(OnePassDecoder):
+    """One forward over prompt and canvas per round. The KV cache holds nothing between rounds."""
+
+    @property
+    def mask_token(self) -> int:
+        """Id of the token that stands for a masked position."""
+        token = self.models.mask_token
+        assert token is not None
+        return token
+
+    def prefill(self, sequence: Sequence) -> bool:
+        """Process nothing: every forward reads the whole text."""
+        return True
+
+    def open(self, sequence: Sequence) -> None:
+        """Mask all positions that the answer may have."""
+        n = sequence.remaining
+        sequence.state = Canvas(tokens=[self.mask_token] * n, probs=[0.0] * n)
+
+    def segment(self, sequence: Sequence) -> Segment:
+        """Return prompt and canvas; every token attends to every other."""
+        slot, device = sequence.cache_slot, self.models.target.device
+        slot.scratch = 0
+        tokens = to_device([*sequence.committed, *sequence.state.tokens], device)
+        everything = torch.ones(len(tokens), len(tokens), dtype=torch.bool, device=device)
+        return Segment(slot, tokens, everything, torch.arange(len(tokens), device=device))
+
+    def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
+        """Fill positions of the first block that has masked ones; emit the text up to the first masked position."""
+        params, canvas = sequence.configured_method.decoder_params, sequence.state
+        assert isinstance(params, MaskedDiffusion)
+        base = len(sequence.committed)
+        done = base - sequence.prompt_length
+        masked = [i for i, token in enumerate(canvas.tokens) if token == self.mask_token]
+        block = (done + masked[0]) // params.block
+        open_positions = [i for i in masked if (done + i) // params.block == block]
+        at = to_device(open_positions, logits.device)
+        tokens, p = self._predict(sequence, logits[base:].index_select(0, at), open_positions)
+        if params.rule == RANDOM:
+            order = sequence.random_stream.uniform(base, Purpose.ACCEPT, len(open_positions), level=canvas.n_rounds)
+            ranked = sorted(range(len(open_positions)), key=lambda i: -order[i])
+        else:
+            ranked = sorted(range(len(open_positions)), key=lambda i: -p[i])
+        for i in ranked[: params.per_round]:
+            canvas.tokens[open_positions[i]], canvas.probs[open_positions[i]] = tokens[i], p[i]
+        canvas.n_rounds += 1
+        return self._emit_prefix(sequence)
+
+    def _predict(
+        self, sequence: Sequence, logits: Float[Tensor, "m V"], positions: list[int]
+    ) -> tuple[list[int], list[float]]:
+        """Return a token for each masked position, and the probability that the model gives it."""
+        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
+        logits[:, self.mask_token] = -torch.inf
+        p = logits.softmax(1)
+        found: Int[Tensor, " m"]
+        if sequence.sampling.greedy:
+            found = likeliest(logits)
+        else:
+            base, round_number = len(sequence.committed), sequence.state.n_rounds
+            stream = sequence.random_stream
+            u = [stream.uniform(base + i, Purpose.BONUS, 1, level=round_number)[0] for i in positions]
+            found = pick(to_probs(logits, sequence.sampling), torch.tensor(u, dtype=torch.float64).to(p.device))
+        probs = to_list(p.gather(1, found.unsqueeze(1)).squeeze(1))
+        if any(value != value for value in probs):
+            raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+        return to_list(found), probs
+
+    def _emit_prefix(self, sequence: Sequence) -> Step:
+        """Emit the tokens before the first masked position; the other filled ones are tentative."""
+        canvas, mask = sequence.state, self.mask_token
+        n = canvas.tokens.index(mask) if mask in canvas.tokens else len(canvas.tokens)
+        emitted, reason = self.emit(sequence, canvas.tokens[:n], canvas.probs[:n])
+        del canvas.tokens[:n], canvas.probs[:n]
+        base = len(sequence.committed)
+        tentative = {base + i: (token, canvas.probs[i]) for i, token in enumerate(canvas.tokens) if token != mask}
+        signals = {"masked positions": float(canvas.tokens.count(mask))}
+        return Step(emitted, tentative, reason, signals)

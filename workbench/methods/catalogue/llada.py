@@ -1,0 +1,38 @@
+"""LLaDA: decoding of a masked-diffusion language model, block by block."""
+
+from __future__ import annotations
+
+from workbench.core.promise import Promise
+from workbench.decoders.declarations import Testing
+from workbench.decoders.masked_diffusion.decoder import MaskedDiffusion
+from workbench.decoders.method import Method, Source
+from workbench.methods.drafters.empty_drafter import EmptyDrafter
+from workbench.methods.policies.no_draft import NoDraft
+from workbench.methods.verifiers.lossless import Lossless
+
+METHOD = Method(
+    "llada",
+    title="LLaDA",
+    promise=Promise.APPROXIMATE,
+    source=Source(
+        "Large language diffusion models", "Nie et al.", 2025, "https://arxiv.org/abs/2502.09992", "§2.4, appendix B.4"
+    ),
+    summary="A masked-diffusion model fills the positions of the answer in any order, the surest first.",
+    idea=(
+        "The answer starts as a canvas of masked positions. In every round the model reads prompt and canvas in both "
+        "directions and predicts all masked positions. The surest predictions are filled in, and the others stay "
+        "masked for the next round. With several positions per round there are fewer forwards than tokens, but tokens "
+        "of one round do not know of each other."
+    ),
+    formula="fill the n masked positions i with the largest max p(x(i) | prompt, canvas)",
+    differences=(
+        "The canvas has as many positions as the request allows new tokens; blocks are counted from its start.",
+        "The model is trained on the workbench's own tasks, and is far smaller than the paper's 8B parameters.",
+    ),
+    order=7,
+    testing=Testing(no_perfect_reason="It drafts without a model."),
+    drafter=EmptyDrafter(),
+    verifier=Lossless(),
+    policies=(NoDraft(),),
+    decoder_params=MaskedDiffusion(),
+)

@@ -1,0 +1,35 @@
+"""Masked language models: targets that fill masked positions and read in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+MASKED_LM = "masked-lm"
+"""Requirement of methods that decode masked language models."""
+MASK = "<|reserved_0|>"
+"""Token of the bundled tokenizer that stands for a masked position."""
+
+
+def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
+    """Return why a method with these needs cannot decode this kind of target; "" if it can.
+
+    Args:
+        target: name of the target.
+        is_masked: whether it is a masked language model.
+        needs: requirements of the method.
+    """
+    if is_masked and MASKED_LM not in needs:
+        return f"{target} is a masked-diffusion model, which only methods for such models decode (llada)."
+    if not is_masked and MASKED_LM in needs:
+        return f"{target} generates text from left to right. Choose a masked-diffusion model, such as diffusion-target."
+    return ""
+
+
+def mask_token_of(config: Any) -> int | None:
+    """Return the id of a model's mask token if it is a bidirectional masked language model, else None.
+
+    Args:
+        config: configuration of a model: `is_bidirectional` and `mask_token_id`.
+    """
+    return getattr(config, "mask_token_id", None) if getattr(config, "is_bidirectional", False) else None

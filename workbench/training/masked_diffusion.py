@@ -1,0 +1,167 @@
+"""Training of the bundled masked-diffusion model: it fills masked positions of an answer, reading in both directions.
+
+Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.3: the share of masked positions is drawn per text, the prompt is
+never masked, and answers are padded with end-of-text tokens, which are learned too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbench.models.bundle import DEFAULT_TARGET, DIFFUSION_TARGET, bundled
+from workbench.models.chat_markers import ASSISTANT, END, USER
+from workbench.models.masked_lm import MASK
+from workbench.training.generators import TASKS, Instance
+from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.models import build_model, half_precision, llama_config, save_model
+from workbench.training.tokenizer import load_tokenizer, token_id
+
+LEAST_MASKED = 1e-3
+"""Smallest probability that a position is masked (LLaDA's ε)."""
+
+
+@dataclass
+class MaskedDiffusionOptions(RunOptions):
+    """Options of the `diffusion-target` recipe, besides those of `RunOptions`.
+
+    Attributes:
+        out: Folder of the finished model; also written at every checkpoint.
+        hidden: Hidden size.
+        layers: Number of decoder layers.
+        tasks: Generator tasks that it learns.
+        longest: Longest window, prompt and answer, in tokens; each batch has a length from a half of it on.
+        rows: Windows per forward pass.
+        held: Held-out problems per task that are answered at each checkpoint.
+    """
+
+    out: Path = Path(".cache/models") / DIFFUSION_TARGET
+    checkpoint: Path | None = Path(".cache/train/diffusion-target.pt")
+    minutes: float | None = 20.0
+    hidden: int = 192
+    layers: int = 5
+    tasks: tuple[str, ...] = ("json", "extract", "sort_words", "sort_numbers", "copy", "quote", "addition")
+    longest: int = 112
+    rows: int = 24
+    held: int = 20
+    other_rate: float = 0.003
+
+
+class AnswerWindows:
+    """Batches of prompts and answers, each window padded with end-of-text tokens to its batch's length.
+
+    Args:
+        tokenizer: tokenizer of the model.
+        options: options of the run.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, options: MaskedDiffusionOptions) -> None:
+        self.tokenizer, self.options = tokenizer, options
+        self.end = token_id(tokenizer, END)
+        self._streams = [TASKS[name].stream(options.seed, held_out=False) for name in options.tasks]
+
+    def batch(self, step: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
+        """Return windows and the lengths of their prompts."""
+        chooser = random.Random(f"diffusion/{self.options.seed}/{step}")
+        length = chooser.randint(self.options.longest // 2, self.options.longest)
+        rows, prompts = list[list[int]](), list[int]()
+        while len(rows) < self.options.rows:
+            prompt, answer = self.encode(next(chooser.choice(self._streams)))
+            if len(prompt) + len(answer) < length:
+                rows.append([*prompt, *answer, *[self.end] * (length - len(prompt) - len(answer))])
+                prompts.append(len(prompt))
+        return torch.tensor(rows), torch.tensor(prompts)
+
+    def encode(self, instance: Instance) -> tuple[list[int], list[int]]:
+        """Return the token ids of a problem's prompt, in the chat format, and of its answer."""
+        prompt = self.tokenizer.encode(f"{USER}{instance.prompt}{ASSISTANT}", add_special_tokens=False)
+        return prompt, self.tokenizer.encode(instance.answer, add_special_tokens=False)
+
+
+def masked_loss(
+    model: LlamaForCausalLM,
+    ids: Int[Tensor, "B T"],
+    prompts: Int[Tensor, " B"],
+    mask_token: int,
+    generator: torch.Generator,
+) -> Float[Tensor, ""]:
+    """Return LLaDA's loss: cross-entropy at masked positions, divided by the probability of being masked.
+
+    Source: LLaDA, equation 5 (per answer, divided by its length).
+    """
+    n_rows, length = ids.shape
+    is_answer = torch.arange(length) >= prompts[:, None]
+    share = LEAST_MASKED + (1 - LEAST_MASKED) * torch.rand(n_rows, 1, generator=generator)
+    is_masked = (torch.rand(n_rows, length, generator=generator) < share) & is_answer
+    both_directions = torch.zeros(1, 1, length, length)
+    with half_precision():
+        hidden = model.model(
+            ids.masked_fill(is_masked, mask_token), attention_mask=both_directions, use_cache=False
+        ).last_hidden_state
+        logits = model.lm_head(hidden[is_masked])
+    losses = F.cross_entropy(logits.float(), ids[is_masked], reduction="none")
+    weights = 1 / (share * is_answer.sum(1, keepdim=True))
+    return (losses * weights.expand(n_rows, length)[is_masked]).sum() / n_rows
+
+
+def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> RunResult:
+    """Train the model and write it to `options.out`."""
+    torch.set_num_threads(options.threads)
+    tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
+    config = llama_config(tokenizer, options.hidden, options.layers, 6, options.hidden * 8 // 3)
+    mask_token = token_id(tokenizer, MASK)
+    model = build_model(config, options.seed)
+    report(f"diffusion-target: {sum(p.numel() for p in model.parameters()):,} parameters")
+    windows = AnswerWindows(tokenizer, options)
+    extra: dict[str, object] = {"is_bidirectional": True, "mask_token_id": mask_token}
+
+    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+        ids, prompts = windows.batch(step)
+        generator = torch.Generator().manual_seed(options.seed * 1_000_003 + step)
+        loss = masked_loss(model, ids, prompts, mask_token, generator)
+        loss.backward()
+        return ids.numel(), {"loss": float(loss.detach())}
+
+    def on_checkpoint(result: RunResult) -> str:
+        save_model(model, tokenizer, options.out, extra)
+        result.held = {name: share_right(model, windows, name, options.held, mask_token) for name in options.tasks}
+        return "diffusion-target: right " + " ".join(f"{name} {share:.0%}" for name, share in result.held.items())
+
+    return run_loop(
+        options.loop("diffusion-target"), model, options.optimizers(model), step_losses, report, on_checkpoint
+    )
+
+
+@torch.inference_mode()
+def share_right(
+    model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int, canvas: int = 48
+) -> float:
+    """Return the share of right answers to held-out problems, filling one position per forward, the surest first."""
+    stream, right = TASKS[task].stream(1, held_out=True), 0
+    for instance in held_out(stream, n):
+        prompt, _ = windows.encode(instance)
+        ids = torch.tensor([[*prompt, *[mask_token] * canvas]])
+        attention = torch.zeros(1, 1, ids.shape[1], ids.shape[1])
+        for _ in range(canvas):
+            logits = model(ids, attention_mask=attention, use_cache=False).logits[0]
+            logits[:, mask_token] = -torch.inf
+            p, token = logits.softmax(1).max(1)
+            at = int(p.masked_fill(ids[0] != mask_token, -1).argmax())
+            ids[0, at] = token[at]
+        answer: Sequence[int] = ids[0, len(prompt) :].tolist()
+        end = answer.index(windows.end) if windows.end in answer else len(answer)
+        right += TASKS[task].check(instance, str(windows.tokenizer.decode(answer[:end])))
+    return right / n
+
+
+def held_out(stream: Iterator[Instance], n: int) -> list[Instance]:
+    """Return the next `n` problems of a stream."""
+    return [next(stream) for _ in range(n)]
