@@ -77,3 +77,10 @@ def test_the_environment_names_heads_for_every_face(tmp_path: Path, monkeypatch:
     assert static_reasons("text-target", None)(needs) == ""
     assert load_models("text-target", None, "cpu").heads["eagle"].name == "mine"
     assert "hidden size 288" in static_reasons("vision-target", None)(needs), "a target it does not fit says why"
+
+
+def test_inspect_takes_the_names_that_models_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json"]) == 0
+    assert '"text-target-eagle"' in capsys.readouterr().out
+    assert main(["heads", "inspect", "text-target-eagle"]) == 0
+    assert "target weights" in capsys.readouterr().out
