@@ -417,6 +417,28 @@ def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpene
     assert page.evaluate("window.labels") > 60, "labels were compared"
 
 
+COVERED = """() => {
+  const side = document.querySelector(".wb-side"), bar = side.querySelector(".wb-buttons"), ring = 4, found = [];
+  const fields = [...side.querySelectorAll("select, input, textarea, summary, button")]
+    .filter((e) => !bar.contains(e) && e.checkVisibility() && !e.disabled);
+  window.fields = fields.length;
+  for (const field of fields) {
+    side.scrollTop = 0;
+    field.focus();
+    if (field.getBoundingClientRect().bottom + ring > bar.getBoundingClientRect().top) found.push(field.outerHTML);
+  }
+  return found;
+}"""
+
+
+def test_the_focus_ring_of_no_field_reaches_step(fake_app: str, open_page: PageOpener) -> None:
+    """The buttons stay at the bottom of the panel; a field that is focused is scrolled to above them."""
+    page = open_page(fake_app, viewport={"width": 1440, "height": 700})
+    page.evaluate("for (const e of document.querySelectorAll('.wb-side details')) e.open = true")
+    assert page.evaluate(COVERED) == []
+    assert page.evaluate("window.fields") > 15
+
+
 def test_model_text_is_text(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)
