@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from workbench.core.rules import Rule
 from workbench.trace.events import Change, Footer, Header, Phase, Round, Trace
-from workbench.trace.images import PNG_URL, PromptImage
+from workbench.trace.images import PNG_URL, PromptImage, images_of
 from workbench.trace.nodes import ACCEPTED, DISCARDED, REJECTED, Nodes, Probe, TopTokens
 from workbench.trace.tokens import BONUS, CORRECTED, EmittedToken, TentativeTokenRecord
+from workbench.views import recorded_runs
 
 FIXTURES = Path(__file__).parent / "fixtures" / "wire"
 
@@ -33,6 +34,10 @@ HOSTILE = [
     "\u202etxt.exe",
 ]
 """Token texts that break out of HTML, scripts, templates, terminals and file names if they are not escaped."""
+
+
+QUOTES = "\"'><img src=x onerror=window.hurt=1><script>window.hurt=1</script>"
+"""End of an image URL that breaks out of an HTML attribute if it is not escaped."""
 
 
 def make_hostile_trace() -> Trace:
@@ -58,6 +63,21 @@ def make_hostile_trace() -> Trace:
     wire["footer"]["text"] = "".join(e["text"] for r in wire["rounds"] for e in r["emitted"])
     wire["footer"]["warnings"] = HOSTILE[:2]
     return Trace.from_wire(wire)
+
+
+def make_hostile_image_trace() -> Trace:
+    """Return a recorded run over an image whose URLs go on after their data, with quotes and an element.
+
+    Files with such URLs are refused; a trace that was made in Python may still hold them.
+    """
+    trace = recorded_runs.trace("specvlm")
+    assert trace.header.pictures
+    for image in trace.header.pictures:
+        image.url += QUOTES
+    for record in trace.rounds:
+        for image in images_of(record.vision):
+            image["url"] += QUOTES
+    return trace
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from(HOSTILE)

@@ -147,6 +147,7 @@ def test_exported_code_and_command_describe_the_same_sweep() -> None:
     sweep = Sweep.of(axes, params={"top_k": 5}, **SHORT | {"prompts": ["It's a 'test'"]})
     line = next(line for line in sweep.code().splitlines() if line.startswith("sweep ="))
     assert eval(line.removeprefix("sweep = "), {"Sweep": Sweep}) == sweep
+    exec("\n".join(line for line in sweep.code().splitlines() if "import " in line), {})  # the names exist
     words = shlex.split(sweep.command())
     assert words[:2] == ["workbench", "sweep"]
     pairs = list(zip(words[2::2], words[3::2], strict=True))

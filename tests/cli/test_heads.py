@@ -79,3 +79,10 @@ def test_heads_from_the_environment_are_used_by_every_frontend(tmp_path: Path, m
     assert "hidden size 288" in static_reasons("vision-target", None)(needs), (
         "a target that the head does not fit gets the reason"
     )
+
+
+def test_inspect_takes_the_names_that_models_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "--json"]) == 0
+    assert '"text-target-eagle"' in capsys.readouterr().out
+    assert main(["heads", "inspect", "text-target-eagle"]) == 0
+    assert "target weights" in capsys.readouterr().out

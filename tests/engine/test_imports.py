@@ -5,6 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import model_helpers
+
+from workbench.bench import forced, forced_acceptance
+from workbench.engine import Engine, Models, Request, load_models
+from workbench.engine import admission as former_admission
+from workbench.engine import models as former_models
+from workbench.methods import registry
+from workbench.models import admission
+
 CODE = """
 import sys
 
@@ -43,3 +52,16 @@ def test_core_engine_methods_and_trace_import_without_ui_libraries() -> None:
 
 def test_traces_are_read_without_torch() -> None:
     run(TRACE_ALONE)
+
+
+def test_former_names_of_the_engine_still_work() -> None:
+    """Scripts with reproductions of faults, outside this repository, import them."""
+    assert former_models.load_models is load_models
+    assert former_models.Models is Models
+    assert former_admission.admit is admission.admit
+    assert forced.noisy_copy is forced_acceptance.noisy_copy
+    engine = Engine(model_helpers.make_models("llama"), max_rows=3)
+    assert engine.max_sequences == 3
+    assert engine.idle
+    engine.submit(Request([1, 2, 3], registry.get("prompt-lookup"), max_new_tokens=2))
+    assert not engine.idle

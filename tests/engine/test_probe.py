@@ -19,6 +19,7 @@ from workbench.interop import speculative
 from workbench.kernels import attention_temperature, disk_cache
 from workbench.kernels.attention_span import AttentionSpan, AttentionSpans
 from workbench.kernels.disk_cache import cache_folder
+from workbench.kernels.kv_cache import TreeCache
 from workbench.methods import registry
 from workbench.methods.choice import choose
 from workbench.models import admission, model_self_test
@@ -265,6 +266,21 @@ def test_llama_4_is_unchanged_for_direct_calls() -> None:
     requests = [Request(ids[0, -n:].tolist(), registry.get("prompt-lookup"), max_new_tokens=12) for n in (12, 2)]
     assert model_helpers.generate_batched(models, requests)[0] == wanted[0, 12:].tolist()
     assert all(layer.self_attn.attn_temperature_tuning for layer in model.model.layers)
+
+
+def test_a_model_that_takes_its_own_cache_class_alone_is_refused_without_names_of_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MiniMax raises an error that names the class of the cache it was given."""
+
+    def refuse(runner: Runner, text: int) -> SelfTestResult:
+        raise ValueError(f"MiniMax uses cache of its own and is not compatible with {TreeCache}")
+
+    monkeypatch.setattr(model_self_test, "_compare", refuse)
+    with pytest.raises(ModelError) as refused:
+        admission.admit(Runner(tiny("llama")), "Mine")
+    assert "KV cache of its own class only" in refused.value.message
+    assert "TreeCache" not in str(refused.value)
 
 
 def test_doge_ends_before_its_layers_drop_keys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import io
 import json
 import tempfile
@@ -20,6 +21,7 @@ from vision_model_helpers import IMAGE, noise_image, tiny_vision_models
 
 from workbench import Workbench
 from workbench.server.routes import router
+from workbench.service import Limits
 from workbench.ui.api import Endpoints
 
 LEAKS = ("Traceback", 'File "', "site-packages", "/work/", "/home/", "/tmp/", "root:x:0", "0x7f")
@@ -198,19 +200,26 @@ def test_invalid_image_changes_do_not_affect_a_run(bench: Workbench) -> None:
     assert "error" in call(bench, "change", text, images=[GOOD])
 
 
-def test_images_in_openais_message_format(bench: Workbench) -> None:
-    async def ask(content: Any) -> httpx.Response:
+def ask(bench: Workbench, content: Any) -> httpx.Response:
+    """Return the answer of OpenAI's API to a message."""
+
+    async def post() -> httpx.Response:
         app = FastAPI()
         app.include_router(router(bench))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
             body = {"messages": [{"role": "user", "content": content}], "max_tokens": 4, "temperature": 0}
             return await http.post("/v1/chat/completions", json=body | {"speculation": {"method": "prompt-lookup"}})
 
-    def part(url: Any) -> dict[str, Any]:
-        return {"type": "image_url", "image_url": {"url": url}}
+    return asyncio.run(post())
 
+
+def part(url: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_openais_form(bench: Workbench) -> None:
     text = {"type": "text", "text": "abc"}
-    good = asyncio.run(ask([text, part(GOOD)]))
+    good = ask(bench, [text, part(GOOD)])
     assert good.status_code == 200, good.text
     assert good.json()["usage"]["prompt_tokens"] == 3 + 4 + 2
     for bad in (
@@ -222,6 +231,38 @@ def test_images_in_openais_message_format(bench: Workbench) -> None:
         {"type": "x"},
         5,
     ):
-        answer = asyncio.run(ask([text, bad]))
+        answer = ask(bench, [text, bad])
         assert answer.status_code == 400, answer.text
         assert not any(leak in answer.text for leak in LEAKS)
+
+
+KEPT, REQUESTS = 3, 12
+SIZES = {"runs": (123, 77), "bytes": (119, 79)}
+
+
+def images_alive(size: tuple[int, int]) -> list[Image.Image]:
+    """Return the decoded images of a size that this process holds."""
+    return [found for found in gc.get_objects() if isinstance(found, Image.Image) and found.size == size]
+
+
+@pytest.mark.parametrize("limit", SIZES)
+def test_only_the_images_of_kept_runs_stay_in_memory_and_are_counted(limit: str, folder: Path) -> None:
+    """50 requests with eight images once left 9.7 GB; `tests/server/measure_image_memory.py` measures it."""
+    size = SIZES[limit]
+    n_bytes = 2 * 4 * size[0] * size[1]  # of the images of a request, without the model's tensors
+    values = {"kept_runs": KEPT} if limit == "runs" else {"trace_bytes": (KEPT + 1) * n_bytes}
+    content = [part(data_url(Image.new("RGB", size, colour))) for colour in ("red", "blue")]
+    with Workbench(target=str(folder), drafter="none", device="cpu", allow_models=(), limits=Limits(**values)) as bench:
+        gc.collect()
+        gc.disable()  # images must go without a collection of cycles
+        try:
+            for _ in range(REQUESTS):
+                answer = ask(bench, [{"type": "text", "text": "abc"}, *content])
+                assert answer.status_code == 200, answer.text
+            assert serving.wait_until(lambda: len(images_alive(size)) <= 2 * KEPT)
+            alive = images_alive(size)
+            assert alive, "images of runs that are kept can be explained"
+            held = sum(4 * image.width * image.height for image in alive)
+            assert bench.health()["memory"]["traces"] >= held
+        finally:
+            gc.enable()

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from server import attack_page_calls
 
 pytestmark = pytest.mark.slow
 
@@ -136,3 +137,19 @@ def test_the_log_contains_no_prompt_and_no_token(public_app: tuple[str, Any]) ->
     log = public_app[1].read_text()
     assert "a very private sentence" not in log
     assert "hf_a_secret" not in log
+
+
+def test_loops_of_page_calls_end_by_their_cost_and_a_completion_finishes(public_app: tuple[str, Any]) -> None:
+    """Thirty loops from one address once delayed a completion from 0.15 s to 39 s, and none was ever refused."""
+    url = public_app[0]
+    with attack_page_calls.Attack(url).running() as attack:
+        answer = attack_page_calls.complete(url)
+    assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 24), answer.text
+    outcomes = attack.outcomes
+    assert outcomes[attack_page_calls.ANSWERED] > 0
+    assert outcomes[attack_page_calls.BUDGET] == attack_page_calls.LOOPS, "each loop ended because it was refused"
+    assert outcomes[attack_page_calls.OTHER] == 0
+    with attack_page_calls.http(url, attack_page_calls.USER) as user:
+        component = attack_page_calls.component_ids(user)["boards"]
+        other = attack_page_calls.call(user, component, "boards")
+    assert attack_page_calls.outcome(other) == attack_page_calls.ANSWERED, "another address has a budget of its own"

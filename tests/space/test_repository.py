@@ -125,14 +125,23 @@ def test_the_readmes_commands_check_checksums_and_ask_for_nothing_else() -> None
         assert all("--no-deps" in part for part in asked), "what a package depends on is in the lock"
         assert f"--require-hashes -r {lock}" in asked[1]
         assert "--no-build-isolation -e ." in asked[2]
-        assert asked[0].rstrip().endswith(f"torch=={requirements('3.11')['torch']}")
+        assert asked[0].rstrip().endswith("--require-hashes -r .ci/torch-cpu.lock")
+
+
+def test_pytorch_for_cpus_is_locked_with_the_checksums_of_its_files() -> None:
+    text = (ROOT / ".ci" / "torch-cpu.lock").read_text(encoding="utf-8")
+    assert "\n--extra-index-url https://download.pytorch.org/whl/cpu\n" in text
+    version, hashes = locks(".ci/torch-cpu.lock")["torch"]
+    assert version == requirements("3.11")["torch"]
+    assert len(set(hashes)) == 4, "Linux on two processors, macOS, Windows"
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in hashes)
 
 
 def locks(name: str) -> dict[str, tuple[str, list[str]]]:
     """Version and checksums by package, of those that are for Python 3.11 on this kind of machine."""
     found = {}
     for entry in (ROOT / name).read_text().replace("\\\n", " ").splitlines():
-        if entry.strip() and not entry.startswith("#"):
+        if entry.strip() and not entry.startswith(("#", "--")):
             said, *hashes = entry.split("--hash=sha256:")
             requirement = Requirement(said.strip())
             if requirement.marker is None or requirement.marker.evaluate(

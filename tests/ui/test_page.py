@@ -378,6 +378,67 @@ def test_no_width_scrolls_sideways(fake_app: str, open_page: PageOpener, width: 
     stop(page)
 
 
+OVERLAPS = """() => {
+  const meet = (a, b) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;  // boxes of lines are higher than their letters
+  const seen = (e) => e.checkVisibility({ visibilityProperty: true, opacityProperty: true });
+  return [...document.querySelectorAll(".wb svg")].filter(seen).flatMap((svg) => {
+    const texts = [...svg.querySelectorAll("text")].filter((e) => e.textContent.trim() && seen(e))
+      .map((e) => ({ text: e.textContent, box: e.getBoundingClientRect() })).filter(({ box }) => box.width);
+    window.labels = (window.labels ?? 0) + texts.length;
+    return texts.flatMap((a, i) => texts.slice(i + 1).filter((b) => meet(a.box, b.box))
+      .map((b) => `${svg.getAttribute("aria-label")?.slice(0, 40)}: "${a.text}" and "${b.text}"`));
+  });
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_labels_of_the_charts_do_not_overlap(fake_app: str, open_page: PageOpener, width: int) -> None:
+    """After a baseline and several changes, and while a round is previewed."""
+    page = open_page(fake_app, viewport={"width": width, "height": 1100})
+    page.evaluate("document.querySelector('.wb-settings').open = true")
+    long(page)
+    page.click("[data-press=run]:visible, [data-near=run]:visible")
+    for depth in range(5, 9):
+        wait_rounds(page, count(page) + 2)
+        page.locator("[data-param=depth] input[type=number]").fill(str(depth))
+        page.keyboard.press("Tab")
+        title = f".wb-change title:has-text('depth {depth - 1} → {depth} at round')"
+        page.locator(title).first.wait_for(state="attached")
+    page.select_option("[data-what=method]", "draft-tree")
+    wait_for_method_band(page, "Draft tree")
+    wait_rounds(page, count(page) + 5)
+    stop(page)
+    assert page.evaluate(OVERLAPS) == []
+    page.hover(".wb-round[data-round='3'] .wb-token")
+    wait_until_drawn(page)
+    assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate("window.labels") > 60, "labels were compared"
+
+
+COVERED = """() => {
+  const side = document.querySelector(".wb-side"), bar = side.querySelector(".wb-buttons"), ring = 4, found = [];
+  const fields = [...side.querySelectorAll("select, input, textarea, summary, button")]
+    .filter((e) => !bar.contains(e) && e.checkVisibility() && !e.disabled);
+  window.fields = fields.length;
+  for (const field of fields) {
+    side.scrollTop = 0;
+    field.focus();
+    if (field.getBoundingClientRect().bottom + ring > bar.getBoundingClientRect().top) found.push(field.outerHTML);
+  }
+  return found;
+}"""
+
+
+def test_the_focus_ring_of_no_field_reaches_step(fake_app: str, open_page: PageOpener) -> None:
+    """The buttons stay at the bottom of the panel; a field that is focused is scrolled to above them."""
+    page = open_page(fake_app, viewport={"width": 1440, "height": 700})
+    page.evaluate("for (const e of document.querySelectorAll('.wb-side details')) e.open = true")
+    assert page.evaluate(COVERED) == []
+    assert page.evaluate("window.fields") > 15
+
+
 def test_model_text_is_text(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app)
     long(page)

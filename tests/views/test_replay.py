@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import FIXTURES, make_hostile_trace
+from traces import FIXTURES, QUOTES, make_hostile_image_trace, make_hostile_trace
 from views.test_modules import ENV, NAMES, needs_node
 
 from workbench.trace import export, metrics
@@ -74,6 +74,31 @@ def test_hostile_texts_add_no_element() -> None:
     assert tags.count("script") == replay(make_hostile_trace()).lower().count("</script") == 3
     assert "<!--" not in replay(make_hostile_trace())
     assert "img" not in tags
+
+
+def test_quotes_in_the_url_of_an_image_add_no_element() -> None:
+    trace = make_hostile_image_trace()
+    found, plain = elements(replay(trace)), elements(replay(recorded_runs.trace("specvlm")))
+    assert found.tags == plain.tags
+    assert len(found.texts) == len(plain.texts)
+    assert not any(QUOTES in (value or "") for _, attributes in found.tags for value in attributes.values())
+    recording = next(json.loads(text) for text in found.texts if text.startswith('{"trace"'))
+    assert recording["trace"]["header"]["pictures"][0]["url"].endswith(QUOTES), "as data it is unchanged"
+
+
+@needs_node
+def test_quotes_in_the_url_of_an_image_add_no_element_to_the_browser_s_file(tmp_path: Path) -> None:
+    trace = make_hostile_image_trace()
+    given, made = tmp_path / "given.json", tmp_path / "replay.html"
+    given.write_text(json.dumps([sources("vision"), {"trace": trace.to_wire(), "definitions": {}}]))
+    in_node(
+        f"import {{ html }} from {json.dumps(modules.module_path('shared/replay').as_uri())};"
+        "import { readFileSync, writeFileSync } from 'node:fs';"
+        f"const given = JSON.parse(readFileSync({json.dumps(str(given))}));"
+        f"writeFileSync({json.dumps(str(made))}, html(...given));"
+        "console.log('null');"
+    )
+    assert elements(made.read_text(encoding="utf-8")).tags == elements(replay(recorded_runs.trace("specvlm"))).tags
 
 
 def test_the_replay_contains_the_whole_trace() -> None:

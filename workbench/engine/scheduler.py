@@ -42,11 +42,14 @@ class Engine:
         models: target, tokenizer, draft model, heads.
         max_sequences: requests that run at once; more wait in order of arrival.
         record: whether the trace stores top tokens and entropy at every node.
+        max_rows: former name of `max_sequences`.
     """
 
-    def __init__(self, models: Models, max_sequences: int = 16, record: bool = True) -> None:
+    def __init__(
+        self, models: Models, max_sequences: int = 16, record: bool = True, *, max_rows: int | None = None
+    ) -> None:
         self.models = models
-        self.max_sequences = max_sequences
+        self.max_sequences = max_sequences if max_rows is None else max_rows
         self.record = record
         self.clock = Clock(models.target.device)
         models.target.clock = self.clock
@@ -173,6 +176,8 @@ class Engine:
     def is_idle(self) -> bool:
         """Whether no request is waiting or running."""
         return not self.waiting and not self.running
+
+    idle = is_idle  # former name
 
     @torch.inference_mode()
     def step(self) -> bool:

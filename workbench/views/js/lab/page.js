@@ -74,7 +74,9 @@ async function poll(page) {
   page.draw();
 }
 
-function open(page, id) {
+/** Open a run. Exported for tests. */
+export function open(page, id) {
+  if (id !== page.asksToForget) withdraw(page);
   page.openId = id;
   page.host.address.write(`run=${id}`);
   return poll(page);
@@ -102,17 +104,25 @@ function wire(page) {
   parts.theme.addEventListener("click", () => host.theme());
 }
 
-async function press(page, button) {
-  const { opened, choice, offer } = page;
-  const asksToForget = button === "forget" && opened && page.asksToForget !== opened.id ? opened.id : null;
-  Object.assign(page, { errors: [], message: "", asksToForget });
+/** Withdraw the question whether a run shall be deleted, and its hint. */
+function withdraw(page) {
   clearTimeout(page.forgetting);
+  if (page.asksToForget) page.parts.live.textContent = "";
+  page.asksToForget = null;
+}
+
+/** Act on a button. Deleting asks first: it takes a second press within `FORGET_MS`. Exported for tests. */
+export async function press(page, button) {
+  const { opened, choice, offer } = page;
+  const asksFirst = button === "forget" && opened && page.asksToForget !== opened.id;
+  withdraw(page);
+  Object.assign(page, { errors: [], message: "" });
   page.parts.live.textContent = "";
-  if (asksToForget) {
+  if (asksFirst) {
+    page.asksToForget = opened.id;
     page.parts.live.textContent = "Press again to delete the run permanently.";
     page.forgetting = setTimeout(() => {
-      page.asksToForget = null;
-      page.parts.live.textContent = "";
+      withdraw(page);
       page.draw();
     }, FORGET_MS);
     return page.draw();
