@@ -264,9 +264,14 @@ def make_sequence(request: Request, prompt: list[int], models: Models) -> Sequen
     return row
 
 
+def speculative_methods() -> list[Method]:
+    """Return the methods whose rounds draft and verify. `tests/decoders` tests the others."""
+    return [method for method in registry.methods() if method.is_speculative]
+
+
 def text_methods() -> list[Method]:
-    """Return the methods that run without an image."""
-    return [method for method in registry.methods() if "pictures" not in method.needs]
+    """Return the speculative methods that run without an image."""
+    return [method for method in speculative_methods() if "pictures" not in method.needs]
 
 
 # -- references -------------------------------------------------------------------------------------------------------

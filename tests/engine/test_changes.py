@@ -36,7 +36,7 @@ PROMPT = model_helpers.repeating_prompt(11, period=5)
 MANY, CASES = 300, 20
 """More tokens than a test has rounds for."""
 REFUSED = "A change was refused"
-every_method = pytest.mark.parametrize("method", registry.methods(), ids=lambda method: method.name)
+every_method = pytest.mark.parametrize("method", model_helpers.speculative_methods(), ids=lambda method: method.name)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,11 @@ def plain_text(text: Models, vision_models: Models) -> Callable[[bool], list[int
 
 
 @pytest.mark.parametrize(
-    "name", model_helpers.mark_non_representatives(registry.names(), [m.with_params() for m in registry.methods()])
+    "name",
+    model_helpers.mark_non_representatives(
+        [m.name for m in model_helpers.speculative_methods()],
+        [m.with_params() for m in model_helpers.speculative_methods()],
+    ),
 )
 def test_no_value_of_a_parameter_ends_a_run(
     name: str, text: Models, vision_models: Models, plain_text: Callable[[bool], list[int]]

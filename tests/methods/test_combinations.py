@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import model_helpers
 import pytest
 
 from workbench.core.promise import Promise
@@ -12,7 +13,7 @@ from workbench.methods import registry
 from workbench.methods.combinations import matrix, offers, setting_name, title
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", [method.name for method in model_helpers.speculative_methods()])
 def test_each_verifier_lists_every_choice_of_a_method_once(name: str) -> None:
     method = registry.get(name)
     for verifier in method.verifiers:
@@ -35,7 +36,7 @@ def test_matrix_lists_every_method_at_its_drafter_and_verifiers() -> None:
         for i, cell in enumerate(row["cells"])
         for offer in cell["offers"]
     }
-    drafting = [m for m in registry.methods() if m.decoder_params is None or m.decoder_params.is_speculative]
+    drafting = model_helpers.speculative_methods()
     assert cells == {(m.name, title(v), type(m.drafter).__name__) for m in drafting for v in m.verifiers}
     assert {len(row["cells"]) for row in found["rows"]} == {len(found["verifiers"])}
 

@@ -180,7 +180,8 @@ def check_rules(trace: Trace, method: ConfiguredMethod) -> None:
         pytest.param(*one.values, probs, id=f"{one.id}-{probs}", marks=one.marks if i else ())
         for i, probs in enumerate(SAMPLING)
         for one in model_helpers.mark_non_representatives(
-            registry.names(), [m.with_params() for m in registry.methods()]
+            [m.name for m in model_helpers.speculative_methods()],
+            [m.with_params() for m in model_helpers.speculative_methods()],
         )
     ],
 )

@@ -75,7 +75,7 @@ def all_choices(methods: Iterable[Method]) -> list[Choice]:
     covered: set[tuple[str, str]] = set()
     trees: set[str] = set()
     for method in methods:
-        if method.decoder_params is not None and not method.decoder_params.is_speculative:
+        if not method.is_speculative:
             continue
         offered = {kind: method.params[kind].choices for kind in KINDS if kind in method.params}
         defaults = {(kind, names[0]) for kind, names in offered.items()}

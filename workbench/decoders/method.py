@@ -123,6 +123,11 @@ class Method:
         return _needs(self.drafter, *self.tree_builders[:1], self.verifier, self.policies[0], self.decoder_params)
 
     @property
+    def is_speculative(self) -> bool:
+        """Whether the method's rounds draft and verify, in any order."""
+        return self.decoder_params is None or self.decoder_params.is_speculative
+
+    @property
     def verifiers(self) -> tuple[Verifier, ...]:
         """All verifiers that may be chosen; the first is the default."""
         return (self.verifier, *self.other_verifiers)
@@ -267,7 +272,7 @@ class ConfiguredMethod:
     @property
     def is_speculative(self) -> bool:
         """Whether the method's rounds draft and verify, in any order."""
-        return self.decoder_params is None or self.decoder_params.is_speculative
+        return self.method.is_speculative
 
     @property
     def is_unbounded(self) -> bool:

@@ -74,7 +74,7 @@ def matrix(
         pair would be unsound (empty: it would be sound, but no method offers it); `approximate`: whether the verifier
         is approximate for all drafts.
     """
-    drafting = [method for method in methods if method.decoder_params is None or method.decoder_params.is_speculative]
+    drafting = [method for method in methods if method.is_speculative]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
     by_drafter: dict[str, list[Method]] = {}
     for method in drafting:

@@ -306,9 +306,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
         problem = TokenizerMismatchError(
             f"{name} and {models.target_name} do not share a vocabulary: their token ids differ.",
             "Choose a draft model of the target's family, or the method omnidraft, which translates any draft model's "
-            "tokens. Methods without a draft model still work: autoregressive, "
-            "prompt-lookup, aggressive, suffix, rest, token-recycling, lookahead-trie, lookahead, jacobi, stand, "
-            "adaptive-trigram, early-exit, del, swift, unified-skip, duo, lexical-unit, and medusa if there are heads.",
+            "tokens. Methods without a draft model, such as prompt-lookup and suffix, still "
+            "work: `workbench methods` lists them.",
         )
         try:
             tokenizer = tokenizer or load_tokenizer(name)
