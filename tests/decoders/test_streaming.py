@@ -151,6 +151,8 @@ def test_models_whose_keys_cannot_be_moved_are_refused() -> None:
     assert key_rotation(llama.target) is key_rotation(llama.target)
 
 
-def test_a_window_must_fit_the_context(models: Models) -> None:
-    with pytest.raises(Exception, match="exceed the context"):
-        Engine(models).generate(make_request(streaming(window=models.target.context)))
+def test_a_window_that_does_not_fit_the_context_is_cut(models: Models) -> None:
+    context = models.target.context
+    trace = Engine(models).generate(make_request(streaming(window=context), n=context))
+    assert f"The window was cut from {context} to" in trace.footer.warnings[0]
+    assert trace.rounds[-1].signals["KV cache entries"] == SINKS + (context - SINKS - 1) // 2

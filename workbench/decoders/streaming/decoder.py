@@ -48,24 +48,29 @@ class StreamingDecoder(OnePassDecoder):
 
     def prefill_chunk(self, sequence: Sequence) -> int | None:
         """Return the window, so that a token of the prompt reads at most the sinks and two windows."""
-        return self._params(sequence).window
+        return self._window(sequence)
 
     def open(self, sequence: Sequence) -> None:
         """Drop old entries of a sequence that comes from another decoder."""
         self._set_retention(sequence)
         sequence.state = OnePassState()
+        window, wanted = self._window(sequence), self._params(sequence).window
+        if window < wanted:
+            sequence.add_warning(
+                f"The window was cut from {wanted} to {window} tokens: sinks and two windows must fit the context of "
+                f"{self.models.target.context} tokens."
+            )
 
     def _set_retention(self, sequence: Sequence) -> None:
         """Let the sequence's cache slot keep sinks and window, as its parameters are now."""
-        params, slot, target = self._params(sequence), sequence.cache_slot, self.models.target
-        if params.sinks + 2 * params.window >= target.context:
-            raise MethodUnavailableError(
-                f"{params.sinks} sinks and two windows of {params.window} tokens exceed the context of "
-                f"{target.context} tokens.",
-                "Set a smaller window.",
-            )
-        slot.retention = SinkWindow(params.sinks, params.window, key_rotation(target))
+        sinks, slot, target = self._params(sequence).sinks, sequence.cache_slot, self.models.target
+        slot.retention = SinkWindow(sinks, self._window(sequence), key_rotation(target))
         slot.retention.after_commit(target.cache, slot)
+
+    def _window(self, sequence: Sequence) -> int:
+        """Return the window: the chosen one, or the largest whose prefill chunks fit the context."""
+        params = self._params(sequence)
+        return max(1, min(params.window, (self.models.target.context - params.sinks - 1) // 2))
 
     @staticmethod
     def _params(sequence: Sequence) -> Streaming:
