@@ -233,7 +233,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
         if target not in loaded:
             loaded[target] = load(target, drafter, "cpu", dtype="float64" if is_bundled else "auto")
         models = loaded[target]
-        if models.why_not(configured.needs):
+        if models.unsupported_reason(configured.needs):
             continue
         prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if is_bundled else 2]]
         try:

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli import output
 from workbench.cli.options import drafter_or_none
@@ -16,6 +16,9 @@ from workbench.models.converted_models import is_gguf
 from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, weight_bytes
 from workbench.service.progress import Progress
+
+if TYPE_CHECKING:
+    from workbench.models.loading import Models
 
 
 class LoadingProgress:
@@ -130,7 +133,7 @@ def wait_for_models(run: Any, what: str) -> None:
             time.sleep(0.02)
 
 
-def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Any:
+def load(target: str, drafter: str, device: str, dtype: str = "auto", drafter_dtype: str = "auto") -> Models:
     """Call `load_models` with a progress line, which includes the download or conversion of the target."""
     progress, fetches = Progress(target), target in MODEL_INDEX or is_gguf(target)
     with LoadingProgress(

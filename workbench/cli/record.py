@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,12 @@ from workbench.cli.loading import load
 from workbench.cli.options import DEFAULT_DRAFTER, DEFAULT_TARGET
 from workbench.core.errors import WorkbenchError
 from workbench.decoders.declarations import Recording
-from workbench.models.bundle import VISION_TARGET
+from workbench.models.bundle import VISION_TARGET, bundled
 from workbench.service.checks import check_models, set_error_option
 from workbench.trace.events import Trace
+
+if TYPE_CHECKING:
+    from workbench.models.loading import Models
 
 TOKENS = 56
 SEEDS = 12
@@ -32,7 +35,7 @@ SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
 QUESTION = "Describe every object, left to right."
 
 
-def record_run(name: str, recording: Recording, models: Any, preset: str, seed: int) -> Trace:
+def record_run(name: str, recording: Recording, models: Models, preset: str, seed: int) -> Trace:
     """Run one recording alone and return its trace."""
     from workbench.engine import Engine, Request
     from workbench.methods import registry
@@ -79,7 +82,7 @@ def on_this_machine(trace: Trace) -> Trace:
     return trace
 
 
-def record_best(name: str, recording: Recording, models: Any, others: Mapping[str, Trace]) -> Trace:
+def record_best(name: str, recording: Recording, models: Models, others: Mapping[str, Trace]) -> Trace:
     """Return the first try that supports the exercises of the guided tour, or the first try if none does."""
     if recording.scene is not None:
         return record_image(name, recording)
@@ -144,12 +147,13 @@ def record(
     record_run("autoregressive", Recording(), models, "story", 0)  # the first run of a process is slow
     for name in methods:
         take = SWITCH if name == "switch" else registry.get(name).recording
-        reason = "" if take is SWITCH or take.scene else models.why_not(registry.get(name).needs)
+        own_models = load(take.target, "none", "auto") if take.target and take.target in bundled() else models
+        reason = "" if take is SWITCH or take.scene else own_models.unsupported_reason(registry.get(name).needs)
         if reason:
             print(f"{name:20} left out: {reason}")
             continue
         try:
-            models_of_take = models.with_drafter(take.drafter) if take.drafter else models
+            models_of_take = own_models.with_drafter(take.drafter) if take.drafter else own_models
         except WorkbenchError as error:
             print(f"{name:20} left out: {error}")
             continue

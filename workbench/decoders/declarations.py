@@ -223,12 +223,14 @@ class Recording:
         params: parameters of the method and of sampling; missing ones have their defaults.
         scene: name of a bundled image that is described instead of a preset, or None.
         drafter: draft model instead of the target's own, or None.
+        target: bundled target that the method needs, or None: the command's own.
     """
 
     presets: tuple[str, ...] = ("story", "chat", "code")
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     scene: str | None = None
     drafter: str | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ never masked, and answers are padded with end-of-text tokens, which are learned 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,27 +140,23 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> R
 
 
 @torch.inference_mode()
-def share_right(
-    model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int, canvas: int = 48
-) -> float:
+def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int) -> float:
     """Return the share of right answers to held-out problems, filling one position per forward, the surest first."""
-    stream, right = TASKS[task].stream(1, held_out=True), 0
-    for instance in held_out(stream, n):
-        prompt, _ = windows.encode(instance)
-        ids = torch.tensor([[*prompt, *[mask_token] * canvas]])
-        attention = torch.zeros(1, 1, ids.shape[1], ids.shape[1])
-        for _ in range(canvas):
-            logits = model(ids, attention_mask=attention, use_cache=False).logits[0]
-            logits[:, mask_token] = -torch.inf
-            p, token = logits.softmax(1).max(1)
-            at = int(p.masked_fill(ids[0] != mask_token, -1).argmax())
-            ids[0, at] = token[at]
-        answer: Sequence[int] = ids[0, len(prompt) :].tolist()
+    stream = TASKS[task].stream(1, held_out=True)
+    problems = [next(stream) for _ in range(n)]
+    prompts = [windows.encode(problem)[0] for problem in problems]
+    length = windows.options.longest
+    ids = torch.tensor([[*prompt, *[mask_token] * (length - len(prompt))] for prompt in prompts])
+    attention = torch.zeros(1, 1, length, length)
+    while (masked := ids == mask_token).any():
+        logits = model(ids, attention_mask=attention, use_cache=False).logits
+        logits[..., mask_token] = -torch.inf
+        p, token = logits.softmax(-1).max(-1)
+        at = p.masked_fill(~masked, -1).argmax(1, keepdim=True)
+        ids.scatter_(1, at, torch.where(masked, token, ids).gather(1, at))
+    right = 0
+    for problem, prompt, row in zip(problems, prompts, ids.tolist(), strict=True):
+        answer = row[len(prompt) :]
         end = answer.index(windows.end) if windows.end in answer else len(answer)
-        right += TASKS[task].check(instance, str(windows.tokenizer.decode(answer[:end])))
+        right += TASKS[task].check(problem, str(windows.tokenizer.decode(answer[:end])))
     return right / n
-
-
-def held_out(stream: Iterator[Instance], n: int) -> list[Instance]:
-    """Return the next `n` problems of a stream."""
-    return [next(stream) for _ in range(n)]

@@ -164,7 +164,7 @@ def load_teacher(options: Any) -> Teacher:
     assert head is not None
     if fingerprints_differ(facts[WEIGHTS], fingerprint(model)):
         raise ParameterError(
-            f"{options.readings} was made with weights other than those of this {name}.",
+            f"{options.readings} was made with other weights than those of this {name}.",
             "Create readings of these weights in another folder: workbench train readings.",
         )
     modules = (head, model.get_input_embeddings())
