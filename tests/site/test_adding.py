@@ -60,7 +60,7 @@ def pair() -> Models:
 def test_the_page_is_part_of_the_reference_and_its_blocks_are_short() -> None:
     assert reference.pages()["reference/adding.md"] == PAGE
     assert {"Adding a part": "reference/adding.md"} in reference.navigation()
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     assert all(len([line for line in block.splitlines() if line.strip()]) <= 40 for block in BLOCKS)
 
 
@@ -134,3 +134,20 @@ def test_the_head_is_trained_by_its_own_recipe_and_drafts(tmp_path: Path, monkey
     trace = generate(loaded, "second-next")
     assert trace.token_ids == generate(loaded, "autoregressive").token_ids
     assert any(round.nodes.tokens for round in trace.rounds)
+
+
+def test_the_decoder_runs_records_and_is_left_in_mid_run(pair: Models, tmp_path: Path) -> None:
+    load_method_source(tmp_path, BLOCKS[7])
+    trace = generate(pair, "no-repeat", {"last": 6})
+    assert len(trace.rounds) == len(trace.token_ids) == 20
+    text = [*trace.header.prompt_tokens, *trace.token_ids]
+    assert all(token not in text[i - 6 : i] for i, token in enumerate(text) if i >= len(trace.header.prompt_tokens))
+    engine = Engine(pair)
+    sequence = engine.submit(Request(text[:12], registry.get("no-repeat"), max_new_tokens=20))
+    while sequence.n_new < 5:
+        engine.step()
+    sequence.change(method=registry.get("draft-model"))
+    while not engine.is_idle:
+        engine.step()
+    assert sequence.trace is not None
+    assert {r.method for r in sequence.trace.rounds} == {"no-repeat", "draft-model"}

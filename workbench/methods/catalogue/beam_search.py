@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from workbench.core.promise import Promise
 from workbench.decoders.beam_search.decoder import BeamSearch
-from workbench.decoders.declarations import Testing
-from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
-from workbench.methods.policies.no_draft import NoDraft
-from workbench.methods.verifiers.lossless import Lossless
+from workbench.decoders.method import Source
+from workbench.methods.undrafted import undrafted
 
-METHOD = Method(
+METHOD = undrafted(
     "beam-search",
     title="Beam search",
     promise=Promise.APPROXIMATE,
@@ -34,9 +31,5 @@ METHOD = Method(
         "A stop string does not finish a candidate: the final text is cut there.",
     ),
     order=5,
-    testing=Testing(no_perfect_reason="It drafts without a model."),
-    drafter=EmptyDrafter(),
-    verifier=Lossless(),
-    policies=(NoDraft(),),
     decoder_params=BeamSearch(),
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Testing
+from workbench.decoders.declarations import Recording
 from workbench.decoders.masked_diffusion.decoder import MaskedDiffusion
-from workbench.decoders.method import Method, Source
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
-from workbench.methods.policies.no_draft import NoDraft
-from workbench.methods.verifiers.lossless import Lossless
+from workbench.decoders.method import Source
+from workbench.methods.undrafted import undrafted
+from workbench.models.bundle import DIFFUSION_TARGET
 
-METHOD = Method(
+METHOD = undrafted(
     "llada",
     title="LLaDA",
     promise=Promise.APPROXIMATE,
@@ -30,9 +29,6 @@ METHOD = Method(
         "The model is trained on the workbench's own tasks, and is far smaller than the paper's 8B parameters.",
     ),
     order=7,
-    testing=Testing(no_perfect_reason="It drafts without a model."),
-    drafter=EmptyDrafter(),
-    verifier=Lossless(),
-    policies=(NoDraft(),),
+    recording=Recording(("JSON",), target=DIFFUSION_TARGET),
     decoder_params=MaskedDiffusion(),
 )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Testing
-from workbench.decoders.method import Method, Source
+from workbench.decoders.method import Source
 from workbench.decoders.streaming.decoder import Streaming
-from workbench.methods.drafters.empty_drafter import EmptyDrafter
-from workbench.methods.policies.no_draft import NoDraft
-from workbench.methods.verifiers.lossless import Lossless
+from workbench.methods.undrafted import undrafted
 
-METHOD = Method(
+METHOD = undrafted(
     "streaming-llm",
     title="StreamingLLM",
     promise=Promise.APPROXIMATE,
@@ -35,9 +32,5 @@ METHOD = Method(
         "The prompt is read in chunks of one window, and tokens of a chunk read up to two windows before them.",
     ),
     order=6,
-    testing=Testing(no_perfect_reason="It drafts without a model."),
-    drafter=EmptyDrafter(),
-    verifier=Lossless(),
-    policies=(NoDraft(),),
     decoder_params=Streaming(),
 )
