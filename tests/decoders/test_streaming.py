@@ -13,7 +13,9 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
+from workbench.kernels.kv_cache import KVCache
 from workbench.methods import registry
+from workbench.models.backbone import Backbone
 from workbench.models.key_rotation import key_rotation
 from workbench.trace import export
 
@@ -156,3 +158,11 @@ def test_a_window_that_does_not_fit_the_context_is_cut(models: Models) -> None:
     trace = Engine(models).generate(make_request(streaming(window=context), n=context))
     assert f"The window was cut from {context} to" in trace.footer.warnings[0]
     assert trace.rounds[-1].signals["KV cache entries"] == SINKS + (context - SINKS - 1) // 2
+
+
+def test_a_runner_is_a_backbone_and_its_cache_a_kv_cache(models: Models) -> None:
+    assert isinstance(models.target, Backbone)
+    assert isinstance(models.target.cache, KVCache)
+    drafter: Backbone | None = models.drafter
+    assert drafter is not None
+    assert drafter.cache is not models.target.cache

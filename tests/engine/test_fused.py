@@ -312,7 +312,7 @@ def test_missing_folder_for_machine_code_is_only_logged(
         decoder = make_lean_decoder(small(), 64)
     assert decoder is not None
     assert decoder.fused is None
-    assert "not compiled" in caplog.text
+    assert "Compiled kernels are not available" in caplog.text
 
 
 def test_layers_of_several_shapes_are_not_compiled() -> None:

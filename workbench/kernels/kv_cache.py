@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -35,6 +36,42 @@ class Window:
     start: int | None = 0
     index: Tensor | None = None
     used: int = 0
+
+
+@runtime_checkable
+class KVCache(Protocol):
+    """Cached keys and values of several sequences, one per row. Implemented by `TreeCache`.
+
+    Which committed entries a sequence keeps is decided by its slot's `Retention`: all of them, or sinks and a window.
+    """
+
+    capacity: int
+    n_rows: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all entries."""
+        ...
+
+    def grow(self, rows: int) -> None:
+        """Make room for more rows; existing entries stay."""
+        ...
+
+    def clear_row(self, row: int) -> None:
+        """Remove all entries of a row."""
+        ...
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` entries of one row into another."""
+        ...
+
+    def commit(self, row: int, length: int, path: Sequence[int]) -> None:
+        """Move entries `length + path[i]` to `length + i`. `path` increases strictly."""
+        ...
+
+    def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
+        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward."""
+        ...
 
 
 class TreeLayer(CacheLayerMixin):

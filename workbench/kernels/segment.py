@@ -13,14 +13,14 @@ from torch import Tensor
 from workbench.kernels.image_layout import ImagePrefill
 
 if TYPE_CHECKING:
-    from workbench.kernels.kv_cache import TreeCache
+    from workbench.kernels.kv_cache import KVCache
 
 
 @runtime_checkable
 class Retention(Protocol):
     """Rule that decides which committed entries of the KV cache a sequence keeps."""
 
-    def after_commit(self, cache: TreeCache, slot: Slot) -> None:
+    def after_commit(self, cache: KVCache, slot: Slot) -> None:
         """Drop entries of the slot that are not kept, and adjust its length and shift."""
         ...
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.kernels.kv_cache import TreeCache
+from workbench.kernels.kv_cache import KVCache
 from workbench.kernels.segment import Slot
 
 
@@ -32,7 +32,7 @@ class SinkWindow:
     window: int
     rotation: KeyRotation
 
-    def after_commit(self, cache: TreeCache, slot: Slot) -> None:
+    def after_commit(self, cache: KVCache, slot: Slot) -> None:
         """Drop the oldest entries after the sinks if there are more than sinks and window hold."""
         n = slot.length - self.sinks - self.window
         if n > 0:

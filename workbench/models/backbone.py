@@ -1,0 +1,71 @@
+"""Interface of a loaded model on one device, as decoders and drafters use it; implemented by `Runner`.
+
+Each model has a device, a dtype and a KV cache of its own: a draft model may run on another device than its target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from workbench.kernels.kv_cache import KVCache
+from workbench.kernels.segment import Output, Segment, Slot
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """A language model with its KV cache, for any number of sequences.
+
+    Attributes:
+        device: device of weights and cache.
+        dtype: dtype of its hidden states.
+        context: longest text in tokens.
+        cache: entries of all sequences.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    context: int
+
+    @property
+    def cache(self) -> KVCache:
+        """KV cache of all sequences."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits."""
+        ...
+
+    def open(self, owner: int | None = None) -> Slot:
+        """Open an empty slot for a sequence."""
+        ...
+
+    def close(self, slot: Slot) -> None:
+        """Release a slot."""
+        ...
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Drop everything after the first `length` positions."""
+        ...
+
+    def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
+        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others."""
+        ...
+
+    def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
+        """Run tokens after the committed part and commit them."""
+        ...
+
+    def forward(
+        self,
+        batch: Sequence[Segment],
+        last_only: bool = False,
+        layers: Sequence[int] | None = None,
+        head: bool = True,
+        capture_layers: Collection[int] = (),
+    ) -> Output:
+        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes."""
+        ...
