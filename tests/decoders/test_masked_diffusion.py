@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import model_helpers
@@ -14,6 +17,8 @@ from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.methods.choice import choose
+from workbench.models.loading import load_models
+from workbench.service.choices import static_reasons
 from workbench.trace import export
 from workbench.trace.events import Trace, list_tentative_tokens
 
@@ -136,3 +141,18 @@ def test_kinds_of_targets_and_methods_are_kept_apart(models: Models) -> None:
     reasons = lambda of: lambda name: of.unsupported_reason(registry.get(name).needs)  # noqa: E731
     assert choose(reasons(models))[0] == "llada"
     assert choose(reasons(causal))[0] == "prompt-lookup"
+
+
+def test_a_masked_model_is_no_draft_model(tmp_path: Path) -> None:
+    folder = model_helpers.save_random_llama(tmp_path / "target")
+    masked = Path(shutil.copytree(folder, tmp_path / "masked"))
+    config = json.loads((masked / "config.json").read_text())
+    (masked / "config.json").write_text(json.dumps(config | {"is_bidirectional": True, "mask_token_id": MASK}))
+    loaded = load_models(str(folder), str(masked), "cpu")
+    assert loaded.drafter is None
+    assert "does not draft from left to right" in loaded.drafter_problem
+    assert load_models(str(masked), None, "cpu").mask_token == MASK
+    reason = static_reasons(str(masked), None)
+    assert "masked-diffusion model" in reason(())
+    assert reason(registry.get("llada").needs) == ""
+    assert "from left to right" in static_reasons(str(folder), None)(registry.get("llada").needs)

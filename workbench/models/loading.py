@@ -315,6 +315,11 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
             raise TokenizerMismatchError(problem.message, f"{error} Or: {problem.remedy}") from None
     torch_dtype = resolve_drafter_dtype(dtype, device, models.target.dtype, name)
     model = load_model(name, device, torch_dtype)
+    if mask_token_of(model.config) is not None:
+        raise ModelError(
+            f"{name} is a masked-diffusion model, which does not draft from left to right.",
+            "Choose another draft model.",
+        )
     runner = Runner(model, models.target.context)
     admit(runner, name, locate(name))
     if problem is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 MASKED_LM = "masked-lm"
@@ -24,6 +24,11 @@ def why_not_masked(target: str, is_masked: bool, needs: Collection[str]) -> str:
     if not is_masked and MASKED_LM in needs:
         return f"{target} generates text from left to right. Choose a masked-diffusion model, such as diffusion-target."
     return ""
+
+
+def is_masked_lm(config: Mapping[str, Any]) -> bool:
+    """Return whether the content of a model's `config.json` describes a masked language model."""
+    return bool(config.get("is_bidirectional")) and config.get("mask_token_id") is not None
 
 
 def mask_token_of(config: Any) -> int | None:

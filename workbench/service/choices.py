@@ -15,7 +15,7 @@ from workbench.methods.method_info import MethodInfo
 from workbench.models.bundle import bundled, config_of
 from workbench.models.checkpoints.user_heads import own_heads, problem
 from workbench.models.local_models import path_of, trained_for
-from workbench.models.masked_lm import MASKED_LM, why_not_masked
+from workbench.models.masked_lm import MASKED_LM, is_masked_lm, why_not_masked
 from workbench.models.model_index import MODEL_INDEX
 from workbench.models.names import bundled_drafter, folder_of, known_targets
 from workbench.models.tokenizer_source import tokenizer_source_of, vocabulary_hash_of
@@ -74,7 +74,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
     """
     entries = []
     for name, folder, config in known_targets():
-        if name == target:
+        if name == target or is_masked_lm(config):
             continue
         shares_vocabulary = vocabulary_hash_of(folder) == vocabulary_hash_of(Path(_folder_of(target)))
         reason = "" if shares_vocabulary else f"{name} and {target} do not share a vocabulary."
@@ -135,7 +135,7 @@ def static_reasons(target: str, drafter: str | None) -> Callable[[tuple[str, ...
     different_vocabularies, trainable = mismatch(target, drafter), method_info.trainable_heads()  # once for all methods
 
     config = config_of(Path(_folder_of(target)))
-    is_masked = bool(config.get("is_bidirectional")) and "mask_token_id" in config
+    is_masked = is_masked_lm(config)
 
     def reason(needs: tuple[str, ...]) -> str:
         if wrong_kind := why_not_masked(target, is_masked, needs):
