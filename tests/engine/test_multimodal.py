@@ -220,7 +220,8 @@ def test_generation_with_images_equals_hugging_face(name: str, device: str, tmp_
     models.drafter = Runner(model_helpers.family("llama", seed=3, device=device))
     engine = Engine(models)
     thorough = name in ("llava", "qwen2.5-vl")
-    for method in model_helpers.speculative_methods() if thorough else [registry.get("draft-tree"), registry.get("prompt-lookup")]:
+    few = [registry.get("draft-tree"), registry.get("prompt-lookup")]
+    for method in model_helpers.speculative_methods() if thorough else few:
         if models.unsupported_reason(method.needs):
             continue
         trace = engine.generate(Request([], method, max_new_tokens=20, image_inputs=inputs))

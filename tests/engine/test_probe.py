@@ -279,7 +279,7 @@ def test_a_model_that_takes_its_own_cache_class_alone_is_refused_without_names_o
     monkeypatch.setattr(model_self_test, "_compare", refuse)
     with pytest.raises(ModelError) as refused:
         admission.admit(Runner(tiny("llama")), "Mine")
-    assert "KV cache of its own class only" in refused.value.message
+    assert "only its own class of KV cache" in refused.value.message
     assert "TreeCache" not in str(refused.value)
 
 

@@ -31,8 +31,9 @@ def test_a_recording_contains_everything_that_views_show(name: str) -> None:
     assert trace.header.created
     assert trace.footer.reason in ("length", "eos")
     assert 20 <= len(trace.token_ids) <= 60
+    has_drafts = name not in registry.names() or registry.get(name).is_speculative
     for r in trace.rounds:
-        assert len(r.top_p) == len(r.entropy) == len(r.nodes) + 1
+        assert len(r.top_p) == len(r.entropy) == (len(r.nodes) + 1 if has_drafts else 0)
         for rule, accept in zip(r.nodes.rule, r.nodes.accept, strict=True):
             assert (rule in trace.header.rules) == (accept is not None)
         assert r.phases
