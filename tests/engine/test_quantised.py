@@ -123,7 +123,7 @@ def test_changed_weights_are_rounded_again_for_the_next_sequence() -> None:
 
 
 def test_int8_without_compiled_passes_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*heads of"):
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*head sizes"):
         Runner(int8_model(head_dim=16))
     with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot be run in int8.*multiples of 64"):
         int8_model(intermediate_size=96)

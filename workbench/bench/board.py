@@ -29,8 +29,8 @@ from workbench.trace.files import write_atomically
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
-_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70")
-"""Prefixes of commits from before this repository's history, which cannot be looked up."""
+_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70", "5f4c6517")
+"""Prefixes of commits that are not in this repository, from before its history or from a branch that was rewritten."""
 
 
 def save(name: str, key: str, row: dict[str, Any], markdown: Any) -> None:

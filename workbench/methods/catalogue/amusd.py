@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Testing
+from workbench.decoders.declarations import Claim, Testing
 from workbench.decoders.method import Method, Source
 from workbench.decoders.overlapped.decoder import DraftAhead
 from workbench.methods.drafters.draft_model import DraftModel
@@ -40,4 +40,16 @@ METHOD = Method(
     verifier=Lossless(),
     policies=(Fixed(depth=3),),
     decoder_params=DraftAhead(),
+    claims=(
+        Claim(
+            "speed-up over speculative decoding with the same models",
+            "Llama-3.1-8B with Llama-3.2-1B, two GPUs",
+            1.29,
+            1.29,
+            "McDanel 2024, arXiv:2410.17375, abstract (recalled)",
+            lambda lab: lab.speed_over({"depth": 3}, [{"depth": 3}], other="draft-model"),
+            timed=True,
+            lacks="a device for each model",
+        ),
+    ),
 )

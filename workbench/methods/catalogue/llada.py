@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
-from workbench.decoders.declarations import Recording
+from workbench.decoders.declarations import Claim, Recording
 from workbench.decoders.masked_diffusion.decoder import MaskedDiffusion
 from workbench.decoders.method import Source
 from workbench.methods.undrafted import undrafted
@@ -30,5 +30,16 @@ METHOD = undrafted(
     ),
     order=7,
     recording=Recording(("JSON",), target=DIFFUSION_TARGET),
+    claims=(
+        Claim(
+            "accuracy relative to an autoregressive model of the same size",
+            "LLaDA 8B and LLaMA3 8B, 15 benchmarks",
+            None,
+            None,
+            "Nie et al. 2025, arXiv:2502.09992, table 1 (recalled)",
+            None,
+            lacks="two models of the same size trained on the same data",
+        ),
+    ),
     decoder_params=MaskedDiffusion(),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.core.promise import Promise
+from workbench.decoders.declarations import Claim
 from workbench.decoders.method import Source
 from workbench.decoders.streaming.decoder import Streaming
 from workbench.methods.undrafted import undrafted
@@ -32,5 +33,17 @@ METHOD = undrafted(
         "The prompt is read in chunks of one window, and tokens of a chunk read up to two windows before them.",
     ),
     order=6,
+    claims=(
+        Claim(
+            "speed-up over a sliding window that is computed again for every token",
+            "Llama-2-7B, texts up to 4M tokens",
+            22.2,
+            22.2,
+            "Xiao et al. 2023, arXiv:2309.17453, abstract (recalled)",
+            None,
+            timed=True,
+            lacks="a sliding window with re-computation",
+        ),
+    ),
     decoder_params=Streaming(),
 )
