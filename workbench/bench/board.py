@@ -29,7 +29,7 @@ from workbench.trace.files import write_atomically
 
 SHOWN, BROKEN, UNPROVEN, NO_PROMISE = "shown", "broken", "unproven", "no promise"
 _ROOT = Path(__file__).resolve().parents[2]
-_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70", "5f4c6517")
+_EARLIER = ("755932e", "65786a4", "a4972cd", "bbc0800", "d2f7e70", "5f4c6517", "7f6e6673", "c24c3de3")
 """Prefixes of commits that are not in this repository, from before its history or from a branch that was rewritten."""
 
 
