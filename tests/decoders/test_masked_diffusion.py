@@ -41,14 +41,14 @@ def make_request(n: int = N, sampling: SamplingParams | None = None, seed: int =
 
 
 @torch.inference_mode()
-def llada(model: Any, prompt: list[int], n: int, block: int, per_round: int) -> tuple[list[int], int]:
+def llada(model: Any, prompt: list[int], n: int, block: int, per_round: int, shift: int = 0) -> tuple[list[int], int]:
     """Return the text and the number of forwards of LLaDA's greedy loop, without a cache."""
     ids, n_forwards = torch.tensor([[*prompt, *[MASK] * n]], device=model.device), 0
     attention = torch.zeros(1, 1, ids.shape[1], ids.shape[1], dtype=model.dtype, device=model.device)
     for start in range(len(prompt), len(prompt) + n, block):
         stop = min(start + block, len(prompt) + n)
         while (ids[0, start:stop] == MASK).any():
-            logits = model(ids, attention_mask=attention, use_cache=False).logits[0]
+            logits = model(ids, attention_mask=attention, use_cache=False).logits[0].roll(shift, 0)
             n_forwards += 1
             logits[:, MASK] = -torch.inf
             p, token = logits.softmax(1).max(1)
@@ -66,6 +66,16 @@ def test_its_text_is_that_of_lladas_loop(models: Models, block: int, per_round: 
     assert trace.token_ids == text
     assert len(trace.rounds) == n_forwards
     assert all(r.target_forwards == 1 for r in trace.rounds)
+
+
+def test_a_model_that_was_autoregressive_predicts_from_the_state_before(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dream's shift: position i is predicted from the state at position i − 1."""
+    monkeypatch.setattr(models.target.model.config, "predicts_next", True, raising=False)
+    trace = Engine(models).generate(make_request(block=8, per_round=2))
+    assert trace.token_ids == llada(models.target.model, PROMPT, N, 8, 2, shift=1)[0]
+    assert trace.token_ids != llada(models.target.model, PROMPT, N, 8, 2)[0]
 
 
 def check(trace: Trace) -> None:

@@ -112,6 +112,11 @@ class Models:
         """Id of the target's mask token if it is a masked language model, else None."""
         return mask_token_of(self.target.config)
 
+    @property
+    def predicts_next(self) -> bool:
+        """Whether a masked language model predicts position i + 1 from the state at position i (`predicts_next`)."""
+        return bool(getattr(self.target.config, "predicts_next", False))
+
     def missing_reason(self, need: str) -> str:
         """Return why the requirement `need` is not met; empty if it is."""
         if need == "drafter":

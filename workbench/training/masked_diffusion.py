@@ -1,7 +1,9 @@
 """Training of the bundled masked-diffusion model: it fills masked positions of an answer, reading in both directions.
 
 Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.3: the share of masked positions is drawn per text, the prompt is
-never masked, and answers are padded with end-of-text tokens, which are learned too.
+never masked, and answers are padded with end-of-text tokens, which are learned too. The model starts from the first
+layers of the bundled target, which can predict by themselves (early exits), and like that target predicts the token at
+position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:2508.15487, §3.1).
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbench.models.bundle import DEFAULT_TARGET, DIFFUSION_TARGET, bundled
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.masked_lm import MASK
 from workbench.training.generators import TASKS, Instance
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
-from workbench.training.models import build_model, half_precision, llama_config, save_model
+from workbench.training.models import half_precision, save_model
 from workbench.training.tokenizer import load_tokenizer, token_id
 
 LEAST_MASKED = 1e-3
@@ -34,8 +36,7 @@ class MaskedDiffusionOptions(RunOptions):
 
     Attributes:
         out: Folder of the finished model; also written at every checkpoint.
-        hidden: Hidden size.
-        layers: Number of decoder layers.
+        layers: Number of layers, the first ones of the bundled target.
         tasks: Generator tasks that it learns.
         longest: Longest window, prompt and answer, in tokens; each batch has a length from a half of it on.
         rows: Windows per forward pass.
@@ -45,8 +46,7 @@ class MaskedDiffusionOptions(RunOptions):
     out: Path = Path(".cache/models") / DIFFUSION_TARGET
     checkpoint: Path | None = Path(".cache/train/diffusion-target.pt")
     minutes: float | None = 20.0
-    hidden: int = 192
-    layers: int = 5
+    layers: int = 4
     tasks: tuple[str, ...] = ("json", "extract", "sort_words", "sort_numbers", "copy", "quote", "addition")
     longest: int = 112
     rows: int = 24
@@ -105,7 +105,7 @@ def masked_loss(
         hidden = model.model(
             ids.masked_fill(is_masked, mask_token), attention_mask=both_directions, use_cache=False
         ).last_hidden_state
-        logits = model.lm_head(hidden[is_masked])
+        logits = model.lm_head(hidden[:, :-1][is_masked[:, 1:]])  # the state before a position predicts its token
     losses = F.cross_entropy(logits.float(), ids[is_masked], reduction="none")
     weights = 1 / (share * is_answer.sum(1, keepdim=True))
     return (losses * weights.expand(n_rows, length)[is_masked]).sum() / n_rows
@@ -115,12 +115,11 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> R
     """Train the model and write it to `options.out`."""
     torch.set_num_threads(options.threads)
     tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
-    config = llama_config(tokenizer, options.hidden, options.layers, 6, options.hidden * 8 // 3)
     mask_token = token_id(tokenizer, MASK)
-    model = build_model(config, options.seed)
+    model = first_layers(options.layers)
     report(f"diffusion-target: {sum(p.numel() for p in model.parameters()):,} parameters")
     windows = AnswerWindows(tokenizer, options)
-    extra: dict[str, object] = {"is_bidirectional": True, "mask_token_id": mask_token}
+    extra: dict[str, object] = {"is_bidirectional": True, "mask_token_id": mask_token, "predicts_next": True}
 
     def step_losses(step: int) -> tuple[int, dict[str, float]]:
         ids, prompts = windows.batch(step)
@@ -139,6 +138,16 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> R
     )
 
 
+def first_layers(n: int) -> LlamaForCausalLM:
+    """Return a float32 model of the bundled target's first `n` layers, with its norm and embeddings."""
+    source = LlamaForCausalLM.from_pretrained(bundled()[DEFAULT_TARGET], dtype=torch.float32)
+    config = LlamaConfig.from_dict(source.config.to_dict() | {"num_hidden_layers": n})
+    model = LlamaForCausalLM(config)
+    kept = {name: weight for name, weight in source.state_dict().items() if name in model.state_dict()}
+    model.load_state_dict(kept)
+    return model
+
+
 @torch.inference_mode()
 def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: int, mask_token: int) -> float:
     """Return the share of right answers to held-out problems, filling one position per forward, the surest first."""
@@ -149,7 +158,7 @@ def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: i
     ids = torch.tensor([[*prompt, *[mask_token] * (length - len(prompt))] for prompt in prompts])
     attention = torch.zeros(1, 1, length, length)
     while (masked := ids == mask_token).any():
-        logits = model(ids, attention_mask=attention, use_cache=False).logits
+        logits = model(ids, attention_mask=attention, use_cache=False).logits.roll(1, 1)
         logits[..., mask_token] = -torch.inf
         p, token = logits.softmax(-1).max(-1)
         at = p.masked_fill(~masked, -1).argmax(1, keepdim=True)

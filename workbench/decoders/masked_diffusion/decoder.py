@@ -102,8 +102,9 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         masked = [i for i, token in enumerate(canvas.tokens) if token == self.mask_token]
         block = (done + masked[0]) // params.block
         open_positions = [i for i in masked if (done + i) // params.block == block]
-        at = to_device(open_positions, logits.device)
-        tokens, p = self._predict(sequence, logits[base:].index_select(0, at), open_positions)
+        first = base - self.models.predicts_next  # a model that was autoregressive predicts from the state before
+        at = to_device([first + i for i in open_positions], logits.device)
+        tokens, p = self._predict(sequence, logits.index_select(0, at), open_positions)
         if params.rule == RANDOM:
             order = sequence.random_stream.uniform(base, Purpose.ACCEPT, len(open_positions), level=canvas.n_rounds)
             ranked = sorted(range(len(open_positions)), key=lambda i: -order[i])
