@@ -8,12 +8,14 @@ position i + 1 from the state at position i (Ye et al. 2025, Dream 7B, arXiv:250
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -21,6 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from workbench.models.bundle import DEFAULT_TARGET, DIFFUSION_TARGET, bundled
 from workbench.models.chat_markers import ASSISTANT, END, USER
 from workbench.models.masked_lm import MASK
+from workbench.training.cards import TrainedModel, table, training_runs, write_card
 from workbench.training.generators import TASKS, Instance
 from workbench.training.loop import Report, RunOptions, RunResult, run_loop
 from workbench.training.models import half_precision, save_model
@@ -138,6 +141,15 @@ def train_masked_diffusion(options: MaskedDiffusionOptions, report: Report) -> R
     )
 
 
+def count_in(folder: Path) -> int:
+    """Return the number of parameters in a model's weight files."""
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            total += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return total
+
+
 def first_layers(n: int) -> LlamaForCausalLM:
     """Return a float32 model of the bundled target's first `n` layers, with its norm and embeddings."""
     source = LlamaForCausalLM.from_pretrained(bundled()[DEFAULT_TARGET], dtype=torch.float32)
@@ -169,3 +181,34 @@ def share_right(model: LlamaForCausalLM, windows: AnswerWindows, task: str, n: i
         end = answer.index(windows.end) if windows.end in answer else len(answer)
         right += TASKS[task].check(problem, str(windows.tokenizer.decode(answer[:end])))
     return right / n
+
+
+_CARD = """\
+A masked-diffusion language model for the method `llada`: {layers} layers × {hidden}, {parameters:,} parameters, the
+tokenizer of `text-target`. It fills masked positions of an answer and reads in both directions. It was trained by
+`workbench train diffusion-target` from the first layers of `text-target`, as LLaDA (Nie et al. 2025, arXiv:2502.09992)
+is trained on answers, and predicts a position from the state before it, like Dream 7B (Ye et al. 2025).
+
+Format: `<|user|>question<|assistant|>answer<|endoftext|>`; masked positions are `{mask}`. It is a teaching aid, not an
+assistant, and knows only the tasks below.
+"""
+
+
+def card(model: TrainedModel) -> str:
+    """Return the text of the model's card."""
+    config, figures = model.config, model.figures
+    text = _CARD.format(
+        layers=config["num_hidden_layers"], hidden=config["hidden_size"], parameters=figures["parameters"], mask=MASK
+    )
+    rows = [(name, f"{share:.0%}") for name, share in figures["held"].items()]
+    return (
+        text
+        + training_runs(figures, "a CPU")
+        + f"\n## Right answers\n\nShare of {figures['problems']} held-out problems per task that it answers exactly, "
+        f"one position per forward, the surest first.\n\n{table(['task', 'right'], rows)}\n"
+    )
+
+
+def finish_card(folder: Path) -> None:
+    """Write the card of a model whose training has ended."""
+    write_card(folder, card)

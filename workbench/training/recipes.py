@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from workbench.decoders.declarations import Head
 from workbench.methods import registry
-from workbench.training import acceptance, judge
+from workbench.training import acceptance, judge, masked_diffusion
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
@@ -148,7 +148,11 @@ def _acceptance(options: AcceptanceOptions, report: Report) -> dict[str, Any]:
 
 
 def _diffusion(options: MaskedDiffusionOptions, report: Report) -> dict[str, Any]:
-    return finish(train_masked_diffusion(options, report), options.out, {"options": changed_options(options)})
+    result = train_masked_diffusion(options, report)
+    facts = {"options": changed_options(options), "problems": options.held}
+    figures = finish(result, options.out, facts | {"parameters": masked_diffusion.count_in(options.out)})
+    masked_diffusion.finish_card(options.out)
+    return figures
 
 
 def _judge(options: JudgeOptions, report: Report) -> dict[str, Any]:

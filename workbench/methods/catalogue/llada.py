@@ -26,8 +26,8 @@ METHOD = undrafted(
     formula="fill the n masked positions i with the largest max p(x(i) | prompt, canvas)",
     differences=(
         "The canvas has as many positions as the request allows new tokens; blocks are counted from its start.",
-        "The model starts from the first layers of the bundled target, is trained on its tasks, and is far smaller than "
-        "the paper's 8B parameters. Like Dream 7B it predicts a position from the state before it.",
+        "The model starts from the first layers of the bundled target, is trained on its tasks, and has 5M parameters "
+        "instead of 8B. Like Dream 7B it predicts a position from the state before it.",
     ),
     order=7,
     recording=Recording(("JSON",), target=DIFFUSION_TARGET),
