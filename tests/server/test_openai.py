@@ -41,7 +41,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     bundled = [
         name for name, owner in listed.items() if owner != "published"
     ]  # published models may be installed or not
-    assert bundled == ["text-target", "vision-target"]
+    assert bundled == ["text-target", "diffusion-target", "vision-target"]
     assert client.models.retrieve("text-target").owned_by == "bundled"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4")

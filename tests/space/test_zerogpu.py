@@ -239,7 +239,8 @@ def test_each_target_has_its_own_drafter_first_and_says_who_reads_pictures(monke
         assert found == sorted(listed, key=lambda d: [e["name"] for e in found].index(d["name"]))
         assert found[0]["name"] == first
         assert found[0]["available"]
-    assert {t["name"]: t["pictures"] for t in made.targets()} == {"text-target": False, "vision-target": True}
+    found = {t["name"]: t["pictures"] for t in made.targets()}
+    assert found == {"text-target": False, "diffusion-target": False, "vision-target": True}
     assert "tokenizer of smollm2, which is not loaded here" in made._models.problems["smollm2-drafter"], "nor fetched"
     made.close()
 

@@ -61,7 +61,7 @@ def test_the_loss_counts_masked_answer_tokens_by_the_state_before_them() -> None
 
 
 def test_windows_are_problems_padded_with_the_end_token() -> None:
-    tokenizer = load_tokenizer(bundled()[DEFAULT_TARGET])
+    tokenizer: Any = load_tokenizer(bundled()[DEFAULT_TARGET])
     windows = AnswerWindows(tokenizer, MaskedDiffusionOptions(tasks=("json",), rows=4, longest=96))
     ids, prompts = windows.batch(3)
     assert len(ids) == 4
@@ -77,9 +77,9 @@ def test_windows_are_problems_padded_with_the_end_token() -> None:
 
 
 def test_it_starts_from_the_first_layers_of_the_target() -> None:
-    model = first_layers(2)
+    model: Any = first_layers(2)
     assert model.config.num_hidden_layers == len(model.model.layers) == 2
-    whole = load_models(DEFAULT_TARGET, None, "cpu", "float32").target.model
+    whole: Any = load_models(DEFAULT_TARGET, None, "cpu", "float32").target.model
     assert torch.equal(model.model.layers[1].mlp.up_proj.weight, whole.model.layers[1].mlp.up_proj.weight)
 
 

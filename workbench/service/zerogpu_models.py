@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from workbench.engine.image_inputs import process_prompt
 from workbench.engine.request import ENDED
 from workbench.methods import registry
 from workbench.models.admission import admit
-from workbench.models.bundle import DEFAULT_TARGET
+from workbench.models.bundle import DEFAULT_TARGET, config_of
 from workbench.models.loading import find_heads, same_vocabulary
+from workbench.models.masked_lm import is_masked_lm
 from workbench.models.names import bundled_drafter, is_drafter, locate
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 from workbench.models.pretrained import load_model, load_processor, load_tokenizer, resolve_device, resolve_dtype
@@ -92,7 +94,7 @@ class ZeroGpuModels:
         """Return the draft models, the target's own first, and whether each shares the target's vocabulary."""
         entries, details = [], {entry["name"]: entry["detail"] for entry in choices.drafters(target)}
         for name, (_, tokenizer) in self.loaded.items():
-            if name != target:
+            if name != target and not is_masked_lm(config_of(Path(locate(name)))):
                 shares_vocabulary = same_vocabulary(self.loaded[target][1], tokenizer)
                 reason = "" if shares_vocabulary else f"{name} and {target} do not share a vocabulary."
                 entries.append(
