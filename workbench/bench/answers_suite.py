@@ -30,9 +30,9 @@ class Scale:
     """Size of the measurement.
 
     Attributes:
-        per_group: problems of each group; 0: all.
+        per_group: number of problems per group; 0: all.
         temperature: temperature of all answers.
-        tokens: longest answer.
+        tokens: length limit of an answer, in tokens.
         seed: seed of the first problem; it rises by 1 per problem.
     """
 

@@ -22,7 +22,7 @@ def read(name: str, boards_folder: Path | None = None) -> dict[str, Any]:
 
     Args:
         name: name of the board.
-        boards_folder: folder of the boards, if not `folder`.
+        boards_folder: folder of the boards; None: the default, `folder()`.
 
     Raises:
         WorkbenchError: the file is damaged.

@@ -92,10 +92,10 @@ class Finding:
 def boundary_settings(
     method: Method, kinds: Sequence[str] = ("int", "float", "bool", "choice")
 ) -> list[ConfiguredMethod]:
-    """Return the method with each parameter in turn at each end of its range, or at each other choice.
+    """Return copies of the method that each set one parameter to an end of its range, or to another of its choices.
 
-    A parameter may depend on another one (`ParamSpec.when`): it is varied with the first alternative that uses it,
-    since it has no effect with the others.
+    Some parameters have an effect only for certain values of a second one (`ParamSpec.when`). Copies that vary them
+    also set the second one to the first such value.
     """
     settings = []
     for name, spec in method.params.items():

@@ -96,7 +96,7 @@ class Cell:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def measure(self, backend: SweepBackend, user: str, stopped: Callable[[], bool]) -> Iterator[Any]:
-        """Return the steps of the comparison of its lane with plain decoding."""
+        """Compare the cell's lane with plain decoding; yield the progress and results of the comparison."""
         lanes = [self.lane]
         settings = {name: getattr(self.plan, name) for name in self.plan.__dataclass_fields__}
         return backend.stream_comparison(list(self.prompts), lanes, user=user, stopped=stopped, **settings)
@@ -160,7 +160,9 @@ class Sweep:
         """
         names = [axis.name for axis in self.axes]
         if not 1 <= len(names) <= 2 or len(set(names)) < len(names):
-            raise ParameterError(f"{len(names)} axes cannot be swept.", "Give one, or two different ones.")
+            raise ParameterError(
+                f"Cannot sweep the axes: {', '.join(names) or 'none'}.", "Give one axis, or two different ones."
+            )
         if not 1 <= self.repeats <= REPEATS:
             raise ParameterError(f"repeats={self.repeats} is out of range.", f"Use 1 to {REPEATS}.")
         sweep = replace(

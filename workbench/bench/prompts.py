@@ -116,7 +116,7 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
         lines = read_regular(path, or_pipe=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a file of JSON lines.") from None
+        raise PromptError(f"The prompts cannot be read from {path}: {reason}.", "Give a JSON Lines file.") from None
     return _of_lines(lines, str(path))
 
 

@@ -50,7 +50,7 @@ def saved_rates(runs: Iterable[Mapping[str, Any]], whole: bool = False) -> dict[
 
 
 def average_rate(rates_by_run: Rates) -> Estimate | None:
-    """Return the average rate of all runs; the quotient of two such averages is the speed-up of their runs."""
+    """Return the average rate of all runs; the ratio of two such averages over the same runs is the speed-up."""
     return estimate(group_by_prompt(rates_by_run))
 
 

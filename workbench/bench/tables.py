@@ -29,7 +29,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write the rows in the format of the file name's suffix: .csv or .parquet.
 
     Raises:
-        WorkbenchError: it cannot be written.
+        WorkbenchError: the file cannot be written.
     """
     try:
         write_atomically(path, as_bytes(rows, path.suffix.removeprefix(".")))

@@ -370,7 +370,7 @@ class TextLab:
         return Measurement.of(geometric_mean(ratios), f"{self.setting}, greedy; geometric mean over prompts")
 
     def tau_of_same_drafts(self, verifier: Verifier, params: Mapping[str, Any], temperature: float) -> Measurement:
-        """Measure the expected τ of a verifier / τ of the token-by-token verifier, on the same chains of the method.
+        """Measure a verifier's expected τ, relative to the token-by-token verifier's, on the same drafted chains.
 
         Args:
             verifier: the verifier.

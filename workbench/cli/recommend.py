@@ -39,7 +39,7 @@ def recommend(
     dtype: Dtype = "auto",
     device: Device = "auto",
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Length limit of every run, in tokens; by default 64, with --kinds 48.")
+        int | None, typer.Option(min=1, help="Length limit of every run, in tokens; by default 64, or 48 with --kinds.")
     ] = None,
     kinds: Annotated[
         bool,

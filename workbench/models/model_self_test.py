@@ -260,7 +260,7 @@ def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
 
 
 def _digits(dtype: torch.dtype) -> float:
-    """Return √ε, at least float32's: models compute norms and routers in float32 whatever their dtype."""
+    """Return √ε, with ε of the dtype or of float32, if larger: models compute norms and routers in float32."""
     return max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 

@@ -99,10 +99,10 @@ def latest_entry(
 
 
 def save(sequence: Sequence) -> bytes:
-    """Return the state as the bytes of a file.
+    """Return the drafter's state as the bytes of a file.
 
     Raises:
-        MethodUnavailableError: there is no state, or it cannot be saved.
+        MethodUnavailableError: the drafter has no state, or its state cannot be saved.
     """
     return to_bytes(kind_of(sequence.drafter.state_key()), _state(sequence).pack(), sequence.models)
 

@@ -122,7 +122,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of a text; the fusion layer's KV cache is computed from the target's hidden states."""
+    """Drafting state of a sequence; the fusion layer's KV cache is computed from the target's hidden states."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]

@@ -36,7 +36,7 @@ _NOTHING = np.empty(0, np.float32)
 
 
 class LevelOutput(NamedTuple):
-    """Outputs of the layer and the LM head after k pairs.
+    """Outputs of the layer and the LM head for k pairs of a token and a feature.
 
     Attributes:
         states: [k, D], predicted features.

@@ -127,7 +127,7 @@ class Accelerators(TrainedNet):
                 raise ModelError(
                     f"Accelerator adapters wrap a layer's attention and MLP, and {type(layer).__name__} has no "
                     f"separate {part}.",
-                    "Choose another method: early-exit drafts with the first layers of any target.",
+                    "Choose another method, such as early-exit, which drafts with the first layers of any target.",
                 )
             module = layer.get_submodule(name)
             shared_copy._modules[name] = AdaptedHalfLayer(

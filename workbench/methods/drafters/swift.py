@@ -57,13 +57,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Swift(LayerSkippingDrafter):
-    """Draft without a share of the target's attentions and MLPs, and search for a better set before each round.
+    """Draft with the target minus a set of attention blocks and MLPs; search for a better set before each round.
 
     One set is tried per round: the reduced target processes a window of committed tokens again, in one forward. The
     score of the set, the *matchness*, is the share of positions at which the most likely token is the text's token. A
-    set with a better score is used for drafting from then on. Every few steps the set is chosen by the upper bound
-    (μ + κ σ) of a Gaussian process over the scored sets, otherwise at random. The first and the last layer always run.
-    If no set is good, fewer half layers are skipped.
+    set with a better score is used for drafting from then on. Every few steps the set with the highest upper bound
+    (μ + κ σ) of a Gaussian process over the scored sets is tried, otherwise a random one. The first and the last layer
+    always run. If all tried sets score low, half as many attention blocks and MLPs are skipped.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """

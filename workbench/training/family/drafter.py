@@ -118,7 +118,7 @@ class Teacher:
 
     @property
     def end_tokens(self) -> list[int]:
-        """Tokens that end its texts; empty if the tokenizer has no such token."""
+        """EOS token of the target's tokenizer as a list; empty if it has none."""
         end = self.tokenizer.eos_token_id
         return [] if end is None else [end]
 
@@ -150,7 +150,7 @@ def load_teacher(options: Any) -> Teacher:
         or not readings.split_indices(held_out=True)
     ):
         raise ParameterError(
-            f"{options.readings} has too few readings: training and held-out readings are needed.",
+            f"{options.readings} has too few readings (stored hidden states): training and held-out ones are needed.",
             "Create more: workbench train answers, then workbench train readings.",
         )
     facts, name = readings.facts, short_name(options.target)

@@ -122,7 +122,9 @@ def run_pipeline(kind: str, options: PipelineOptions, report: Report) -> dict[st
     """
     length = options.minutes if options.steps is None else options.steps
     if length is None or length <= 0:
-        raise ParameterError("The length of the training is 0.", "Set minutes above 0, or steps to at least 1.")
+        raise ParameterError(
+            f"The training length must be above 0, not {length or 0}.", "Set minutes above 0, or steps to at least 1."
+        )
     if not options.data.is_dir():
         report(f"{options.data} does not exist: further prompts come from the generators only")
     config = AutoConfig.from_pretrained(locate(options.target))

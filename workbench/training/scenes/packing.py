@@ -145,7 +145,7 @@ class Packer:
 
 
 def vary_wording(question: str, rng: random.Random) -> str:
-    """Return a question in a typing variant: on a new line, in small letters, in capitals, without punctuation."""
+    """Return a question, typed differently at random: leading newline, no final mark, lowercase start, all capitals."""
     if rng.random() < 0.12:
         question = "\n" + question
     if rng.random() < 0.08:

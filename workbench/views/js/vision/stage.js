@@ -389,7 +389,7 @@ function runs(parts, view) {
   const key = JSON.stringify(list.map((r) => [r.id, r.cells, r.shown]));
   if (parts.runs._key === key) return;
   parts.runs._key = key;
-  const head = ["question", "drafter and vision tokens", "τ", "accepted, needs image", "accepted, other"];
+  const head = ["question", "drafter, vision tokens kept", "τ", "accepted, needs image", "accepted, other"];
   const rows = list.map((r) => {
     const row = h("tr", { className: r.shown ? "is-shown" : "" }),
       again = h("button", { type: "button", className: "wb-link", title: "Show this run again" }, r.cells[0]);
