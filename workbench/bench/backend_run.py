@@ -74,7 +74,7 @@ class BackendRun:
 
         Raises:
             StopError: `stopped` returned True.
-            WorkbenchError: it cannot run, or was cancelled.
+            WorkbenchError: the request cannot run, or was cancelled.
         """
         while not self._try_start():
             yield self._waits

@@ -59,7 +59,7 @@ class Lane:
         """Return a lane, from a lane, its line of text, or plain data from `to_wire`.
 
         Raises:
-            WorkbenchError: it is something else, or invalid.
+            WorkbenchError: the lane is something else, or invalid.
         """
         if isinstance(value, Lane):
             return value.checked()

@@ -1,4 +1,4 @@
-"""The prompts of a bench: the bundled set, or a file of JSON lines."""
+"""The prompts of a bench: the bundled set, or a file of JSON Lines."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def with_follow_ups(prompts: Sequence[BenchPrompt], answer: Callable[[BenchPromp
 
 
 def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
-    """Read JSON lines of objects with `prompt`, and optionally `name`, `group`, `chat` and `answer`.
+    """Read JSON Lines of objects with `prompt`, and optionally `name`, `group`, `chat` and `answer`.
 
     Args:
         path: the file; None: the bundled set.
@@ -121,10 +121,10 @@ def load_prompts(path: Path | None = None) -> list[BenchPrompt]:
 
 
 def read_prompts(text: str) -> list[BenchPrompt]:
-    r"""Parse prompts that a user typed or pasted: one message per line, or JSON lines like those of `load_prompts`.
+    r"""Parse prompts that a user typed or pasted: one message per line, or JSON Lines like those of `load_prompts`.
 
     Raises:
-        PromptError: it is empty, or a line of JSON is not such an object.
+        PromptError: the text is empty, or a line of JSON is not such an object.
 
     Example:
         >>> [p.prompt for p in read_prompts("Why does it rain?\n\nTell me a story.")]

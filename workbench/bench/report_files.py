@@ -47,7 +47,7 @@ def read_report(path: Path) -> BenchReport:
     """Read a saved report of either kind.
 
     Raises:
-        WorkbenchError: it cannot be read, is not a report, or a newer workbench wrote it.
+        WorkbenchError: the file cannot be read, is not a report, or a newer workbench wrote it.
     """
     try:
         data = read_regular(path)

@@ -1,4 +1,4 @@
-"""Spec-Bench's answer files, JSON lines: reading and writing.
+"""Spec-Bench's answer files, JSON Lines: reading and writing.
 
 An answer is a line `{"question_id", "category", "answer_id", "model_id", "choices": [{"index", "turns",
 "decoding_steps", "new_tokens", "wall_time", "accept_lengths"}], "tstamp"}`: one entry per turn in each list of a
@@ -31,7 +31,7 @@ from workbench.core.errors import WorkbenchError
 from workbench.trace.files import read_regular, write_atomically
 from workbench.trace.speedup import speedup
 
-_REMEDY = "Give answer files of Spec-Bench: JSON lines with question_id, model_id and choices."
+_REMEDY = "Give answer files of Spec-Bench: JSON Lines with question_id, model_id and choices."
 
 
 def write_answers(report: BenchReport, folder: Path, decode: Callable[[list[int]], str]) -> list[Path]:

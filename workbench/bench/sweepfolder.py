@@ -112,7 +112,7 @@ class SweepFolder:
         """Create the folder and write the sweep's definition. Only for the holder of the lock.
 
         Raises:
-            WorkbenchError: it cannot be written.
+            WorkbenchError: the file cannot be written.
         """
         try:
             (self.folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class SweepFolder:
         """Save a finished cell, its trace first, so that every saved cell has one. Only for the holder of the lock.
 
         Raises:
-            WorkbenchError: it cannot be written.
+            WorkbenchError: the file cannot be written.
         """
         if trace is not None:
             from workbench.trace.store import RunStore  # imports Polars
@@ -230,7 +230,7 @@ def next_generation(base: Path) -> Path:
     """Create an empty folder to measure a sweep again; earlier or current measurements stay.
 
     Raises:
-        WorkbenchError: it cannot be created.
+        WorkbenchError: the folder cannot be created.
     """
     number = max((_number(base, path) for path in generations(base)), default=0)
     while True:

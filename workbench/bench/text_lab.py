@@ -79,7 +79,7 @@ def code_datastore(models: Models) -> Path:
     Python's library is code that exists on every machine, and no bundled prompt is from it.
 
     Raises:
-        WorkbenchError: it cannot be written or read.
+        WorkbenchError: the datastore cannot be written or read.
     """
     library = Path(sysconfig.get_path("stdlib"))
     files = [

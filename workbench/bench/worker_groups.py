@@ -94,7 +94,7 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
     """Yield the steps of a measurement; while the user's rate limit delays it, yield messages.
 
     Raises:
-        WorkbenchError: it cannot be measured.
+        WorkbenchError: the group cannot be measured.
     """
     action = RetriedAction(lambda: cell.measure(backend, user, stopped))
     while (steps := action.try_once()) is None:

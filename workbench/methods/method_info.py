@@ -141,7 +141,7 @@ class MethodInfo:
         """Return values of this method's parameters alone, checked and converted.
 
         Raises:
-            UnknownNameError: it has no such parameter.
+            UnknownNameError: the method has no such parameter.
             ParameterError: a value of the wrong type or out of range.
         """
         return split_values(f"parameter of {self.name}", self.params, {}, values)[0]

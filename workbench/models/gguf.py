@@ -61,7 +61,7 @@ def import_gguf() -> Any:
     """Import the package `gguf`.
 
     Raises:
-        WorkbenchError: it is not installed.
+        WorkbenchError: the package is not installed.
     """
     try:
         import gguf

@@ -296,8 +296,8 @@ def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
     If its vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
 
     Raises:
-        TokenizerMismatchError: it uses the tokenizer of another target and has none of its own.
-        ModelError: it cannot be loaded.
+        TokenizerMismatchError: the draft model uses the tokenizer of another target and has none of its own.
+        ModelError: the draft model cannot be loaded.
     """
     device = models.target.device
     tokenizer_source = tokenizer_source_of(

@@ -66,7 +66,7 @@ def check_writable(path: Path) -> None:
     """Check before the work that `write_atomically` can write a file; leave its contents unchanged.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     if _is_stream(path):
         if not os.access(path, os.W_OK):

@@ -70,7 +70,7 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
 
 
 def render_prompts() -> str:
-    """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
+    """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = [_line("chat", i, prompt) for i, prompt in enumerate(CHAT)]
     for kind, tasks in TASKS_OF.items():
         rng, prompts = random.Random(f"{kind}/{SEED}"), dict[str, bool]()

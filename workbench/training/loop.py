@@ -236,7 +236,7 @@ def _state(checkpoint: Path | None) -> dict[str, Any]:
     """Read a checkpoint.
 
     Raises:
-        ParameterError: it is damaged.
+        ParameterError: the checkpoint is damaged.
     """
     try:
         state: Any = torch.load(str(checkpoint), weights_only=True, map_location="cpu")

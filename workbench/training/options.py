@@ -50,7 +50,7 @@ def convert(name: str, kind: Any, value: Any) -> Any:
     """Convert an option's value, which may be text, to its type.
 
     Raises:
-        ValueError: it cannot be converted.
+        ValueError: the value cannot be converted.
     """
     if isinstance(kind, types.UnionType):
         kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)

@@ -36,7 +36,7 @@ _STORY_FACTS = ("animal", "toy", "food", "place", "friend")
 
 
 def render_prompts() -> str:
-    """Return all prompts as JSON lines, which `workbench.bench.prompts.load_prompts` reads."""
+    """Return all prompts as JSON Lines, which `workbench.bench.prompts.load_prompts` reads."""
     lines = []
     for kind, makers in MAKERS.items():
         rng = random.Random(f"{kind}/{SEED}")

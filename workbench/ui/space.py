@@ -157,7 +157,7 @@ def client(
 
 
 def _write_logs(platform: Platform, has_other_users: bool) -> None:
-    """Configure logs without prompts: JSON lines for a public app, plain lines if other users may have access."""
+    """Configure logs without prompts: JSON Lines for a public app, plain lines if other users may have access."""
     from workbench.service.logs import write_json_logs, write_plain_logs
 
     if platform.public:

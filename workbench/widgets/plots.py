@@ -61,7 +61,7 @@ def figure(plot: Any) -> Figure:
         plot: a `plotly.graph_objects.Figure`.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the figure is something else.
     """
     if not hasattr(plot, "to_plotly_json") or not hasattr(plot, "layout"):
         raise TypeError(f"{type(plot).__name__} is not a Plotly figure. Pass a plotly.graph_objects.Figure.")

@@ -49,8 +49,8 @@ class StateFile:
             models: models that it drafts for.
 
         Raises:
-            TokenizerMismatchError: it was saved with another tokenizer, or for another target.
-            ModelError: it belongs to another drafter.
+            TokenizerMismatchError: the state was saved with another tokenizer, or for another target.
+            ModelError: the state belongs to another drafter.
         """
         if self.kind != kind:
             raise ModelError(f"This file contains the state of {self.kind}; the run drafts with {kind}.", SAME)
@@ -84,7 +84,7 @@ def to_bytes(kind: str, arrays: Arrays, models: Models) -> bytes:
     """Return the bytes of a state file.
 
     Raises:
-        CapacityError: it would be larger than `MOST_BYTES`.
+        CapacityError: the file would be larger than `MOST_BYTES`.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     head = {
@@ -101,8 +101,8 @@ def from_bytes(data: bytes) -> StateFile:
     """Parse a state file.
 
     Raises:
-        CapacityError: it is larger than `MOST_BYTES`.
-        ModelError: it has another format or version, is truncated, or its checksum differs.
+        CapacityError: the file is larger than `MOST_BYTES`.
+        ModelError: the file has another format or version, is truncated, or its checksum differs.
     """
     if len(data) > MOST_BYTES:
         raise CapacityError(f"The file has more than {MOST_BYTES >> 20} MiB: no drafter state is that large.", BROKEN)

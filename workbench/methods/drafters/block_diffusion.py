@@ -392,7 +392,7 @@ def _net(models: Models) -> BlockNet:
     """Return the net that was trained for a target, loaded once.
 
     Raises:
-        ModelError: it cannot be read, or reads layers that the target does not have.
+        ModelError: the head cannot be read, or reads layers that the target does not have.
     """
     net, layers = load_fitting(BlockNet, models, "block diffusion weights", TRAIN_ADVICE), models.target.n_layers
     if net.taps[-1] > layers:

@@ -226,7 +226,7 @@ def _net(models: Models) -> Eagle3Net:
     """Return the net that was trained for a target, loaded once.
 
     Raises:
-        ModelError: it cannot be read, or reads layers that the target does not have.
+        ModelError: the head cannot be read, or reads layers that the target does not have.
     """
     net, layers = load_net(Eagle3Net, models, "chat-heads"), models.target.n_layers
     assert isinstance(net, Eagle3Net)

@@ -196,7 +196,7 @@ class Hydra(DistributionDrafter):
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
-            ModelError: they cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or are for another target.
         """
         advice = "Train heads for this target: workbench train hydra --target …"
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)

@@ -216,7 +216,7 @@ class M2R2(EarlyExitDrafter):
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
-            ModelError: they cannot be read, or are for another target; its layers have another structure.
+            ModelError: the adapters cannot be read, or are for another target; the target's layers have another structure.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)
@@ -243,7 +243,7 @@ def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
     """Return the target's first layers with the net's adapters inserted, created once per target.
 
     Raises:
-        ModelError: it has too few layers, or layers that do not support adapters.
+        ModelError: the target has too few layers, or layers that do not support adapters.
     """
     key = ("layers of", net.kind, models.heads[net.kind].name)
     if key not in models.shared:

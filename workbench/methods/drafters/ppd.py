@@ -70,7 +70,7 @@ class PPD(ProbeDrafter):
         """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
-            ModelError: they cannot be read, or are for another target.
+            ModelError: the prompt embeddings cannot be read, or are for another target.
         """
         advice = "Train prompt tokens for this target: workbench train ppd --target …"
         net = load_fitting(PromptTokens, models, "prompt tokens", advice)

@@ -291,7 +291,7 @@ def _net(models: Models) -> S2DNet:
     """Return the net that was trained for a target, loaded once.
 
     Raises:
-        ModelError: it cannot be read, or has another vocabulary than the target.
+        ModelError: the draft model cannot be read, or has another vocabulary than the target.
     """
     net, size = load_fitting(S2DNet, models, "S2D weights", TRAIN_ADVICE), models.target.vocab_size
     if len(net.embed.weight) != size:

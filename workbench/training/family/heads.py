@@ -248,7 +248,7 @@ def _load_start_layer(folder: Path, teacher: Teacher) -> tuple[FeatureNet, list[
     """Load the head to start from, and the tokens of its vocabulary.
 
     Raises:
-        ParameterError: it cannot be read, or was trained for other weights.
+        ParameterError: the head cannot be read, or was trained for other weights.
     """
     try:
         net, config = load_net(folder)
