@@ -216,7 +216,7 @@ class M2R2(EarlyExitDrafter):
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
-            ModelError: the adapters cannot be read, or are for another target; the target's layers have another structure.
+            ModelError: the adapters cannot be read, are for another target, or need other layers.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)
