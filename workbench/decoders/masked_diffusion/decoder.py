@@ -40,7 +40,7 @@ class MaskedDiffusion(DecoderParams):
     needs: ClassVar[tuple[str, ...]] = (MASKED_LM,)
     keeps_greedy: ClassVar[bool] = False
 
-    block: int = param(16, ge=1, le=512, doc="positions per block; blocks are filled from left to right")
+    block: int = param(64, ge=1, le=512, doc="positions per block; blocks are filled from left to right")
     per_round: int = param(1, ge=1, le=64, doc="positions that are filled in a round")
     rule: str = param(
         CONFIDENCE, choices=(CONFIDENCE, RANDOM), doc="which positions are filled: the surest, or random ones"
