@@ -107,7 +107,7 @@ def test_sequences_side_by_side_and_changes_of_the_method(models: Models) -> Non
         engine.submit(Request(PROMPT, method, max_new_tokens=N))
         for method in (search, registry.get("draft-model"), search)
     )
-    while into.n_new < 5 or out.n_new < 3:
+    while not engine.is_idle and (into.n_new < 5 or out.n_new < 3):
         engine.step()
     n_into, n_out = into.n_new, out.n_new
     into.change(method=registry.get("beam-search"), params={"beams": 4})

@@ -67,7 +67,7 @@ class Reference:
             mixed = (weights @ values.repeat_interleave(groups, 1)).transpose(1, 2).reshape(1, n, -1)
             x = x + attention.o_proj(mixed)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
-            if (extra := len(entries) - self.sinks - self.window) > 0:
+            if (extra := len(entries) - self.sinks - self.window) >= max(1, self.window // 4):
                 del entries[self.sinks : self.sinks + extra]
         return self.head(self.model.norm(x))[0, -1]
 
@@ -107,7 +107,8 @@ def test_the_cache_stays_small_beyond_the_context(models: Models) -> None:
     trace = Engine(models).generate(make_request(streaming(), n=context, prompt=long))
     assert len(trace.token_ids) == context
     assert not trace.footer.warnings
-    assert {r.signals["KV cache entries"] for r in trace.rounds} == {SINKS + WINDOW}
+    entries = {r.signals["KV cache entries"] for r in trace.rounds}
+    assert entries == {SINKS + WINDOW, SINKS + WINDOW + 1}, "blocks of two are dropped"
     assert export.read_json_lines(export.to_json_lines(trace)) == trace
 
 
@@ -157,7 +158,8 @@ def test_a_window_that_does_not_fit_the_context_is_cut(models: Models) -> None:
     context = models.target.context
     trace = Engine(models).generate(make_request(streaming(window=context), n=context))
     assert f"The window was cut from {context} to" in trace.footer.warnings[0]
-    assert trace.rounds[-1].signals["KV cache entries"] == SINKS + (context - SINKS - 1) // 2
+    window = (context - SINKS - 1) // 2
+    assert max(r.signals["KV cache entries"] for r in trace.rounds) == SINKS + window + window // 4 - 1
 
 
 def test_a_runner_is_a_backbone_and_its_cache_a_kv_cache(models: Models) -> None:

@@ -30,6 +30,7 @@ from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import apply_stop_conditions
 from workbench.engine.trace_recording import append_round, record_placed
 from workbench.kernels.segment import Segment
+from workbench.models.backbone import Backbone
 from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 
@@ -68,12 +69,13 @@ class OnePassDecoder(Decoder, ABC):
 
     def __init__(self, context: EngineContext) -> None:
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
+        self.target: Backbone = context.models.target
 
     def prefill(self, sequence: Sequence) -> bool:
         """Let the target prefill the next chunk of the prompt."""
-        return prefill_chunk(sequence, self.context, self.prefill_chunk(sequence))
+        return prefill_chunk(sequence, self.context, self.prefill_size(sequence))
 
-    def prefill_chunk(self, sequence: Sequence) -> int | None:
+    def prefill_size(self, sequence: Sequence) -> int | None:
         """Return the largest number of prompt tokens per chunk; None: the engine's default."""
         return None
 
@@ -151,7 +153,7 @@ class OnePassDecoder(Decoder, ABC):
             return outputs
 
     def _outputs(self, entries: list[tuple[Sequence, Segment]]) -> list[tuple[Sequence, Tensor, Tensor]]:
-        out = self.models.target.forward([segment for _, segment in entries])
+        out = self.target.forward([segment for _, segment in entries])
         return [
             (sequence, out.logits[i, : len(segment.tokens)], out.hidden[i, : len(segment.tokens)])
             for i, (sequence, segment) in enumerate(entries)

@@ -85,6 +85,13 @@ def _change(sequence: Sequence, decoder_of: GetDecoder, settings: Settings) -> N
         header.simulation = True
         if header.promise != Promise.APPROXIMATE.value:
             header.promise = Promise.SIMULATION.value
+    room = sequence.models.target.context - sequence.prompt_length
+    if sequence.max_new_tokens > room and not configured.is_unbounded:
+        sequence.add_warning(
+            f"max_new_tokens was cut from {sequence.max_new_tokens} to {room}: {configured.method.title} ends at the "
+            "target's context."
+        )
+        sequence.max_new_tokens = room
     sequence.report.changes += settings.changes
     if (notice := configured.notice()) and not sequence.has_warning(notice):
         sequence.add_warning(notice)

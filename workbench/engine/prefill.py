@@ -21,7 +21,7 @@ def prefill_chunk(sequence: Sequence, context: EngineContext, most: int | None =
     Args:
         sequence: a sequence in prefill; its slot shows how far it is.
         context: the engine's models and texts of tokens.
-        most: largest number of tokens, by default `PREFILL_CHUNK`. A prompt with images is one chunk.
+        most: largest number of tokens, at most and by default `PREFILL_CHUNK`. A prompt with images is one chunk.
     """
     slot, models = sequence.cache_slot, context.models
     if sequence.image_inputs is not None:
@@ -29,7 +29,7 @@ def prefill_chunk(sequence: Sequence, context: EngineContext, most: int | None =
         prefill_images(models.target, slot, sequence.image_inputs, counts)
         return True
     done = slot.text_length
-    chunk = sequence.committed[done : min(done + (most or PREFILL_CHUNK), sequence.prompt_length - 1)]
+    chunk = sequence.committed[done : min(done + min(most or PREFILL_CHUNK, PREFILL_CHUNK), sequence.prompt_length - 1)]
     n_top = sequence.request.options.prompt_logprobs
     if chunk and n_top is not None:
         scored = sequence.committed[done : done + len(chunk) + 1]

@@ -181,6 +181,11 @@ class TreeCache(Cache):
         """
         self._reached[rows] = [max(stop, length) for length in self._reached[rows]]
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the keys and values of all layers have one shape. Known after the first forward."""
+        return len(self._stacks) == 1
+
     def grow(self, rows: int) -> None:
         """Grow the buffers to `rows` rows; existing entries stay."""
         if rows <= self.n_rows:
@@ -217,6 +222,8 @@ class TreeCache(Cache):
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
         """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+
+        The cache must be uniform (`is_uniform`).
 
         Args:
             row: row of the sequence.

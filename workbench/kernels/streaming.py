@@ -20,7 +20,10 @@ from workbench.kernels.segment import Slot
 
 @dataclass(frozen=True, slots=True)
 class SinkWindow:
-    """Keep the first `sinks` entries and the last `window` ones of a sequence: see `Retention`.
+    """Keep the first `sinks` entries and at least the last `window` ones of a sequence: see `Retention`.
+
+    Old entries are dropped in blocks of a quarter of the window. A key is then moved at most five times, so that
+    rounding its rotations to half precision does not add up, and most commits move nothing.
 
     Attributes:
         sinks: number of first entries that stay.
@@ -32,10 +35,15 @@ class SinkWindow:
     window: int
     rotation: KeyRotation
 
+    @property
+    def block(self) -> int:
+        """Smallest number of entries that are dropped at once."""
+        return max(1, self.window // 4)
+
     def after_commit(self, cache: KVCache, slot: Slot) -> None:
-        """Drop the oldest entries after the sinks if there are more than sinks and window hold."""
+        """Drop the oldest entries after the sinks if a block of them is outside the window."""
         n = slot.length - self.sinks - self.window
-        if n > 0:
+        if n >= self.block:
             cache.drop(slot.index, self.sinks, self.sinks + n, slot.length, lambda keys: self.rotation(keys, -n))
             slot.length -= n
             slot.shift += n
@@ -53,10 +61,11 @@ class KeyRotation:
 
     def __call__(self, keys: Float[Tensor, "*b n D"], by: int) -> Float[Tensor, "*b n D"]:
         """Return the keys that the same tokens have `by` positions later."""
+        wide = keys if keys.dtype == torch.float64 else keys.float()
         angle = self.frequencies * by
-        cos, sin = (torch.cat([value, value], -1).to(keys.device, keys.dtype) for value in (angle.cos(), angle.sin()))
-        first, second = keys.chunk(2, -1)
-        return keys * cos + torch.cat([-second, first], -1) * sin
+        cos, sin = (torch.cat([value, value], -1).to(wide.device, wide.dtype) for value in (angle.cos(), angle.sin()))
+        first, second = wide.chunk(2, -1)
+        return (wide * cos + torch.cat([-second, first], -1) * sin).to(keys.dtype)
 
 
 def find_key_rotation(model: Any) -> KeyRotation | None:

@@ -53,7 +53,7 @@ def _is_right(runner: Runner, rotation: KeyRotation) -> bool:
     finally:
         runner.close(slot)
     first, later = keys
-    if any(key.shape[-1] != 2 * len(rotation.frequencies) for key in first):
+    if not runner.cache.is_uniform or any(key.shape[-1] != 2 * len(rotation.frequencies) for key in first):
         return False
     return all(
         float((rotation(a, _BY) - b).abs().max()) <= max(ROUNDING[runner.dtype], _ANGLES) * float(b.abs().max())

@@ -42,7 +42,8 @@ from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decode
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
-"""Cache positions reserved after the context for drafted nodes: the largest tree of a round, root included."""
+"""Cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root included. A
+decoder that keeps scratch nodes from round to round may use more while the text is shorter than the context."""
 
 
 class Runner:
@@ -176,7 +177,8 @@ class Runner:
             return
         last = self.slots.pop()
         if last is not slot:
-            self.cache.move_row(last.index, slot.index, min(last.length + SCRATCH, self.cache.capacity))
+            entries = last.length + max(last.scratch, SCRATCH)
+            self.cache.move_row(last.index, slot.index, min(entries, self.cache.capacity))
             self.slots[slot.index], last.index = last, slot.index
 
     def rewind(self, slot: Slot, length: int) -> None:

@@ -289,7 +289,7 @@ class Backend(BaseBackend):
         self._runs.charge(run, n_prompt)
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "an active run keeps its models loaded"
-        loaded.check_fit(n_prompt, request.max_new_tokens)
+        loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
         self._engine_thread.put(run, request, models)
 
     def _on_round(self, run: Run, record: Round) -> None:

@@ -34,15 +34,22 @@ class LoadedTarget:
     queue: FairQueue[Any] = field(default_factory=FairQueue)
     runs: list[Run] = field(default_factory=list)
 
-    def check_fit(self, n_prompt: int, max_new_tokens: int) -> None:
+    def check_fit(self, n_prompt: int, max_new_tokens: int, is_unbounded: bool = False) -> None:
         """Refuse a run that does not fit the target's context, or the context that fits memory.
 
         A run that exceeds only the model's own context is accepted; the engine shortens it and adds a warning.
+
+        Args:
+            n_prompt: length of the prompt, in tokens.
+            max_new_tokens: largest number of new tokens.
+            is_unbounded: whether the method has a KV cache of constant size, so that any text fits.
 
         Raises:
             PromptError: no token fits after the prompt.
             CapacityError: the message has the largest `max_new_tokens` that fits.
         """
+        if is_unbounded:
+            return
         target = self.models[None].target
         context, reason = target.context, target.why_context
         if n_prompt >= context:

@@ -68,7 +68,6 @@ class AnswerWindows:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, options: MaskedDiffusionOptions) -> None:
         self.tokenizer, self.options = tokenizer, options
         self.end = token_id(tokenizer, END)
-        self._streams = [TASKS[name].stream(options.seed, held_out=False) for name in options.tasks]
 
     def batch(self, step: int) -> tuple[Int[Tensor, "B T"], Int[Tensor, " B"]]:
         """Return windows and the lengths of their prompts."""
@@ -76,7 +75,7 @@ class AnswerWindows:
         length = chooser.randint(self.options.longest // 2, self.options.longest)
         rows, prompts = list[list[int]](), list[int]()
         while len(rows) < self.options.rows:
-            prompt, answer = self.encode(next(chooser.choice(self._streams)))
+            prompt, answer = self.encode(TASKS[chooser.choice(self.options.tasks)].draw(chooser, held_out=False))
             if len(prompt) + len(answer) < length:
                 rows.append([*prompt, *answer, *[self.end] * (length - len(prompt) - len(answer))])
                 prompts.append(len(prompt))

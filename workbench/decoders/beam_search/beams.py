@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor
 
+from workbench.core.errors import NumericalError
+from workbench.core.transfer import to_host
+
 HEURISTIC, FULL, NEVER = "heuristic", "full", "never"
 STOP_RULES = (HEURISTIC, FULL, NEVER)
 """When a search ends although beams still run: if the best of them, at its present length, scores less than the worst
@@ -81,15 +84,20 @@ class Search:
             length_penalty: exponent of the length that divides a finished candidate's score.
             stop_rule: one of `STOP_RULES`.
             max_length: largest number of tokens of a text.
+
+        Raises:
+            NumericalError: the log-probabilities are NaN.
         """
         starts = logprobs.new_tensor([beam.score for beam in self.beams])
         total = (logprobs + starts[:, None]).flatten()
-        scores, indices = total.topk(min(max(2, 1 + n_ends) * n_beams, len(total)))
+        top, at = total.topk(min(max(2, 1 + n_ends) * n_beams, len(total)))
+        scores, indices, probs = to_host([top, at, logprobs.flatten()[at].exp()])
+        if scores[0] != scores[0]:  # NaN counts as the largest number
+            raise NumericalError("The target returned NaN instead of log-probabilities.", "Try another dtype.")
         vocabulary = logprobs.shape[1]
         candidates: list[tuple[Beam, str]] = []
-        for score, index in zip(scores.tolist(), indices.tolist(), strict=True):
+        for score, index, p in zip(scores, indices, probs, strict=True):
             parent, token = self.beams[index // vocabulary], index % vocabulary
-            p = float(logprobs[index // vocabulary, token].exp())
             beam = Beam(parent.nodes, (*parent.tokens, token), (*parent.probs, p), score)
             candidates.append((beam, end_reason(beam.tokens)))
         self.length += 1

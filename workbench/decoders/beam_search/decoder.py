@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbench.core.errors import NumericalError
 from workbench.core.params import param
 from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
@@ -37,6 +36,7 @@ class BeamSearch(DecoderParams):
     Source: Freitag and Al-Onaizan 2017, arXiv:1702.01806, §2; the length penalty is that of Hugging Face's `generate`.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("trees",)
     keeps_greedy: ClassVar[bool] = False
 
     beams: int = param(4, ge=1, le=16, doc="number of candidates that are extended in each round")
@@ -76,6 +76,12 @@ class BeamSearchDecoder(OnePassDecoder):
         """Start a search after the committed text."""
         sequence.state = BeamState()
 
+    def revoke(self, sequence: Sequence) -> None:
+        """Take back the tentative tokens; if the change fails, a new search starts after the committed text."""
+        state = sequence.state
+        sequence.report.revoked += sorted(state.tentative)
+        sequence.state, sequence.cache_slot.scratch = BeamState(), 0
+
     def segment(self, sequence: Sequence) -> Segment:
         """Return the newest token of every beam, or the last committed token in the first round of a search."""
         slot, state, device = sequence.cache_slot, sequence.state, self.models.target.device
@@ -101,8 +107,6 @@ class BeamSearchDecoder(OnePassDecoder):
         ]
         state.hidden += hidden.unbind(0)
         logprobs = logits.float().log_softmax(1)
-        if logprobs.isnan().any():
-            raise NumericalError("The target returned NaN instead of log-probabilities.", "Try another dtype.")
         base = len(sequence.committed)
         n_ends = len(self.models.eos) if sequence.request.stop_at_eos else 0
         goes_on = search.extend(
@@ -114,6 +118,8 @@ class BeamSearchDecoder(OnePassDecoder):
             return self._finish(sequence, signals)
         if slot.scratch + 2 * params.beams > self._room(sequence):  # commit the best beam's first token
             search.drop_others(search.best()[0][0])
+            if not search.beams:  # only a finished candidate begins like the best one
+                return self._finish(sequence, signals)
         return self._commit(sequence, search.common_prefix(), signals)
 
     def _room(self, sequence: Sequence) -> int:

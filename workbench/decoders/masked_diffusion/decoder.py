@@ -17,7 +17,7 @@ from torch import Tensor
 from workbench.core.errors import NumericalError
 from workbench.core.params import param
 from workbench.core.random_stream import Purpose
-from workbench.core.sampling import likeliest, pick, to_probs
+from workbench.core.sampling import SamplingParams, likeliest, pick, to_probs
 from workbench.core.transfer import to_device, to_list
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step
@@ -49,6 +49,12 @@ class MaskedDiffusion(DecoderParams):
     def decoder(self, context: EngineContext) -> Decoder:
         """Return the decoder for all sequences."""
         return MaskedDiffusionDecoder(context)
+
+    def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
+        """Refuse log-probabilities of the prompt, which has no prefill."""
+        if sequence.request.options.prompt_logprobs is not None:
+            return "a masked-diffusion model gives no log-probabilities of the prompt"
+        return super().unsupported_reason(sequence, sampling)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import logging
 from collections import abc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -74,6 +74,7 @@ class OverlappedDecoder(DraftVerify):
         super().__init__(context)
         self.ahead: dict[int, AheadDraft] = {}  # by the sequence's id
         self.lane = ThreadPoolExecutor(1, thread_name_prefix="draft-ahead")
+        self.drafting: Future[None] | None = None  # while the second thread drafts
 
     def change(self, row: Sequence, settings: Settings) -> None:
         """Discard what was drafted with other settings."""
@@ -81,7 +82,12 @@ class OverlappedDecoder(DraftVerify):
         super().change(row, settings)
 
     def close(self, row: Sequence) -> None:
-        """Discard the draft of a round that will not come."""
+        """Discard the draft of a round that will not come.
+
+        A sequence may end while the second thread drafts, which uses the cache that this releases.
+        """
+        if self.drafting is not None:
+            self.drafting.result()
         self.ahead.pop(id(row), None)
         super().close(row)
 
@@ -108,11 +114,12 @@ class OverlappedDecoder(DraftVerify):
         ahead = [state for state in states if self._can_draft_ahead(state)]
         if not ahead:
             return super().verify(states)
-        drafting = self.lane.submit(self._draft_ahead, ahead)
+        self.drafting = self.lane.submit(self._draft_ahead, ahead)
         try:
             return super().verify(states)
         finally:
-            drafting.result()
+            self.drafting.result()
+            self.drafting = None
             for state in ahead:
                 if state.sequence.status in ENDED:  # by an error in this phase
                     self.ahead.pop(id(state.sequence), None)

@@ -15,6 +15,7 @@ from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step, choose_token
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import Sequence
+from workbench.engine.settings import Settings
 from workbench.kernels.segment import Segment
 from workbench.kernels.streaming import SinkWindow
 from workbench.models.key_rotation import key_rotation
@@ -46,7 +47,7 @@ class StreamingDecoder(OnePassDecoder):
         self._set_retention(sequence)
         return super().prefill(sequence)
 
-    def prefill_chunk(self, sequence: Sequence) -> int | None:
+    def prefill_size(self, sequence: Sequence) -> int | None:
         """Return the window, so that a token of the prompt reads at most the sinks and two windows."""
         return self._window(sequence)
 
@@ -54,6 +55,14 @@ class StreamingDecoder(OnePassDecoder):
         """Drop old entries of a sequence that comes from another decoder."""
         self._set_retention(sequence)
         sequence.state = OnePassState()
+        self._note_cut(sequence)
+
+    def change(self, sequence: Sequence, settings: Settings) -> None:
+        """Apply a new window from the next round on; entries that were dropped do not come back."""
+        super().change(sequence, settings)
+        self._note_cut(sequence)
+
+    def _note_cut(self, sequence: Sequence) -> None:
         window, wanted = self._window(sequence), self._params(sequence).window
         if window < wanted:
             sequence.add_warning(
