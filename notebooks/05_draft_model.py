@@ -450,12 +450,12 @@ else:
     raise AssertionError("the mismatch was not detected")
 
 # %% [markdown]
-# The message names the methods that still work: those that need no second model, and `omnidraft`, which translates.
+# The message names methods that still work: some that need no second model, and `omnidraft`, which translates.
 # With `omnidraft`, the drafter reads and writes *text* with its own tokenizer, and the target's tokenizer splits that
 # text into the target's tokens. So the two vocabularies may even have different words. Test the message:
 
 # %%
-for method in ("prompt-lookup", "early-exit", "omnidraft"):
+for method in ("prompt-lookup", "suffix", "omnidraft"):
     assert method in refusal
     still = here.generate(story, method=method, drafter=str(renumbered_folder), max_new_tokens=length)
     print(f"{method:14} τ = {tau(still.rounds):.2f}, the same text: {still.token_ids == answer}")

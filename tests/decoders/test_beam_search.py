@@ -11,7 +11,6 @@ import model_helpers
 import pytest
 import torch
 
-from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders.beam_search.beams import HEURISTIC, Beam, Search
 from workbench.engine import Engine, Models, Request
@@ -143,10 +142,11 @@ def test_a_full_cache_drops_candidates_and_not_the_run(models: Models, monkeypat
     assert max(most) <= 20
 
 
-def test_it_refuses_to_sample(models: Models) -> None:
-    request = dataclasses.replace(make_request(), sampling=SamplingParams(0.7))
-    with pytest.raises(MethodUnavailableError, match=r"Beam search.*temperature to 0"):
-        Engine(models).submit(request)
+def test_sampling_has_no_effect_and_a_note_says_so(models: Models) -> None:
+    trace = Engine(models).generate(dataclasses.replace(make_request(), sampling=SamplingParams(0.7, top_k=3), seed=4))
+    assert trace.token_ids == hf_beams(models, PROMPT, N)
+    assert [note for note in trace.footer.warnings if "does not sample" in note]
+    assert not Engine(models).generate(make_request()).footer.warnings
 
 
 def test_enough_beams_find_the_most_probable_text() -> None:

@@ -118,7 +118,7 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
 
     page = open_page(f"{fake_app}/methods", viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_selector(".wb[data-drawn=true]")
-    assert page.evaluate("document.documentElement.scrollHeight") < 10_000, "at most a dozen screens"
+    assert page.evaluate("document.documentElement.scrollHeight") < 10_800, "at most a dozen screens"
     board = page.locator("#combinations")
 
     def chosen(name: str) -> Any:

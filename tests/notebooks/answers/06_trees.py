@@ -25,7 +25,7 @@ def try_without_loop(right, wrong):
 
         return torch.tensor([[j in path(i) for j in range(len(parents))] for i in range(len(parents))])
 
-    right(sees_by_squaring)
+    right(mask_by_squaring)
     right(inverse)
     wrong(mask_of_tree)  # uses the loop that the exercise forbids
     wrong(comprehension)

@@ -15,7 +15,7 @@ def try_kept(right, wrong):
     right(even_layers)
     right(lambda n, k: [int(i * (n - 1) / (k - 1)) for i in range(k)])  # rounded down
     right(lambda n, k: [math.floor(i * (n - 1) / (k - 1) + 0.5) for i in range(k)])  # halves rounded up
-    right(lambda n, k: [layer for layer in range(n) if 2 * layer not in spread(n, k)])
+    right(lambda n, k: [layer for layer in range(n) if 2 * layer not in evenly_skipped(n, k)])
     wrong(lambda n, k: list(range(0, n, n // k))[:k])
     wrong(lambda n, k: list(range(k)))
     wrong(lambda n, k: [*range(k - 1), n - 1])

@@ -16,13 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbench.core.params import param
-from workbench.core.sampling import SamplingParams
 from workbench.core.transfer import to_device
 from workbench.decoders.beam_search.beams import HEURISTIC, STOP_RULES, Beam, Search
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step
 from workbench.engine.decoder import Decoder, EngineContext
 from workbench.engine.request import Sequence
+from workbench.engine.settings import Settings
 from workbench.engine.stop_conditions import find_end
 from workbench.kernels.segment import Segment
 
@@ -49,12 +49,6 @@ class BeamSearch(DecoderParams):
         """Return the decoder for all sequences."""
         return BeamSearchDecoder(context)
 
-    def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
-        """Refuse sampling: beam search is deterministic."""
-        if not sampling.greedy:
-            return f"it does not sample, so set the temperature to 0 (it is {sampling.temperature:g})"
-        return super().unsupported_reason(sequence, sampling)
-
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
@@ -75,6 +69,12 @@ class BeamSearchDecoder(OnePassDecoder):
     def open(self, sequence: Sequence) -> None:
         """Start a search after the committed text."""
         sequence.state = BeamState()
+        _note_sampling(sequence)
+
+    def change(self, sequence: Sequence, settings: Settings) -> None:
+        """Apply new parameters to the running search."""
+        super().change(sequence, settings)
+        _note_sampling(sequence)
 
     def revoke(self, sequence: Sequence) -> None:
         """Take back the tentative tokens; if the change fails, a new search starts after the committed text."""
@@ -151,3 +151,9 @@ class BeamSearchDecoder(OnePassDecoder):
         tokens, probs = sequence.state.search.best()
         emitted, reason = self.emit(sequence, tokens, probs)
         return Step(emitted, {}, reason or "length", signals)
+
+
+def _note_sampling(sequence: Sequence) -> None:
+    note = "Beam search does not sample: temperature, top-k, top-p, min-p and seed have no effect."
+    if not sequence.sampling.greedy and not sequence.has_warning(note):
+        sequence.add_warning(note)

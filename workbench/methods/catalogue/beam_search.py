@@ -29,6 +29,7 @@ METHOD = undrafted(
     formula="score(x) = Σ log p(x(t) | x(1) … x(t − 1)) / length(x)^λ; keep the best B extensions in each round",
     differences=(
         "When the KV cache is full, candidates that do not begin with the best one's first token are dropped.",
+        "Sampling settings have no effect: the search is deterministic.",
         "A stop string does not finish a candidate: the final text is cut there.",
     ),
     order=5,

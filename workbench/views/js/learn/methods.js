@@ -20,6 +20,7 @@ export function informativeRound(rounds) {
     rounds.find((r) => mixed(r) && branches(r)) ??
     rounds.find(mixed) ??
     rounds.find((r) => r.path.length) ??
+    rounds.find((r) => r.emitted?.length > 0) ??
     rounds[0] ??
     null
   );
@@ -245,7 +246,7 @@ async function picture(method, { host, main }, figure) {
   const tested = round.nodes.status.filter((x) => x !== "discarded").length;
   figure.lastChild.textContent = round.nodes.status.length
     ? `Round ${round.index + 1} of its recording: ${round.nodes.status.length} drafted, ${tested} tested, ${round.path.length} accepted, ${round.emitted.length} tokens emitted.`
-    : `Round ${round.index + 1} of its recording: no drafts, ${round.emitted.length} token emitted.`;
+    : `Round ${round.index + 1} of its recording: no drafts, tokens emitted: ${round.emitted.length}.`;
 }
 
 async function fill({ host, main, matrix, runs }) {

@@ -43,6 +43,8 @@ test("the drawing shows the first round with branches, accepted and rejected dra
   const chain = round([-1, 0], [0]), tree = round([-1, -1], [1]), all = round([-1, 0], [0, 1]), empty = round([], []);
   assert.equal(informativeRound([empty, all, chain, tree]), tree);
   assert.equal(informativeRound([empty, all, chain]), chain);
+  const emits = { ...empty, emitted: [{}] };
+  assert.equal(informativeRound([{ ...empty, emitted: [] }, emits]), emits, "without drafts: a round that emits");
   assert.equal(informativeRound([empty, all]), all);
   assert.equal(informativeRound([empty]), empty);
   assert.equal(informativeRound([]), null);
