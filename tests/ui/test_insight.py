@@ -125,9 +125,9 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
         return board.get_by_role("combobox", name=name)
 
     chosen("Verifier").select_option("k-seq")
-    chosen("Drafter").select_option("Draft model")
+    chosen("Drafter").select_option("Draft model, AMUSD")
     told, button = board.locator(".wb-crosstold"), board.locator("tbody button:visible")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, verified by k-seq"
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by k-seq"
     assert "rsd-c" in told.inner_text()
     assert "differs from p by TV" in told.inner_text()
     assert button.count() == 1
@@ -138,8 +138,10 @@ def test_a_cell_of_the_matrix_is_found_in_seconds(
         chosen(name).select_option("")
     board.locator("tbody button[aria-pressed=true]").focus()
     page.keyboard.press("ArrowRight")
-    assert told.locator("h3").inner_text() == "Drafts of Draft model, verified by optimal-two"
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Draft model, optimal-two:")
+    assert told.locator("h3").inner_text() == "Drafts of Draft model, AMUSD, verified by optimal-two"
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
+        "Draft model, AMUSD, optimal-two:"
+    )
     assert board.locator("tbody button[tabindex='0']").count() == 1, "the matrix is one tab stop"
     assert serious(page, "#combinations") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

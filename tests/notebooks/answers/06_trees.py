@@ -29,7 +29,7 @@ def try_without_loop(right, wrong):
     right(inverse)
     wrong(mask_of_tree)  # uses the loop that the exercise forbids
     wrong(comprehension)
-    wrong(sees_once)
+    wrong(mask_by_one_product)
     wrong(lambda parents: torch.ones(len(parents), len(parents)).tril())
 
 

@@ -25,9 +25,10 @@ export function tentativeTokens(rounds) {
   }));
 }
 
-/** Whether a round sets tentative tokens instead of drafting. Pure. */
+/** Whether a round sets tentative tokens instead of drafting, or writes several tokens or none without a draft. Pure. */
 export function isPlacing(round) {
-  return round.nodes.status.length === 0 && Boolean(round.placed?.length || round.revoked?.length);
+  const { nodes, placed, revoked, emitted } = round;
+  return nodes.status.length === 0 && Boolean(placed?.length || revoked?.length || (emitted?.length ?? 1) !== 1);
 }
 
 /** Describe such a round. Pure. */
