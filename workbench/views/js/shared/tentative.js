@@ -25,7 +25,7 @@ export function tentativeTokens(rounds) {
   }));
 }
 
-/** Whether a round sets tentative tokens instead of drafting, or writes several tokens or none without a draft. Pure. */
+/** Whether a round sets tentative tokens, or writes several tokens or none, without a draft. Pure. */
 export function isPlacing(round) {
   const { nodes, placed, revoked, emitted } = round;
   return nodes.status.length === 0 && Boolean(placed?.length || revoked?.length || (emitted?.length ?? 1) !== 1);
