@@ -13,7 +13,9 @@ from workbench.core.errors import MethodUnavailableError
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
 from workbench.engine.request import ENDED
-from workbench.kernels.kv_cache import KVCache
+from workbench.kernels.kv_cache import KVCache, TreeCache
+from workbench.kernels.segment import Slot
+from workbench.kernels.streaming import SinkWindow
 from workbench.methods import registry
 from workbench.models.backbone import Backbone
 from workbench.models.key_rotation import key_rotation
@@ -168,3 +170,27 @@ def test_a_runner_is_a_backbone_and_its_cache_a_kv_cache(models: Models) -> None
     drafter: Backbone | None = models.drafter
     assert drafter is not None
     assert drafter.cache is not models.target.cache
+
+
+def test_rounding_of_moved_keys_does_not_add_up_in_half_precision(models: Models) -> None:
+    """While a window of new tokens arrives, a key is moved at most four times, and stays what it would be at once."""
+    window, rotation = 64, key_rotation(models.target)
+    cache, moves = TreeCache(1, 1, 4 * window), list[int]()
+    slot, retention = Slot(0), SinkWindow(2, window, rotation)
+    size = 2 * len(rotation.frequencies)
+    first = torch.randn(1, 1, 1, size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    buffer = cache.buffer(1, size, first)
+    slot.length = 2 + window
+    buffer[0, 0, 0, 0, slot.length - 1] = first[0, 0, 0]  # the newest key
+    for _ in range(window - 1):
+        before = slot.shift
+        slot.length += 1
+        retention.after_commit(cache, slot)
+        if slot.shift > before:
+            moves.append(slot.shift - before)
+    at = 2 + window - 1 - slot.shift
+    exact = rotation(first.double(), -slot.shift)[0, 0, 0]
+    assert len(moves) <= 4
+    assert sum(moves) == slot.shift > 0
+    error = (buffer[0, 0, 0, 0, at].double() - exact).norm() / exact.norm()
+    assert float(error) < 0.02
