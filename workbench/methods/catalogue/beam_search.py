@@ -42,6 +42,7 @@ METHOD = undrafted(
             "Freitag and Al-Onaizan 2017, arXiv:1702.01806, abstract (recalled)",
             None,
             lacks="pruning of candidates, translation models",
+            matched=True,
         ),
     ),
     decoder_params=BeamSearch(),

@@ -40,6 +40,7 @@ METHOD = undrafted(
             "Nie et al. 2025, arXiv:2502.09992, table 1 (recalled)",
             None,
             lacks="two models of the same size trained on the same data",
+            matched=True,
         ),
     ),
     decoder_params=MaskedDiffusion(),

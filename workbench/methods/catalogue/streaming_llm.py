@@ -44,6 +44,7 @@ METHOD = undrafted(
             None,
             timed=True,
             lacks="a sliding window with re-computation",
+            matched=True,
         ),
     ),
     decoder_params=Streaming(),
