@@ -126,8 +126,8 @@ _SHOW: dict[str, Any] = {
     "image/svg+xml": lambda data, words: f'<div class="rich">{data}</div>',
     "image/png": _image("image/png"),
     "image/jpeg": _image("image/jpeg"),
-    "text/markdown": lambda data, words: words.read(data),
-    "text/latex": lambda data, words: words.read(data),
+    "text/markdown": lambda data, renderer: renderer.render_markdown(data),
+    "text/latex": lambda data, renderer: renderer.render_markdown(data),
     "text/plain": lambda data, words: _plain(data),
 }
 
