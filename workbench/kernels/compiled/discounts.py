@@ -89,7 +89,7 @@ def find(p, p_at, q, q_at, token, there, halvings, least, found, taken):
 
     Any number of threads may call it with the same arrays; each takes the next free position (see `work_sharing`).
 
-    Args:
+    Inputs:
         p: float32 [m, V], the target's distributions.
         p_at: int64 [R], row of p for each position.
         q: float32 [M, V], the drafter's distributions.

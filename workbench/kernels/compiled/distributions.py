@@ -37,7 +37,7 @@ def top_and_entropy(x, p, heat, top, p_top, entropy, taken):
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    Args:
+    Inputs:
         x: float32 [n, V], logits before temperature.
         p: float32 [n, V], distributions; V ≥ k.
         heat: temperature; 1 if there is none.
@@ -132,7 +132,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 
     Threads share the work as in `top_and_entropy`.
 
-    Args:
+    Inputs:
         x: float32 [n, V], logits; V ≥ k.
         top: int64 [n, k], written: the tokens, in descending order; of equal logits the lower token first.
         p_top: float32 [n, k], written: their probabilities.

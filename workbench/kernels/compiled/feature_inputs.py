@@ -46,7 +46,7 @@ def join(table, tokens, features, norms, eps, fuse, out, taken):
     Any number of threads may call it with the same arrays. Embedding or feature may have width 0. If the matrix has no
     rows (E = 0), nothing happens.
 
-    Args:
+    Inputs:
         table: int16 [V, D], embeddings; int16 arrays hold the bits of bfloat16.
         tokens: int64 [n].
         features: int16 [n, F].

@@ -58,7 +58,7 @@ def add_up(p, q, by, out, taken):
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    Args:
+    Inputs:
         p: float32 [R, V].
         q: float32 [R, V].
         by: float32 [R].
@@ -116,7 +116,7 @@ def _allowed(p, q, x, sure):
 def unseen(p, q, x, sure, out, taken):
     """Compute `workbench.methods.verifiers.sums.unverified_excess` for each row; threads share the work as in `add_up`.
 
-    Args:
+    Inputs:
         p: float32 [R, V].
         q: float32 [R, V].
         x: float32 [R, V], logits; read only in blocks where some p is 0, since elsewhere no logit is −∞.
@@ -165,7 +165,7 @@ def _between(p, q, least, kept):
 def threshold_rule_errors(p, q, row_of, least, out, taken):
     """Compute `workbench.core.relaxed.threshold_rule_error` for sampled drafts; threads share the work as in `add_up`.
 
-    Args:
+    Inputs:
         p: float32 [R, V].
         q: float32 [M, V].
         row_of: int64 [R], row of q for each row of p.

@@ -215,7 +215,7 @@ def improve(p, q, p_bits, q_bits, at, without, steps, most, best, r, taken):
 
     Any number of threads may call it with the same arrays; each takes the next free row (see `work_sharing`).
 
-    Args:
+    Inputs:
         p: float32 [R, V], the target's distributions.
         q: float32 [R, V], the drafter's distributions.
         p_bits: int32 [R, V], bits of p.
