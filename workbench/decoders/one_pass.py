@@ -23,7 +23,6 @@ from workbench.core.sampling import likeliest, pick, to_probs
 from workbench.core.transfer import to_host
 from workbench.decoders.draft_verify.decoder import spans_of
 from workbench.engine.decoder import Decoder, EngineContext
-from workbench.engine.prefill import prefill_chunk
 from workbench.engine.request import FINISHED, Sequence
 from workbench.engine.round_timing import Drafting, Timing, Work, share_forwards
 from workbench.engine.settings import Settings
@@ -70,14 +69,6 @@ class OnePassDecoder(Decoder, ABC):
     def __init__(self, context: EngineContext) -> None:
         self.context, self.models, self.clock, self._guard = context, context.models, context.clock, context.guard
         self.target: Backbone = context.models.target
-
-    def prefill(self, sequence: Sequence) -> bool:
-        """Let the target prefill the next chunk of the prompt."""
-        return prefill_chunk(sequence, self.context, self.prefill_size(sequence))
-
-    def prefill_size(self, sequence: Sequence) -> int | None:
-        """Return the largest number of prompt tokens per chunk; None: the engine's default."""
-        return None
 
     @abstractmethod
     def open(self, sequence: Sequence) -> None:

@@ -14,6 +14,7 @@ from workbench.core.transfer import to_device
 from workbench.decoders.decoder_params import DecoderParams
 from workbench.decoders.one_pass import OnePassDecoder, OnePassState, Step, choose_token
 from workbench.engine.decoder import Decoder, EngineContext
+from workbench.engine.prefill import prefill_chunk
 from workbench.engine.request import Sequence
 from workbench.engine.settings import Settings
 from workbench.kernels.segment import Segment
@@ -43,13 +44,9 @@ class StreamingDecoder(OnePassDecoder):
     """One token per round and sequence; the cache keeps a constant size from prefill on."""
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Prefill in chunks of one window, and drop old entries after each."""
+        """Prefill a chunk of one window, and drop old entries: a token reads at most the sinks and two windows."""
         self._set_retention(sequence)
-        return super().prefill(sequence)
-
-    def prefill_size(self, sequence: Sequence) -> int | None:
-        """Return the window, so that a token of the prompt reads at most the sinks and two windows."""
-        return self._window(sequence)
+        return prefill_chunk(sequence, self.context, self._window(sequence))
 
     def open(self, sequence: Sequence) -> None:
         """Drop old entries of a sequence that comes from another decoder."""
