@@ -38,7 +38,7 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
     selection: selection.newSelection(),
     pendingPin: null,
     brush: null,
-    ghosts: true,
+    ghosts: false,
     threshold: 0,
     mode: "spine",
     wantPlain: false,

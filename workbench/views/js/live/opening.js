@@ -3,15 +3,21 @@
 import * as address from "../shared/address.js";
 import * as backend from "./backend.js";
 import * as choices from "./choice.js";
+import * as figures from "../shared/figures.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
 import * as player from "./player.js";
+import * as race from "./race.js";
+import * as stage from "./stage.js";
 import * as reload from "./reload.js";
 import * as selection from "./selection.js";
 import * as store from "../shared/store.js";
 import * as traces from "./traces.js";
+import * as view from "./view.js";
 
 const EXAMPLE_SPEED = 0.1;
+/** Duration of the example's race on the page, in seconds. */
+const RACE_S = 5;
 const RUN_NOT_FOUND = {
   message: "This app does not have the run of this link.",
   remedy: "Ask the sender for a link to the settings, or for the trace file.",
@@ -21,7 +27,7 @@ const SOON_MS = 250;
 const READY_MS = 400;
 
 /** Name of the recording that plays before the first run. */
-export const EXAMPLE = "draft-tree";
+export const EXAMPLE = "race";
 
 /** Play the example while the backend is starting, if the page has nothing else to show.
  *  @param {Promise<any>} looked  ends when the backend has answered; one that is ready answers before `READY_MS` */
@@ -213,23 +219,52 @@ function play(page, trace, wanted, whole) {
     from: "recorded",
     closed: true,
     baseline: trace.baseline ?? null,
+    raced: trace.plain ? trace.rounds : null, // the race runs on its own clock, ahead of the text
   });
   store.apply(run, { header: trace.header, state: "running" });
   page.run = run;
   page.selection.pin = wanted;
+  if (trace.plain) {
+    page.plain = { ...store.fromTrace(`plain-${run.channel}`, trace.plain, "recorded"), closed: true };
+    page.plainKey = run.key = run.channel; // recorded with the same settings
+  }
   const arrive = (n) => {
     store.apply(run, { rounds: trace.rounds.slice(0, n), seq: n });
     if (n === trace.rounds.length) {
       store.apply(run, { footer: trace.footer, warnings: trace.footer.warnings, state: "finished" });
       page.feeding = null;
+      if (trace.plain) showCorrection(page, run);
     }
     page.draw();
   };
+  const speed = trace.plain ? Math.min(1, figures.summary(page.plain.rounds).seconds / RACE_S) : EXAMPLE_SPEED;
   const still = whole || wanted !== null || matchMedia("(prefers-reduced-motion: reduce)").matches;
-  page.feeding = { label: `${EXAMPLE_SPEED}× speed`, speed: EXAMPLE_SPEED, stop: () => {} };
-  page.feeding.stop = player.feed({ rounds: trace.rounds, speed: EXAMPLE_SPEED, still, arrive });
+  page.feeding = { label: `${speed.toPrecision(2)}× speed`, speed, stop: () => {} };
+  page.feeding.stop = player.feed({ rounds: trace.rounds, speed, still, arrive });
   if (still) page.feeding = null;
+  else if (trace.plain) startRace(page, speed);
 }
+
+/** Select the largest round with a corrected token, unless the reader selected another: it shows all outcomes of a
+ *  test. */
+function showCorrection(page, run) {
+  const { selection: now } = page, tested = (round) => figures.count(round).tested;
+  if (page.run !== run || now.pin || now.hover) return;
+  const corrected = run.rounds.filter((round) => round.bonus_kind === "corrected").sort((a, b) => tested(b) - tested(a));
+  if (corrected.length) page.selection.pin = { round: corrected[0].index };
+}
+
+/** Replay the race, or skip to its end. */
+export function toggleRace(page) {
+  if (page.race.playing) race.stop(page, () => drawRace(page));
+  else startRace(page);
+}
+
+function startRace(page, speed = null) {
+  race.start(page, () => race.of(view.of(page, performance.now()), ""), () => drawRace(page), speed);
+}
+
+const drawRace = (page) => page.view && stage.drawRace(page.parts, page.view);
 
 /** Show a complete run record. */
 export function show(page, run) {

@@ -10,6 +10,7 @@
  */
 
 import * as actions from "./actions.js";
+import * as automatic from "./autobaseline.js";
 import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branching from "./branching.js";
@@ -18,9 +19,11 @@ import * as copying from "../shared/copying.js";
 import { announce, createPage } from "./create.js";
 import * as redraw from "./redraw.js";
 import * as kit from "../shared/kit.js";
+import * as intro from "./intro.js";
 import * as memory from "./memory.js";
 import * as opening from "./opening.js";
 import * as pace from "./pace.js";
+import * as race from "./race.js";
 import * as repeats from "./repeats.js";
 import * as roles from "../shared/roles.js";
 import * as stage from "./stage.js";
@@ -33,7 +36,11 @@ import * as whatif from "./whatif.js";
 export function mount(el, { host, trace = null, embed = false }) {
   return createPage(el, {
     parts: stage.build(el), host, embed, title: "Live", wire, tick,
-    state: { pairs: null, arrival: null, still: false, formed: false },
+    state: {
+      pairs: null, arrival: null, still: false, formed: false, race: race.newRace(),
+      autoBaseline: automatic.isOn(),
+      intro: !embed && Boolean(host.call) && intro.isOpen(host.remember),
+    },
     begin: (page) => {
       redraw.setDrawing(
         page,
@@ -114,6 +121,15 @@ function wire(page, el) {
   click("runHere", () => page.actions.press("run"));
   click("copy", () => actions.copy(page));
   click("whatif", () => whatif.open(page));
+  click("introClose", () => {
+    intro.store(page.host.remember, false);
+    set({ intro: false });
+  });
+  click("raceReplay", () => opening.toggleRace(page));
+  click("raceLive", () => page.actions.press("run"));
+  click("raceWhy", () => whatif.open(page));
+  parts.raceWhy.hidden = !page.host.call;
+  parts.introTour.href = page.host.base === undefined ? "#" : `${page.host.base}/?tab=learn`;
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
   click("open", () => parts.file.click());

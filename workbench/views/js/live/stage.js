@@ -10,6 +10,7 @@ import * as copying from "../shared/copying.js";
 import * as tentative from "../shared/tentative.js";
 import * as figures from "../shared/figures.js";
 import * as help from "./help.js";
+import * as intro from "./intro.js";
 import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
@@ -20,6 +21,7 @@ import * as memory from "./memory.js";
 import { ownToken } from "../shared/roundtokens.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
+import * as race from "./race.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
@@ -41,12 +43,12 @@ export function build(el) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const chart = (...args) => panel.chart(parts, ...args), card = (...args) => panel.card(parts, ...args);
-  parts.ghosts = h("input", { type: "checkbox", checked: true });
+  parts.ghosts = h("input", { type: "checkbox" });
   const tokens = h(
     "span",
     { className: "wb-extra" },
     (parts.tokenKey = panel.legend(STATUSES.map((name) => [`is-${name}`, name]))),
-    h("label", { className: "wb-toggle" }, parts.ghosts, "ghosts"),
+    h("label", { className: "wb-toggle", title: "Show the rejected and discarded drafts of each round in a second line" }, parts.ghosts, "rejected drafts"),
     copying.button(() => parts.textOf?.() ?? "", "the generated text"),
   );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
@@ -61,6 +63,7 @@ export function build(el) {
         "div",
         { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
+        part("opening", "div", { className: "wb-opening" }, intro.build(parts), race.build(parts)),
         part("figures", "div", { className: "wb-figures" }),
         part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
         part(
@@ -230,6 +233,7 @@ export function draw(parts, view) {
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
   });
+  opening(parts, view);
   bymethod.render(parts.byMethod, { segments: view.segments, all: figures, range: view.range });
   repeats.render(parts, view.pairs);
   ribbon.render(parts.ribbon, {
@@ -243,6 +247,7 @@ export function draw(parts, view) {
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   });
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
+  parts.ribbon.classList.toggle("has-ghosts", view.ghosts);
   parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
   progress(parts.progress, view);
@@ -266,6 +271,23 @@ export function draw(parts, view) {
   if (due("lane")) lane(parts, view);
   curves(parts, view, due);
   scrubber.render(parts, { ...view, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
+}
+
+function opening(parts, view) {
+  const { arriving, shown, rounds } = view, coming = view.follow ? arriving : null;
+  intro.render(parts, {
+    open: view.intro,
+    round: coming?.round ?? (shown === null ? null : rounds[shown.round]),
+    arriving: coming,
+  });
+  drawRace(parts, view);
+  parts.opening.hidden = parts.intro.hidden && parts.race.hidden;
+}
+
+/** Draw the race of the view at its clock's time. */
+export function drawRace(parts, view) {
+  race.render(parts, race.of(view, plainWords(view)), view.race);
+  parts.raceLive.hidden = !view.run || view.run.from === "live" || !view.canRun;
 }
 
 function lane(parts, view) {

@@ -57,6 +57,9 @@ export function of(page, now) {
     ghosts: page.ghosts,
     threshold: page.threshold,
     mode: page.mode,
+    intro: Boolean(page.intro),
+    race: page.race ?? null,
+    canRun: Boolean(page.host?.decode && catalogue),
     follow: selection.follows(page.selection) && !page.selection.hover,
     scroll: page.scroll,
     waiting: words.waiting(run, catalogue !== null || page.errors.length > 0 || run !== null),
@@ -169,6 +172,7 @@ export function panel(page, view) {
     estimate: page.estimate,
     pace: pace.rate(choice, catalogue),
     paces: pace.options(pace.rate(choice, catalogue)),
+    auto: page.autoBaseline,
     note: page.note || words.changeNote(summaries.changeMarks(view.rounds), active),
     branch: choice.prompt_tokens
       ? choice.origin
@@ -176,7 +180,8 @@ export function panel(page, view) {
         : "prompt given as tokens"
       : "",
     run: {
-      active: active || measuring !== null,
+      active: active || (measuring !== null && !page.plain?.automatic),
+      automatic: Boolean(page.plain?.automatic),
       paused: view.run?.state === "paused" && active,
       ready: true,
       measuring: measuring !== null,

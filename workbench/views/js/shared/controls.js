@@ -23,19 +23,22 @@ export function options(entries) {
 }
 
 /** Return the buttons, each with the reason why it is disabled. Pure. @param {any} known */
-export function buttons({ active, paused, ready, measuring, baseline, barred = {} }) {
-  const idle = active ? "" : "no run in progress", reason = measuring ? "the baseline is being measured" : idle;
+export function buttons({ active, paused, ready, measuring, automatic = false, baseline, barred = {} }) {
+  const idle = active ? "" : "no run in progress", reason = measuring && !automatic ? "the baseline is being measured" : idle;
   return {
     run: {
       label: "Run",
-      off: !ready ? "the backend is not ready" : measuring ? reason : active ? "a run is in progress: stop it first" : "",
+      off: !ready ? "the backend is not ready" : measuring && !automatic ? reason : active ? "a run is in progress: stop it first" : "",
     },
     pause: { label: paused ? "Resume" : "Pause", off: barred.pause || reason },
-    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring ? reason : "") },
-    stop: { label: "Stop", off: idle },
+    step: { label: "Step", off: barred.step || (!ready ? "the backend is not ready" : measuring && !automatic ? reason : "") },
+    stop: { label: "Stop", off: measuring ? "" : idle },
     baseline: { label: baseline.label, off: barred.baseline || baseline.off },
   };
 }
+
+const AUTOMATIC =
+  "Measures plain decoding of the same prompt after each run with new settings, so that its speed-up is known. A new run ends the measurement.";
 
 export const PROMISES = {
   exact: "exact: same distribution as the target alone",
@@ -157,6 +160,8 @@ export function render(el, data) {
     button.title = off;
   }
   ui.pace.parentElement.hidden = !data.paces || Boolean(data.run.barred?.pace);
+  ui.auto.parentElement.hidden = data.auto === undefined || Boolean(data.run.barred?.baseline);
+  ui.auto.checked = Boolean(data.auto);
   if (data.paces) select(ui.pace, data.paces, String(data.pace));
   write(ui.note, data.note);
   ui.note.classList.toggle("is-empty", !data.note);
@@ -246,6 +251,10 @@ function build(el) {
     note: h("p", { className: "wb-note" }),
     buttons: {},
   };
+  ui.auto = h("input", {
+    type: "checkbox",
+    onchange: () => emit("wb:choose", { what: "autoBaseline", value: ui.auto.checked }),
+  });
   ui.note.setAttribute("role", "status");
   ui.branch = h(
     "p",
@@ -310,6 +319,7 @@ function build(el) {
       press("step", ""),
       press("stop", ""),
       press("baseline", ""),
+      h("label", { className: "wb-toggle wb-auto", title: AUTOMATIC }, ui.auto, "baseline after each run"),
       h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace),
       ui.barred,
       ui.note,
