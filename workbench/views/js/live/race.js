@@ -53,7 +53,7 @@ export function compareTexts(mine, plain, { greedy, exact }) {
  *  @param {any} view  of `view.js`  @param {string} none  why there is no plain run  */
 export function of(view, none) {
   const { run, plainRounds, active, figures: own, speed, methodTitle } = view, rounds = run?.raced ?? view.rounds;
-  if (!rounds.length && !active) return null;
+  if (!active && (!rounds.length || (!plainRounds && run?.from !== "live"))) return null;
   const names = [...new Set(rounds.map((round) => round.method))].map((name) => methodTitle(name));
   const mine = lane(names.length > 2 ? `${names.length} methods` : names.join(" → ") || methodTitle(run?.header?.method ?? ""), rounds);
   const plain = plainRounds ? lane("Plain decoding", plainRounds) : null;

@@ -57,13 +57,13 @@ export function build(el) {
     h(
       "div",
       { className: "wb-main" },
+      part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
       part("side", "aside", { className: "wb-side has-bar" }),
       part(
         "stage",
         "div",
         { className: "wb-stage" },
         part("alerts", "div", { className: "wb-alerts" }),
-        part("opening", "div", { className: "wb-opening" }, intro.build(parts), race.build(parts)),
         part("figures", "div", { className: "wb-figures" }),
         part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
         part(

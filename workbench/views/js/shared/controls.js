@@ -37,6 +37,10 @@ export function buttons({ active, paused, ready, measuring, automatic = false, b
   };
 }
 
+/** Parameter above all others in the panel, with the temperature. */
+const MAIN_PARAM = "depth";
+/** Prompt presets that are visible before "more" is pressed. */
+const FIRST_CHIPS = 5;
 const AUTOMATIC =
   "Measures plain decoding of the same prompt after each run with new settings, so that its speed-up is known. A new run ends the measurement.";
 
@@ -135,7 +139,9 @@ export function render(el, data) {
   source(ui.source, method?.source);
   const barred = unsound(method, choice.params);
   const form = (el, params) => data.draw(el, { params, values: choice.params, inForce: data.inForce, barred });
-  form(ui.params, method?.params ?? []);
+  const params = method?.params ?? [], isMain = (param) => param.name === MAIN_PARAM;
+  form(ui.mainParams, params.filter(isMain));
+  form(ui.params, params.filter((param) => !isMain(param)));
   const [first, ...more] = catalogue.sampling;
   form(ui.sampling, first ? [first] : []);
   form(ui.sampling2, more);
@@ -244,6 +250,7 @@ function build(el) {
     branchWords: h("span"),
     estimate: h("p", { className: "wb-estimate" }),
     barred: h("p", { className: "wb-estimate" }),
+    mainParams: h("div", { className: "wb-form" }),
     params: h("div", { className: "wb-form" }),
     sampling: h("div", { className: "wb-form" }),
     sampling2: h("div", { className: "wb-form" }),
@@ -289,9 +296,10 @@ function build(el) {
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
     h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.headNote, ui.teaches, ui.source),
+    ui.mainParams,
+    ui.sampling,
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),
     ui.params,
-    ui.sampling,
     h("details", { className: "wb-moresampling" }, h("summary", {}, "More sampling ", ui.moreNote), ui.sampling2),
     h(
       "div",
@@ -319,7 +327,7 @@ function build(el) {
       press("step", ""),
       press("stop", ""),
       press("baseline", ""),
-      h("label", { className: "wb-toggle wb-auto", title: AUTOMATIC }, ui.auto, "baseline after each run"),
+      h("label", { className: "wb-toggle wb-auto", title: AUTOMATIC }, ui.auto, "after each run"),
       h("div", { className: "wb-pace" }, h("label", { htmlFor: pace.id }, "Show at"), pace),
       ui.barred,
       ui.note,
@@ -340,13 +348,28 @@ export function select(control, wanted, value) {
 }
 
 function chips(el, presets, chosen) {
-  while (el.childElementCount < presets.length) el.append(h("button", { type: "button" }));
+  if (!el._more) {
+    el._more = h("button", { type: "button", className: "wb-morechips", onclick: () => unfold(el, !el._open) });
+    el.append(el._more);
+  }
+  while (el.childElementCount <= presets.length) el._more.before(h("button", { type: "button" }));
   presets.forEach((p, i) => {
     const chip = el.children[i];
     chip.dataset.preset = p.name;
     write(chip, p.title);
     chip.setAttribute("aria-pressed", String(p.name === chosen));
   });
+  unfold(el, el._open ?? false);
+}
+
+/** Show all presets, or the first ones and the chosen one. */
+function unfold(el, open) {
+  el._open = open;
+  const all = [...el.querySelectorAll("[data-preset]")];
+  all.forEach((chip, i) => (chip.hidden = !open && i >= FIRST_CHIPS && chip.getAttribute("aria-pressed") !== "true"));
+  el._more.hidden = all.length <= FIRST_CHIPS + 1;
+  write(el._more, open ? "fewer" : "more …");
+  el._more.setAttribute("aria-expanded", String(open));
 }
 
 /** Return the checkbox "chat message", with its label. */
