@@ -1,4 +1,4 @@
-/** Introduction: one sentence on speculative decoding, and its three steps, shown with the data of the selected round. */
+/** Introduction: one sentence on speculative decoding, and its three steps with the data of the selected round. */
 
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
@@ -32,7 +32,7 @@ const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const ms = (seconds) => `${(1e3 * seconds).toFixed(1)} ms`;
 
 /** Return the texts of the three steps for a round. Pure.
- *  @param {any} round  null: none yet  @param {{tested: number, line: {node: number}[]}|null} arriving  of a round whose
+ *  @param {any} round  null: none yet  @param {{tested: number, line: object[]}|null} arriving  of a round whose
  *    results appear one by one
  *  @returns {{active: number, steps: {tokens: [string, string][], text: string}[]}}  `active`: index of the step in
  *    progress, -1 if the round is complete; tokens as [text, status] */
@@ -109,7 +109,8 @@ export function build(parts) {
   return parts.intro;
 }
 
-/** Draw the three steps of a round. @param {{open: boolean, round: any, arriving: any}} data */
+/** Draw the three steps of a round. @param {any} parts
+ *  @param {{open: boolean, round: any, arriving: any}} data  `round`: the one on display, or null */
 export function render(parts, { open, round, arriving }) {
   parts.intro.hidden = !open;
   if (!open) return;

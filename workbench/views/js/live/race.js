@@ -100,7 +100,7 @@ export function shares({ seconds, draft_seconds, verify_seconds, overhead_second
   return parts.filter(([, s]) => s > 0).map(([name, s]) => ({ name, share: s / seconds }));
 }
 
-/** Build the card. @param {Record<string, any>} parts  @param {() => void} redraw  draws the page */
+/** Build the card and add its elements to `parts`. @param {Record<string, any>} parts */
 export function build(parts) {
   const button = (name, text, title) =>
     (parts[name] = h("button", { type: "button", className: "wb-tool", title }, text));

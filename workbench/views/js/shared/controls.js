@@ -118,7 +118,8 @@ export function mark(el, { promise, next }) {
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
  *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,
- *           draw: (el: Element, data: object) => void}} data  `draw` is `form.render` */
+ *           draw: (el: Element, data: object) => void, auto?: boolean}} data  `draw` is `form.render`; `auto`: whether
+ *    the baseline is measured after each run, undefined if the view does not offer it */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
   const { catalogue, choice } = data;
