@@ -32,8 +32,8 @@ SEEDS = 12
 
 
 RACE, PAIRS = Recording(("story",)), 9
-"""The recording "race" (`draft-tree`, greedy), and the number of measured pairs with plain decoding. The page opens with
-it, so its text must equal that of plain decoding."""
+"""The recording "race" (`draft-tree`, greedy), and the number of measured pairs with plain decoding. The page opens
+with it, so its text must equal that of plain decoding."""
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
 """The recording "switch": it starts with `draft-model` and changes to `prompt-lookup` after three rounds."""
 OTHERS = ("race", "switch")
@@ -66,8 +66,8 @@ def record_race(models: Models) -> tuple[Trace, Trace, Baseline]:
     """Record pairs of plain decoding and `draft-tree` with the same prompt, in alternating order.
 
     Returns:
-        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The traces are those
-        of the pair whose ratio is closest to the estimate over all pairs.
+        Trace of the method, trace of plain decoding, and the baseline with the ratios of all pairs. The traces are
+        those of the pair whose ratio is closest to the estimate over all pairs.
 
     Raises:
         WorkbenchError: the two texts differ.

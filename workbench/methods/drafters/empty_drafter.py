@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.draft_plan import Plan
@@ -13,6 +14,8 @@ from workbench.engine.request import Sequence
 @dataclass(frozen=True)
 class EmptyDrafter(Drafter):
     """Propose the empty tree: the baseline of every speed-up, on the same engine."""
+
+    is_empty: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
         """Return the deterministic kind; the empty tree has no siblings."""

@@ -12,6 +12,7 @@ import * as link from "./link.js";
 import * as opening from "./opening.js";
 import * as pace from "./pace.js";
 import * as player from "./player.js";
+import * as preferences from "../shared/preferences.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "./selection.js";
@@ -136,7 +137,7 @@ export function choose(page, what, value) {
   const { choice } = page, active = store.isActive(page.run);
   page.note = "";
   if (what === "autoBaseline") {
-    automatic.setOn((page.autoBaseline = value));
+    preferences.set(automatic.PREFERENCE, (page.autoBaseline = value));
     if (value && automatic.isDue(page, true) && !active) backend.startPlain(page, true);
     return page.draw();
   }

@@ -3,25 +3,8 @@
 
 import * as store from "../shared/store.js";
 
-const KEY = "wb-autobaseline";
-
-/** Return whether the automatic baseline is on in this browser: it is unless the reader switched it off. */
-export function isOn() {
-  try {
-    return localStorage.getItem(KEY) !== "off";
-  } catch {
-    return true; // the browser may block storage
-  }
-}
-
-/** Store whether the automatic baseline is on. */
-export function setOn(on) {
-  try {
-    localStorage.setItem(KEY, on ? "on" : "off");
-  } catch {
-    // without storage it holds for this page only
-  }
-}
+/** Name of the preference. */
+export const PREFERENCE = "wb-autobaseline";
 
 /** Return whether a run that has just ended needs a baseline. Pure.
  *  @param {any} page  @param {boolean} on  */

@@ -5,6 +5,7 @@ import * as exports from "../shared/exports.js";
 import * as figures from "../shared/figures.js";
 import * as kit from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
+import * as preferences from "../shared/preferences.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
 import * as keyboard from "./keyboard.js";
@@ -38,7 +39,7 @@ export async function createPage(el, { parts, host, embed, title, state, ...view
     selection: selection.newSelection(),
     pendingPin: null,
     brush: null,
-    ghosts: false,
+    ghosts: preferences.isOn(ribbon.DRAFTS, false),
     threshold: 0,
     mode: "spine",
     wantPlain: false,

@@ -6,27 +6,10 @@ import { ownToken } from "../shared/roundtokens.js";
 import * as ribbon from "../shared/ribbon.js";
 import { visible } from "../shared/visible.js";
 
-const KEY = "wb-intro";
+/** Name of the preference: the introduction is shown until the reader closes it. */
+export const PREFERENCE = "wb-intro";
 const STEPS = ["Draft", "Verify", "Keep"];
 const MOST_WORDS = 6;
-
-/** Whether the introduction is shown: until the reader closes it. */
-export function isOpen(storage) {
-  try {
-    return storage?.getItem(KEY) !== "closed";
-  } catch {
-    return true; // the browser may block storage
-  }
-}
-
-/** Store whether the introduction is shown. */
-export function store(storage, open) {
-  try {
-    storage?.setItem(KEY, open ? "open" : "closed");
-  } catch {
-    // without storage it holds for this page only
-  }
-}
 
 const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const ms = (seconds) => `${(1e3 * seconds).toFixed(1)} ms`;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { isOpen, steps, store } from "./intro.js";
+import { steps } from "./intro.js";
 
 const read = (name) =>
   JSON.parse(readFileSync(new URL(`../../../../tests/fixtures/wire/${name}.json`, import.meta.url))).rounds;
@@ -35,11 +35,4 @@ test("plain decoding has no draft", () => {
   assert.equal(draft.text, "no draft in this round");
   assert.match(verify.text, /for one token/);
   assert.match(keep.text, /from the target/);
-});
-
-test("the introduction stays closed once the reader closed it", () => {
-  const kept = new Map(), storage = { getItem: (k) => kept.get(k) ?? null, setItem: (k, v) => kept.set(k, v) };
-  assert.ok(isOpen(storage));
-  store(storage, false);
-  assert.ok(!isOpen(storage));
 });

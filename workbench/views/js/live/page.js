@@ -22,9 +22,12 @@ import * as kit from "../shared/kit.js";
 import * as intro from "./intro.js";
 import * as memory from "./memory.js";
 import * as opening from "./opening.js";
+import * as methodpicker from "../shared/methodpicker.js";
 import * as pace from "./pace.js";
+import * as preferences from "../shared/preferences.js";
 import * as race from "./race.js";
 import * as repeats from "./repeats.js";
+import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
 import * as stage from "./stage.js";
 import * as store from "../shared/store.js";
@@ -38,8 +41,8 @@ export function mount(el, { host, trace = null, embed = false }) {
     parts: stage.build(el), host, embed, title: "Live", wire, tick,
     state: {
       pairs: null, arrival: null, still: false, formed: false, race: race.newRace(),
-      autoBaseline: automatic.isOn(),
-      intro: !embed && Boolean(host.call) && intro.isOpen(host.remember),
+      autoBaseline: preferences.isOn(automatic.PREFERENCE, true),
+      intro: !embed && Boolean(host.call) && preferences.isOn(intro.PREFERENCE, true),
     },
     begin: (page) => {
       redraw.setDrawing(
@@ -101,7 +104,7 @@ function wire(page, el) {
   on("wb:pick", (pick) => actions.pin(page, pick));
   on("wb:branch", (pick) => actions.branch(page, pick));
   on("wb:brush", (range) => set({ brush: range && [range.from, range.to] }));
-  parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }));
   parts.threshold.addEventListener("input", () => set({ threshold: Number(parts.threshold.value) }));
   parts.threshold.addEventListener("input", () =>
     parts.threshold.style.setProperty("--fill", `${200 * parts.threshold.value}%`),
@@ -122,7 +125,7 @@ function wire(page, el) {
   click("copy", () => actions.copy(page));
   click("whatif", () => whatif.open(page));
   click("introClose", () => {
-    intro.store(page.host.remember, false);
+    preferences.set(intro.PREFERENCE, false);
     set({ intro: false });
   });
   click("raceReplay", () => opening.toggleRace(page));
@@ -194,10 +197,20 @@ function draw(page, all = false) {
   stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
   if (page.stepping) announce(page, false);
   if (!page.catalogue || !whole) return;
-  const panel = { ...view.panel(page, page.view), roles: roles };
+  const panel = {
+    ...view.panel(page, page.view),
+    roles: roles,
+    picker: (data) => methodpicker.build(() => ({ ...data(), speeds: () => speeds(page) })),
+  };
   controls.render(page.parts.side, panel);
   bar.render(page.parts.bar, panel);
   opening.writeAddressSoon(page);
+}
+
+/** Return the measured speed of each method on the chosen target; none without a backend. */
+async function speeds({ host, choice }) {
+  const answer = await host.call?.("speeds", { target: choice.target }).catch(() => null);
+  return answer && !answer.error ? answer : {};
 }
 
 /** Adapt the frame to embedding and to the address. */

@@ -43,12 +43,11 @@ export function build(el) {
   const parts = {};
   const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
   const chart = (...args) => panel.chart(parts, ...args), card = (...args) => panel.card(parts, ...args);
-  parts.ghosts = h("input", { type: "checkbox" });
   const tokens = h(
     "span",
     { className: "wb-extra" },
     (parts.tokenKey = panel.legend(STATUSES.map((name) => [`is-${name}`, name]))),
-    h("label", { className: "wb-toggle", title: "Show the rejected and discarded drafts of each round in a second line" }, parts.ghosts, "rejected drafts"),
+    ...ribbon.switches(parts),
     copying.button(() => parts.textOf?.() ?? "", "the generated text"),
   );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);

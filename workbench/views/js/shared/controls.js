@@ -118,14 +118,17 @@ export function mark(el, { promise, next }) {
 /** Draw into `el`.
  *  @param {{catalogue: object, choice: object, form?: {value: object}, run: object, note: string, pace: number, paces:
  *    object[], theme?: string, roles?: object, inForce?: object, branch?: string, estimate?: string,
- *           draw: (el: Element, data: object) => void, auto?: boolean}} data  `draw` is `form.render`; `auto`: whether
- *    the baseline is measured after each run, undefined if the view does not offer it */
+ *    draw: (el: Element, data: object) => void, auto?: boolean, picker?: (data: () => any) => Element}} data
+ *    `draw` is `form.render`; `auto`: whether the baseline is measured after each run, undefined if the view does not
+ *    offer it; `picker` returns the button that opens the picker of methods */
 export function render(el, data) {
   const ui = (el._controls ??= build(el));
   const { catalogue, choice } = data;
   const method = catalogue.methods.find((m) => m.name === choice.method);
   select(ui.target, options(catalogue.targets), choice.target);
   select(ui.method, options(catalogue.methods), choice.method);
+  ui.data = data;
+  if (data.picker && !ui.browse.firstChild) ui.browse.append(data.picker(() => ui.data));
   select(ui.drafter, options(draftModels.usable(catalogue, choice.method)), choice.drafter);
   write(ui.targetNote, detail(catalogue.targets, choice.target));
   write(
@@ -259,6 +262,7 @@ function build(el) {
     note: h("p", { className: "wb-note" }),
     buttons: {},
   };
+  ui.browse = h("span");
   ui.auto = h("input", {
     type: "checkbox",
     onchange: () => emit("wb:choose", { what: "autoBaseline", value: ui.auto.checked }),
@@ -296,7 +300,7 @@ function build(el) {
     { className: "wb-settings", open: !matchMedia("(max-width: 900px)").matches },
     h("summary", {}, "Settings"),
     h("div", { className: "wb-pick" }, targetLabel, target, ui.targetNote),
-    h("div", { className: "wb-pick" }, methodLabel, method, ui.promise, ui.headNote, ui.teaches, ui.source),
+    h("div", { className: "wb-pick" }, h("div", { className: "wb-asks" }, methodLabel, ui.browse), method, ui.promise, ui.headNote, ui.teaches, ui.source),
     ui.mainParams,
     ui.sampling,
     h("div", { className: "wb-pick" }, drafterLabel, drafter, ui.drafterNote),

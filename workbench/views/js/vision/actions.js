@@ -7,6 +7,7 @@ import * as link from "../live/link.js";
 import * as opening from "../live/opening.js";
 import { lacking } from "../shared/address.js";
 import * as form from "../shared/form.js";
+import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
 import { loadCatalogue } from "./opening.js";
 import { changed, imageDropped, paint, question, take, takeFile } from "./pictures.js";
@@ -106,7 +107,7 @@ export function wire(page, el) {
     "click",
     (event) => event.target.dataset.value && see({ how: event.target.dataset.value }),
   );
-  parts.ghosts.addEventListener("change", () => set({ ghosts: parts.ghosts.checked }));
+  ribbon.listenSwitches(parts, (ghosts) => set({ ghosts }), [parts.ribbon, parts.beside]);
   parts.slider.addEventListener("input", () => pin(page, { round: Number(parts.slider.value) - 1, on: page.on }));
   click("back", () => page.actions.round(-1));
   click("forth", () => page.actions.round(1));

@@ -56,7 +56,6 @@ export function build(el) {
       ["sees", "vision tokens"],
       ["leans", "attribution"],
     ]);
-  parts.ghosts = h("input", { type: "checkbox" });
   const key = panel.legend([
     ["is-accepted", "accepted"],
     ["is-corrected", "corrected"],
@@ -108,7 +107,7 @@ export function build(el) {
               "span",
               { className: "wb-extra" },
               key,
-              h("label", { className: "wb-toggle", title: "Show the rejected and discarded drafts of each round in a second line" }, parts.ghosts, "rejected drafts"),
+              ...ribbon.switches(parts),
               copying.button(() => parts.textOf("ribbon"), "the caption"),
             ),
             part("needs", "p", { className: "wb-facts-line", hidden: true }),
