@@ -16,10 +16,10 @@ from workbench.methods.tree_builders.path_threshold import PathThreshold
 
 @dataclass(frozen=True)
 class DynamicTree(Policy):
-    """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Draft every continuation whose probability along its path, by the drafter, reaches a threshold.
 
-    A flat distribution then has several children, a peaked one has one, and unlikely branches end. The first level's
-    likeliest token is always proposed. See `PathThreshold`.
+    A node with a flat distribution then gets several children, a node with a peaked one gets one child, and unlikely
+    branches end. The likeliest token of the first level is always proposed. `PathThreshold` builds the tree.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
     """

@@ -1,4 +1,4 @@
-"""Plan no drafts."""
+"""Policy of plain decoding: plan no drafts."""
 
 from __future__ import annotations
 
