@@ -24,8 +24,7 @@ NEEDS = {
     "trees": "a target that verifies trees",
     MASKED_LM: "a masked-diffusion model as the target",
 }
-"""Text for each requirement of a method besides the target. Any other requirement is a kind of trained head.
-"""
+"""Text for each requirement of a method besides the target. Any other requirement is a kind of trained head."""
 
 BUNDLED = "bundled"
 """Column of the claims board for the bundled models."""
