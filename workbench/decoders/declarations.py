@@ -27,7 +27,7 @@ NEEDS = {
 """Text for each requirement of a method besides the target. Any other requirement is a kind of trained head."""
 
 BUNDLED = "bundled"
-"""Column of the claims board for the bundled models."""
+"""Name of the claims board's column for the bundled models."""
 WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault of ours"
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Reasons why a claim is contradicted or undecided: models or samples too small; settings that differ from the paper's;
@@ -35,11 +35,11 @@ a bug of the workbench."""
 MIN_RETAINED = 0.95
 """Share of the exact rule's correct answers that an approximate rule has to retain before its speed-up counts."""
 MAX_REASON_CHARS = 160
-"""Most characters of a reason, because it is shown in a table cell."""
+"""Maximum number of characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured figure counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
-"""Training recipe of heads that one command trains for any target."""
+"""Name of the training recipe for heads that `workbench train KIND --target MODEL` trains for any target."""
 DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
 """Default definition of agreement at a position of held-out text: see `Head.agreement`."""
 
@@ -61,7 +61,7 @@ class Measurement:
     Attributes:
         value: the figure.
         low: lower end of its 95 % interval, or of the observed range; equal to the value if it is exact.
-        high: upper end.
+        high: upper end of this interval.
         n: number of observations (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and anything else needed to interpret the figure.
         answers: for an approximate rule, correct answers as a ratio to those of the exact rule in the same runs:
@@ -161,7 +161,7 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """Method and key, "method/key"."""
+        """Name of the claim, "method/key"."""
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
@@ -267,7 +267,7 @@ class Head:
         net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
-        settings: options of that recipe whose defaults differ for this head.
+        settings: values of the recipe's options that differ from its defaults for this head.
         options: options of that recipe that apply to this kind and few others. `workbench train KIND --target MODEL`
             accepts these options too.
         folder_suffix: last part of its folder's name, after the target's name; empty: its kind.

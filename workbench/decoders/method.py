@@ -42,7 +42,7 @@ class Method:
     """A registered method: its parts, guarantee, source, texts and measurements.
 
     Attributes:
-        name: kebab-case and permanent; traces contain it.
+        name: registry name, in kebab-case. It never changes, because traces contain it.
         title: display name.
         promise: see `Promise`.
         source: paper and, if there is one, section or algorithm.
@@ -159,7 +159,7 @@ class Method:
 
         Args:
             verifier: one of the method's verifiers.
-            drafter: the method's drafter with the parameters in question; by default, with default parameters.
+            drafter: the method's drafter, configured; by default, with default parameters.
             tree_builder: tree builder of the drafts; by default the method's default one.
         """
         drafter, tree_builder = drafter or self.drafter, tree_builder or next(iter(self.tree_builders), None)
@@ -207,7 +207,7 @@ class Method:
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Parts of the method: (kind, alternatives, description of the choice)."""
+        """Parts of the method by kind: (kind, alternatives, description of the choice among them)."""
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -261,7 +261,7 @@ class ConfiguredMethod:
         """Return the target layers whose hidden states the parts need from a verification, by index.
 
         Raises:
-            ParameterError: the target has no such layer.
+            ParameterError: a part needs a layer that the target lacks.
         """
         layers = {
             layer for part in (self.drafter, self.verifier, self.policy) for layer in part.captured_layers(models)

@@ -72,7 +72,7 @@ class OnePassDecoder(Decoder, ABC):
 
     @abstractmethod
     def open(self, sequence: Sequence) -> None:
-        """Set `sequence.state` to an `OnePassState`."""
+        """Create the sequence's state, an `OnePassState`, and store it in `sequence.state`."""
 
     @abstractmethod
     def segment(self, sequence: Sequence) -> Segment:
@@ -103,7 +103,7 @@ class OnePassDecoder(Decoder, ABC):
         """Do nothing: `close` revokes the tentative tokens once the sequence has changed to another decoder."""
 
     def finish(self, sequence: Sequence) -> None:
-        """Do nothing: no drafter has a state that a request could ask for."""
+        """Do nothing: without a drafter there is no state to save."""
 
     def close(self, sequence: Sequence) -> None:
         """Revoke the tentative tokens and drop the uncommitted part of the KV cache."""
@@ -178,7 +178,7 @@ class OnePassDecoder(Decoder, ABC):
         return emitted, reason
 
     def _record(self, sequence: Sequence, step: Step, timing: Timing, t_round: float) -> None:
-        """Append the round with the changes of the tentative tokens to the trace; end a finished sequence."""
+        """Append a round with the changes of tentative tokens to the trace, and end the sequence if its text ends."""
         old, new = sequence.state.tentative, {} if step.reason else step.tentative
         final = {token.position: token.token for token in step.emitted}
         revoked = [i for i, token in old.items() if i not in new and final.get(i) != token]

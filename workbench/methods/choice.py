@@ -1,4 +1,4 @@
-"""Default method: one rule for the command line, the servers and the app."""
+"""Choice of the default method, for the command line, the servers and the app."""
 
 from __future__ import annotations
 

@@ -184,10 +184,13 @@ def changed_params(configured: ConfiguredMethod) -> str:
 
 
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
-    """Return one status for several combinations: that of the default one, the common one, "broken" or "unproven".
+    """Combine the exactness-board statuses of several combinations to one status.
+
+    It is the status of the default combination, or else the status that all have in common. Otherwise it is "broken" if
+    one of them is broken, else "unproven".
 
     Args:
-        pairs: (whether the combination is the default, status) of each; "" is returned if there are none.
+        pairs: (whether the combination is the default, status) of each. Without any, "" is returned.
     """
     usual, statuses = [status for is_usual, status in pairs if is_usual], {status for _, status in pairs}
     if usual or len(statuses) < 2:
@@ -196,11 +199,11 @@ def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
-    """Return the status of combinations that the exactness board does not test one by one.
+    """Return the status of a combination for which the exactness board has no entry of its own.
 
     Args:
-        method: their method.
-        promise: their guarantee.
+        method: method of the combination.
+        promise: guarantee of the combination.
         standing: status of the method with its default parts.
         as_usual: whether the combination has the default parts.
     """

@@ -1,6 +1,7 @@
-"""Distance from p of the output of verifiers that are not exact for a drafter's siblings, on one fixed example.
+"""Deviation of verifiers that are not exact for a drafter's siblings, computed on one fixed example.
 
-The example has two drafts at one position, and p and q over three tokens. The rule is applied to every possible pair of
+The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
+one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
 drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that earlier
 siblings leave. Then the second draft may depend on the first: in the example it exists if the first has at most half of
 q.
@@ -27,7 +28,7 @@ from workbench.methods import method_info
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
-"""Bisection steps in the search for a token's cumulative probability."""
+"""Number of bisection steps in the search for a token's cumulative probability."""
 LEAST = 0.005
 """Smallest deviation that is shown, with two digits. A smaller one does not demonstrate that the rule is inexact."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workbench.decoders.method import Method
 
 CACHE = "catalogue.json"
-"""Name of the file in the user's cache folder."""
+"""Name of the file with these facts in the user's cache folder."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
     "*simulation*: uses information that no real drafter has."
@@ -195,10 +195,10 @@ def trainable_heads() -> list[str]:
 
 
 def get(name: str) -> MethodInfo:
-    """Return the facts about a method by name. The registry is imported only if the file may lack the method or differ.
+    """Return the facts about a method by name.
 
-    That is the case if the file is stale, lacks the name, or user code may have replaced the method, for example with
-    another verifier (`register(…, replace=True)`).
+    The registry is imported only if the file cannot be used: it is stale or lacks the name, or user code may have
+    replaced the method, for example with another verifier (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: with the nearest known names.

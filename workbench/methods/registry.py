@@ -1,4 +1,4 @@
-"""Registry of methods, from which all code that lists, describes, runs or tests methods gets them."""
+"""Registry of all methods. Code that lists, describes, runs or tests methods reads it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class BeamSearch(DecoderParams):
     stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="when the search ends although candidates still run")
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all beam searches of an engine."""
         return BeamSearchDecoder(context)
 
 

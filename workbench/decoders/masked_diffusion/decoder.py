@@ -47,11 +47,14 @@ class MaskedDiffusion(DecoderParams):
     )
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences of masked-diffusion models."""
         return MaskedDiffusionDecoder(context)
 
     def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
-        """Refuse log-probabilities of the prompt, which has no prefill."""
+        """Return why the decoder cannot run a request; "" if it can.
+
+        Log-probabilities of the prompt are refused, because they need a prefill.
+        """
         if sequence.request.options.prompt_logprobs is not None:
             return "a masked-diffusion model gives no log-probabilities of the prompt"
         return super().unsupported_reason(sequence, sampling)
@@ -59,7 +62,7 @@ class MaskedDiffusion(DecoderParams):
 
 @dataclass(slots=True)
 class Canvas(OnePassState):
-    """State of a sequence: the positions after its final text.
+    """State of a sequence: the tokens at the positions after its final text.
 
     Attributes:
         tokens: token at each position, or the mask token.

@@ -48,7 +48,7 @@ class DraftAhead(DecoderParams):
     is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences that draft ahead."""
         return OverlappedDecoder(context)
 
 
@@ -82,9 +82,9 @@ class OverlappedDecoder(DraftVerify):
         super().change(row, settings)
 
     def close(self, row: Sequence) -> None:
-        """Discard the sequence's draft for a next round, and release its drafter.
+        """Discard the sequence's draft for the next round, and release its drafter.
 
-        This waits for the second thread, which may be using the KV cache that is released.
+        This waits for the second thread first, which may still use the KV cache that is released.
         """
         if self.drafting is not None:
             self.drafting.result()

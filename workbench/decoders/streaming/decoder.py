@@ -36,7 +36,7 @@ class Streaming(DecoderParams):
     window: int = param(128, ge=8, le=4096, doc="number of newest tokens whose cache entries stay")
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences with a streaming KV cache."""
         return StreamingDecoder(context)
 
 

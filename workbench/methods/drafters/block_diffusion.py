@@ -262,7 +262,8 @@ def n_unmasked(step: int, steps: int, masks: int) -> int:
         masks: number of masked positions in a block.
 
     Example:
-        >>> [n_unmasked(step, 3, 7) for step in (1, 2, 3)] [3, 5, 7]
+        >>> [n_unmasked(step, 3, 7) for step in (1, 2, 3)]
+        [3, 5, 7]
     """
     return -(-step * masks // steps)
 

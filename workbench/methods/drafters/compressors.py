@@ -39,7 +39,10 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
         Token indices of each window.
 
     Example:
-        >>> windows(2, 4, 4) [[0, 1, 4, 5], [2, 3, 6, 7]] >>> windows(1, 5, 2) [[0, 1], [2, 3], [4]]
+        >>> windows(2, 4, 4)
+        [[0, 1, 4, 5], [2, 3, 6, 7]]
+        >>> windows(1, 5, 2)
+        [[0, 1], [2, 3], [4]]
     """
     side = math.isqrt(ratio)
     if side * side == ratio and rows % side == 0 and cols % side == 0:

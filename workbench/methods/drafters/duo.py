@@ -19,8 +19,8 @@ from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrow_mlps
 
 STEP = 64
-"""Multiple of which the widths of small MLPs are, unless the big one is narrower. Compiled products support no others.
-"""
+"""Widths of small MLPs are multiples of this number, if the big MLP is wider. Compiled products support no other
+widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"
         share: share k / I of columns to return; k is rounded up to a multiple of `STEP` if I is larger than `STEP`.
 
     Example:
-        >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist() [0, 2]
+        >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()
+        [0, 2]
     """
     width = len(activity)
     n = max(1, round(share * width))

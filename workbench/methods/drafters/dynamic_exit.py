@@ -66,7 +66,9 @@ class ExitStatistics:
         return int(self.rates(depth)[:, depth].argmax())
 
     def threshold(self, at: int) -> float:
-        """Return the midpoint between the mean probabilities of right and wrong shadow tokens; 0 if either is missing.
+        """Return the confidence threshold of an exit layer; 0 if no token was right or none was wrong.
+
+        It is the midpoint between the mean probabilities of the layer's right and of its wrong tokens.
 
         Args:
             at: index of the exit layer in `layers`.
@@ -75,7 +77,7 @@ class ExitStatistics:
         return float(wrong / n_wrong + right / n_right) / 2 if n_wrong and n_right else 0.0
 
     def count(self, right: np.ndarray, confidences: np.ndarray, forgetting: float) -> None:
-        """Add the shadow tokens of a round.
+        """Add a round to the statistics. A layer's shadow token is its most likely token at a position.
 
         Args:
             right: whether each shadow token was right, bool [m, positions].
@@ -139,7 +141,7 @@ class DynamicExit(EarlyExitDrafter):
         return {layer - 1 for layer in self.layers(models.target.n_layers)}
 
     def init_state(self, sequence: Sequence, models: Models) -> ExitStatistics:
-        """Return statistics without rounds."""
+        """Return empty statistics of the candidate exit layers."""
         target = models.target
         layers = self.layers(target.n_layers)
         m, ones = len(layers), np.ones(len(layers))
@@ -150,14 +152,14 @@ class DynamicExit(EarlyExitDrafter):
         return sequence.state.drafter.exit
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the best exit layer for the planned draft length, as its number of layers."""
+        """Return the number of layers up to the best exit for the planned draft length."""
         ledger: ExitStatistics = sequence.state.drafter
         exit_ = ledger.layers[ledger.best(sequence.state.plan.depth)]
         sequence.report.signals["exit layer"] = exit_
         return exit_
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Compute the shadow tokens of each exit layer at the accepted positions, and count how many are right."""
+        """Compute each exit layer's most likely tokens at the accepted positions, and count those that were emitted."""
         ledger: ExitStatistics = sequence.state.drafter
         places = feedback.path_indices
         streams = torch.cat([feedback.layer_states[layer - 1][places] for layer in ledger.layers])

@@ -151,7 +151,7 @@ class EarlyExitDrafter(Drafter):
 
 @dataclass(frozen=True)
 class EarlyExit(EarlyExitDrafter):
-    """Draft with the first E layers of the target; E is a parameter. See `EarlyExitDrafter`.
+    """Draft with the first E layers of the target; E is a parameter. `EarlyExitDrafter` describes how.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
     """

@@ -25,7 +25,7 @@ from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 
 class FSPADNet(FeatureNet):
-    """EAGLE's layer with feature sampling before it and partial alignment after it.
+    """EAGLE's layer with a gated input (feature sampling) and a separate output for the LM head (partial alignment).
 
     Args:
         width: the target's hidden size D.

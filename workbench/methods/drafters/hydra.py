@@ -45,7 +45,7 @@ class SequentialHeads(TrainedNet):
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """Share of held-out positions, after correct paths, at which each block's r-th best token was correct,
+        """Share of held-out positions, after correct paths, at which each head's r-th best token was correct,
         [K, 10].
         """
         self.norm = Norm(width, eps=1e-6)
@@ -208,7 +208,7 @@ class Hydra(DistributionDrafter):
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = "Train heads for this target: workbench train hydra --target …"
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)

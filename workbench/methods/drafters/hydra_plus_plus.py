@@ -204,7 +204,7 @@ class HydraPlusPlus(Hydra):
         """Read the features of all committed positions but the last.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
         net = load_fitting(self.heads, models, f"{self.display_name} heads", advice)

@@ -120,7 +120,10 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the predictions after the position where the round ended. Another drafter's round gives none."""
+        """Store the predictions after the position where the round ended.
+
+        After another drafter's round there are none.
+        """
         state: Unit = sequence.state.drafter
         state.logits = None
         if feedback.probe_output is not None:

@@ -244,7 +244,7 @@ class M2R2(EarlyExitDrafter):
         return sequence.state.drafter.layer
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the last draft with the exit states of the slow stream."""
+        """Return this round's draft, with the slow stream's hidden states after the exit layer."""
         return sequence.state.drafter.exit
 
     def truncated_target(

@@ -234,7 +234,7 @@ class Medusa(DistributionDrafter):
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = "Train heads for this target: workbench train medusa --target …"
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)

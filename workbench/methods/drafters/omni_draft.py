@@ -160,7 +160,7 @@ class OmniDraft(Drafter):
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
@@ -216,7 +216,7 @@ class OmniDraft(Drafter):
     def max_levels(self, sequence: Sequence) -> int:
         """Return the number of positions that remain in the draft model's context.
 
-        A drafter token seldom spells less than a target token.
+        This is about the number of draft levels, because a drafter token seldom spells less than a target token.
         """
         state: OmniDraftState = sequence.state.drafter
         return (

@@ -185,8 +185,8 @@ class OnlineTrainingState:
     """Online-training state of a sequence.
 
     Attributes:
-        trainable: layers that are trained; None: none are.
-        stop: stopping head; None: none is used.
+        trainable: layers that are trained; None: no layer is trained.
+        stop: stopping head; None: no stopping head is used.
         waiting: positions for the next training step, the oldest first: (index of a committed token, the target's LM
             head input that predicts it).
         rounds: number of rounds with training data since the last training step.

@@ -1,4 +1,4 @@
-"""OSD: train the draft model while it drafts, on the target's distributions at positions where drafts were rejected."""
+"""OSD: train the draft model while it drafts, on the target's distributions at verified positions."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree
 def fuse(
     tokens: abc.Sequence[int], parents: abc.Sequence[int], other: RetrievedTree, most: int
 ) -> tuple[list[int], list[int]]:
-    """Merge a tree into an existing one, where paths with the same tokens share their nodes.
+    """Merge a tree into an existing one. Paths share nodes as far as their tokens are equal.
 
     Args:
         tokens: tokens of the existing tree; its nodes keep their numbers.

@@ -59,7 +59,7 @@ class Entry:
     n: int = 1
 
     def averaged_with(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
-        """Return the entry with one more distribution in its mean, cut to as many tokens as before.
+        """Return the entry with one more distribution in its mean. The number of stored tokens stays the same.
 
         Args:
             tokens: most likely tokens of the new distribution.
@@ -258,7 +258,10 @@ class Stand(DistributionDrafter):
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the distributions after the last committed token and after accepted drafts, or after all drafts."""
+        """Store the distributions after the last committed token and after accepted drafts.
+
+        With `everywhere`, also store those after rejected drafts.
+        """
         table: Table = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)
         before = sequence.committed[max(0, first - self.longest) : first]

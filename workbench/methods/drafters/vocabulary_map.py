@@ -98,7 +98,7 @@ class VocabularyMap:
         return self.drafter_texts[token] if token < len(self.drafter_texts) else ""
 
     def has_no_text(self, token: int) -> bool:
-        """Return whether a drafter token has no text, as an end-of-text token or one that cannot be translated."""
+        """Return whether a drafter token has no text, such as an end-of-text token, or cannot be translated."""
         return not self.text(token)
 
     def translate(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:

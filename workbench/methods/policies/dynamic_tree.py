@@ -19,7 +19,7 @@ class DynamicTree(Policy):
     """Draft every continuation whose probability along its path, by the drafter, reaches a threshold.
 
     A node with a flat distribution then gets several children, a node with a peaked one gets one child, and unlikely
-    branches end. The likeliest token of the first level is always proposed. `PathThreshold` builds the tree.
+    branches end. The likeliest token of the first level is always proposed. The tree builder is `PathThreshold`.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
     """

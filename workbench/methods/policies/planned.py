@@ -128,7 +128,10 @@ class RoundEstimates:
                 counts[level] *= forgetting
 
     def add_times(self, stats: RoundStats) -> None:
-        """Add a round's time. If a planned draft was empty, count a plain round and, apart, the drafting time."""
+        """Add a round's time.
+
+        If a planned draft was empty, count a plain round, and count the drafting time separately.
+        """
         idle_s = 0.0 if stats.nodes or not stats.planned else stats.drafting_s
         self.idle_s += idle_s
         durations = self.seconds.setdefault(stats.planned if stats.nodes else 0, deque(maxlen=WINDOW))

@@ -128,7 +128,7 @@ class SpecDecPlusPlus(Policy):
         return 1 - state[0] <= self.risk
 
     def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
-        """Record the head's estimate for the round's drafts in the trace."""
+        """Record the head's estimate, the probability that a draft of the round is rejected, in the trace."""
         if state[0] is not None:
             sequence.report.signals["probability of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 

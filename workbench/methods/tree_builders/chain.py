@@ -259,8 +259,7 @@ def _chain_tree(
     Args:
         tokens: drafted tokens.
         distributions: distributions that the tokens were drawn from. If `logits` and not `sampled`, the drafter's
-            logits.
-            A greedy chain that does not keep them may pass the tokens' probabilities alone, [K, 1].
+            logits. A greedy chain that does not keep them may pass the tokens' probabilities alone, [K, 1].
         sampled: whether the tokens were drawn.
         source: name of the drafter in the trace.
         logits: see `distributions`.

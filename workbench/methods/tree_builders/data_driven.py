@@ -101,14 +101,14 @@ class DataDriven(TreeBuilder):
         return draw(tree, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
-        """Return the paths of ranks of the current tree, and the probabilities by level and rank it was planned from.
+        """Return the shape of the current tree, and plan it again if necessary.
 
         Args:
             growth: partial tree of the sequence.
             plan: depth and budget.
 
         Returns:
-            Probabilities, then paths.
+            Acceptance probabilities by level and rank, and the nodes as paths of ranks.
         """
         state = (
             growth.sequence.state.tree_builder if isinstance(growth.sequence.state.tree_builder, Counts) else Counts()

@@ -44,7 +44,7 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Tree of one state of the Markov chain, with the probes after its nodes.
+    """Tree for one number of levels that can be drafted (a state of the Markov chain), with the probes after its nodes.
 
     Attributes:
         paths: nodes as paths of ranks; parents before children, likelier ones first.
@@ -66,10 +66,10 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class StateTrees:
-    """Trees of all states of the Markov chain.
+    """Trees for every number of levels that can be drafted, which are the states of a Markov chain over rounds.
 
     Attributes:
-        states: trees of the states s = 0 … m.
+        states: tree for s = 0 … m levels.
         share: long-run share of rounds in each state.
         tokens: long-run tokens per round.
         seconds: long-run seconds per target pass; 1 per pass if costs are not used.
@@ -83,7 +83,7 @@ class StateTrees:
 
 @dataclass(slots=True)
 class Sizing:
-    """State of the tree builder for a sequence.
+    """State of the tree builder for one sequence.
 
     Attributes:
         costs: costs of forwards on this machine, in this dtype.
@@ -165,7 +165,7 @@ def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...]
 def plan_state_trees(
     rank_probs: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
 ) -> StateTrees:
-    """Return the trees of all states with the most tokens per second in the long run.
+    """Return the trees for all numbers of levels, with the most tokens per second in the long run.
 
     Args:
         rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper ones.
@@ -197,7 +197,7 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best tree of one state, and its probes.
+    """Return the best tree for one number of levels, and its probes.
 
     Args:
         order: nodes as paths, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
@@ -246,7 +246,7 @@ def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.nd
 
 
 def planning_note(state_trees: StateTrees) -> str:
-    """Return a note for the trace: the tree of each state, and the state's share of rounds."""
+    """Return a note for the trace: the tree for each number of levels, and its share of rounds."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe "
         "positions, in "

@@ -111,7 +111,7 @@ class Template(TreeBuilder):
 
 
 def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation) -> DraftTree:
-    """Fill a tree of fixed shape level by level with the drafter's tokens, and return the draft tree.
+    """Fill a tree of fixed shape with the drafter's tokens level by level, and return the draft tree.
 
     Args:
         growth: partial tree, which is closed.

@@ -60,11 +60,11 @@ class TreeSampler:
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
     ) -> None:
-        """Add a level of nodes that were drawn from the distributions returned last.
+        """Add a level of nodes that were drawn from the last distributions.
 
         Args:
             tokens: tokens of the w nodes; siblings in the order in which they were drawn.
-            below: index, among these distributions, of the one from which each node was drawn.
+            below: index of the distribution from which each node was drawn, among the last ones.
             is_deterministic: mask of deterministic nodes. The tree then marks each node, and its sampled nodes count as
                 drawn from the distribution without their earlier siblings. None: all nodes were drawn, as `sampling`
                 says.

@@ -77,7 +77,9 @@ class JudgeHead(TrainedNet):
             self.both_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
-        """Return log-odds, in float32 or wider, because half precision would be too coarse for the threshold.
+        """Return log-odds that the token at each position changes no answer.
+
+        They are float32 or wider, because half precision would be too coarse for the threshold.
 
         Args:
             x: the target's last hidden states, D = `width`.
@@ -106,9 +108,9 @@ class Judge(Verifier):
     is the exact rule, greedy and sampled. With a smaller δ greedy text may differ from the target's.
 
     The deviation of a round is the probability that the exact rule would have rejected the drafts that the judge
-    accepted, summed over the tests. This sum is also the number of drafts gained. At a position with one draft the
-    deviation is, on average, the total variation from the target's distribution; with siblings it is an upper bound.
-    The judge never accepts a token that a logits processor forbids.
+    accepted, summed over the tests. This sum is also the expected gain in accepted drafts. At a position with one draft
+    the deviation is, on average, the total variation from the target's distribution; with siblings it is an upper
+    bound. The judge never accepts a token that a logits processor forbids.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; both states and the labels are
     those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the final norm, as in AutoJudge's code.

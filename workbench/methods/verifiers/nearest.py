@@ -133,7 +133,7 @@ class Nearest(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Neighbours:
-        """Return the nearest tokens by the target's input embeddings, an object that all sequences share."""
+        """Return the table of nearest tokens by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())

@@ -58,7 +58,9 @@ def unverified_excess(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """Return the deviation of a threshold rule, as `workbench.core.relaxed.threshold_rule_error`, compiled if possible.
+    """Return the deviation of a rule that accepts tokens whose target probability exceeds a threshold.
+
+    The result is that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
 
     Args:
         tree: draft.
@@ -92,10 +94,10 @@ def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
-    """Return n float32 numbers, computed in several threads.
+    """Return n float32 numbers, which several threads compute.
 
     Args:
-        n: how many.
+        n: number of results.
         fill: function of the float64 output [n] and two shared counters; it fills its part of the output.
     """
     out, counters = np.empty(n), np.zeros(2, np.int64)
