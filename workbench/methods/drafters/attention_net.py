@@ -52,7 +52,7 @@ class DraftKVCache:
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
-        """Make all entries stable."""
+        """Make all entries stable, so that `drop_speculative` keeps them."""
         self.n_stable = self.n_used
 
     def truncate(self, n: int) -> None:

@@ -166,7 +166,7 @@ class BlockNet(TrainedNet):
 
     @property
     def decoder_layers(self) -> list[BlockLayer]:
-        """The layers of `layers`, typed as `BlockLayer`."""
+        """Layers of the drafter, as `BlockLayer` objects."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def project_text_kv(
@@ -270,7 +270,7 @@ def n_unmasked(step: int, steps: int, masks: int) -> int:
 
 @dataclass(slots=True)
 class BlockState:
-    """Drafting state of one text. The prediction at a position does not depend on drafted tokens before it.
+    """Drafting state of block diffusion for one text. Predictions do not depend on drafted tokens before them.
 
     Attributes:
         net: the drafter.

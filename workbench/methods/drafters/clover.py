@@ -85,7 +85,7 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """The layers of `layers`, typed as `DecoderLayer`."""
+        """Layers of the block, as `DecoderLayer` objects."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
@@ -209,7 +209,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Drafting state of Hydra++ with an augmenting block, which also reads the token after each position."""
+    """Drafting state of Clover for one text: that of Hydra++, with an augmenting block that also reads tokens."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]

@@ -52,7 +52,7 @@ class SequentialHeads(TrainedNet):
         self.narrow = nn.Linear(width, cond, bias=False)
 
     def project(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
-        """Return the projected embeddings of tokens, given their embeddings."""
+        """Normalise token embeddings and project them to width C."""
         return self.narrow(self.norm(embeds))
 
     def head_inputs(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
@@ -122,7 +122,7 @@ class HydraHeads(SequentialHeads):
 
 @dataclass(slots=True)
 class HydraState:
-    """Drafting state of the heads: the net, and the target's LM head over the draft vocabulary."""
+    """Drafting state of Hydra: the heads, and the target's LM head over the draft vocabulary."""
 
     net: SequentialHeads
     head: SharedHead

@@ -147,7 +147,7 @@ class HydraPlusPlusHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class PrefixState(HydraState):
-    """Drafting state of the heads for one text.
+    """Drafting state of Hydra++ for one text.
 
     Attributes:
         kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.

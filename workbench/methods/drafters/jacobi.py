@@ -78,7 +78,7 @@ class Jacobi(Drafter):
         return "jacobi"
 
     def init_state(self, sequence: Sequence, models: Models) -> Iterate:
-        """Return a state without guesses."""
+        """Return a state without guesses, because the first round draws them."""
         return Iterate()
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

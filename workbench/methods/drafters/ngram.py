@@ -131,7 +131,7 @@ class NGram(Drafter):
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:
-        """Index all committed tokens."""
+        """Return an index of the n-grams in the committed text."""
         index = NGramIndex(self.ngram)
         index.extend(sequence.committed)
         return index
@@ -166,5 +166,5 @@ class NGram(Drafter):
         return continuation
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Index the emitted tokens."""
+        """Add the emitted tokens to the index."""
         sequence.state.drafter.extend(feedback.emitted)

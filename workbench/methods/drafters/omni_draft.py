@@ -42,7 +42,7 @@ CHUNK = 512
 
 @dataclass
 class OmniDraftState:
-    """State of a draft model for one sequence.
+    """Drafting state of OmniDraft for one sequence.
 
     Attributes:
         draft_model: the draft model.

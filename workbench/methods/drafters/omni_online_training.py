@@ -156,7 +156,10 @@ class StoppingHead:
         self._squared_gradients = torch.full((width + 1,), 1e-6)
 
     def acceptance_prob(self, state: Float[Tensor, " D"]) -> float:
-        """Return the probability that the token after this hidden state is accepted."""
+        """Return the predicted probability that the next drafted token is accepted.
+
+        Args:
+            state: the drafter's hidden state before that token."""
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:

@@ -150,7 +150,7 @@ class Table(InspectableState):
 
 @dataclass(frozen=True)
 class SparseDistributions(NodeDistributions):
-    """Sparse distributions after w nodes, each over k tokens.
+    """Distributions after w nodes, each over k tokens of the vocabulary.
 
     Attributes:
         tokens: token ids of each distribution, in any order.

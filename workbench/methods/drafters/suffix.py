@@ -57,7 +57,7 @@ class Text:
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens."""
+        """Append tokens to the text."""
         if (size := self.n + len(tokens)) > len(self._room):
             self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
         self._room[self.n : size] = tokens
@@ -153,7 +153,7 @@ class Guess:
 
 @dataclass
 class SuffixState(InspectableState):
-    """Drafting state of one request.
+    """Drafting state of suffix decoding for one request.
 
     Attributes:
         text: text of the request.

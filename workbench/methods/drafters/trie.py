@@ -170,7 +170,7 @@ class Trie:
 
 @dataclass(eq=False)
 class TrieState(InspectableState):
-    """Drafting state of one request.
+    """Drafting state of the lookahead trie for one request.
 
     Attributes:
         trie: trie of branches.

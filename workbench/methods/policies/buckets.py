@@ -104,7 +104,7 @@ class Buckets(Policy):
         return [Pulls()]
 
     def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan a draft length for the current number of sequences in the batch."""
+        """Return a plan with a draft length for the current number of sequences in the batch."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))

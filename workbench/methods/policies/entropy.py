@@ -62,7 +62,7 @@ class Entropy(Policy):
     )
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K with early stopping."""
+        """Return a plan with K draft levels and early stopping."""
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:

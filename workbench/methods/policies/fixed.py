@@ -37,5 +37,5 @@ class Fixed(Policy):
     depth: int = param(4, **DEPTH)
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K."""
+        """Return a plan with K draft levels."""
         return Plan(self.depth)

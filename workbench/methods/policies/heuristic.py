@@ -31,7 +31,7 @@ class Heuristic(Policy):
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the current draft length."""
+        """Return a plan with the current draft length."""
         sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 

@@ -169,7 +169,7 @@ class Planned(Policy):
         return [RoundEstimates()]
 
     def plan(self, sequence: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the best draft length from 0 to `depth`, or a length to try again."""
+        """Return a plan with the best draft length from 0 to `depth`, or with a length to try again."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
         estimates = state[0]

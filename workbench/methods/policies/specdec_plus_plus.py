@@ -111,7 +111,7 @@ class SpecDecPlusPlus(Policy):
         return [None]
 
     def plan(self, sequence: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the longest draft, with early stopping."""
+        """Return a plan with the longest draft and early stopping."""
         state[0] = None
         return Plan(self.longest, can_stop_early=True)
 

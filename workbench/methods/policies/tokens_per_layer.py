@@ -38,7 +38,7 @@ class TokensPerLayer(Policy):
         return [0.0]
 
     def plan(self, sequence: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the draft length of the best pair of exit layer and length."""
+        """Return a plan with the draft length of the best pair of exit layer and length."""
         ledger = sequence.state.drafter
         if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0

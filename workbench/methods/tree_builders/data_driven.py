@@ -89,7 +89,7 @@ class DataDriven(TreeBuilder):
     nodes: int = param(12, **NODES)
 
     def init_state(self, drafter: Drafter, models: Models) -> Counts:
-        """Return empty counts."""
+        """Return a state without acceptance counts."""
         return Counts()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:

@@ -83,7 +83,7 @@ class StateTrees:
 
 @dataclass(slots=True)
 class Sizing:
-    """State of the tree builder for one sequence.
+    """State of the dynamic-sparse tree builder for one sequence.
 
     Attributes:
         costs: costs of forwards on this machine, in this dtype.

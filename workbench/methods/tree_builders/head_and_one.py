@@ -55,7 +55,7 @@ class HeadAndOne(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the tree level by level."""
+        """Choose and draw the children of all nodes, level by level."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)

@@ -129,7 +129,7 @@ class Superposed(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> NGrams:
-        """Return empty counts."""
+        """Return a state without n-gram counts."""
         return NGrams()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:

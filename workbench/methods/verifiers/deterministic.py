@@ -31,7 +31,7 @@ class Deterministic(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Verify as if every draft were deterministic."""
+        """Verify all drafts with the rule for deterministic drafts."""
         deterministic = replace(
             tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
         )
