@@ -26,7 +26,7 @@ METHOD = Method(
     summary="A model drafts new text, a datastore known text: one tree can contain both drafts.",
     idea=(
         "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
-        "branches that the model finds unlikely are pruned; the others are merged into its tree where their paths "
+        "branches that are unlikely for the model are pruned; the others are merged into its tree where their paths "
         "diverge, and go deeper than it."
     ),
     formula=(

@@ -183,7 +183,7 @@ class CompiledFeatureNet:
         norms: tuple[np.ndarray, np.ndarray],
         weight: np.ndarray,
     ) -> tuple[Any, ...]:
-        """Return arguments of the compiled function `feature_inputs.join`. The last but one is its output array.
+        """Return the arguments of the compiled function `feature_inputs.join`; the second to last is its output array.
 
         Args:
             table: bits of the embedding matrix; None: no embeddings enter.

@@ -168,8 +168,9 @@ class FalconNet(FeatureNet):
 
 @dataclass(slots=True)
 class FalconState(FeatureState):
-    """Drafting state of Falcon for one text. `guess` has one predicted feature per position of the newest block, [k,
-    D].
+    """Drafting state of Falcon for one text.
+
+    `guess` has one predicted feature per position of the newest block, [k, D].
 
     Attributes:
         recent: newest k − 1 stable pairs, [1, k − 1, E]; fewer if the text is shorter.

@@ -159,7 +159,8 @@ class StoppingHead:
         """Return the predicted probability that the next drafted token is accepted.
 
         Args:
-            state: the drafter's hidden state before that token."""
+            state: the drafter's hidden state before that token.
+        """
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:

@@ -39,7 +39,7 @@ class Exact(Verifier):
     rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match at temperature 0, recursive rejection to deterministic drafts, and else `decide`."""
+        """Verify a tree: greedily at temperature 0, by recursive rejection if deterministic, otherwise by `decide`."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
