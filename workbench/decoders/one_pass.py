@@ -113,7 +113,7 @@ class OnePassDecoder(Decoder, ABC):
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
         """Run one round of each sequence. Return whether there was any sequence."""
         t_round = time.perf_counter()
-        spans_of(sequences)  # discard forwards between rounds
+        spans_of(sequences)  # discard the times of forwards between rounds
         start = self.clock.mark()
         outputs = self._forward(sequences)
         accept, steps = self.clock.mark(), list[tuple[Sequence, Step]]()

@@ -116,9 +116,9 @@ class BeamSearchDecoder(OnePassDecoder):
         signals = {"beams": float(len(search.beams)), "finished hypotheses": float(len(search.finished))}
         if not goes_on:
             return self._finish(sequence, signals)
-        if slot.scratch + 2 * params.beams > self._room(sequence):  # commit the best beam's first token
+        if slot.scratch + 2 * params.beams > self._room(sequence):  # full: commit one token
             search.drop_others(search.best()[0][0])
-            if not search.beams:  # only a finished candidate begins like the best one
+            if not search.beams:  # all candidates that remain are finished
                 return self._finish(sequence, signals)
         return self._commit(sequence, search.common_prefix(), signals)
 

@@ -36,7 +36,7 @@ DRIVEN = TreeBuilderRule(
 
 @dataclass(slots=True)
 class Counts:
-    """Acceptance counts of one run.
+    """State of the data-driven tree builder in one run: acceptance counts and the current tree.
 
     Attributes:
         accepted: number of accepted drafts by level and rank.

@@ -76,7 +76,7 @@ class PlannedTree:
 
 @dataclass(slots=True)
 class SequoiaState:
-    """Measurements of one run.
+    """State of the Sequoia tree builder in one run: costs, acceptance counts and the current tree.
 
     Attributes:
         costs: costs of forwards on this machine, in this dtype.
