@@ -1,4 +1,4 @@
-"""Declarations of a method besides its parts, as plain data: claims of its paper, benchmark suites, demo, head."""
+"""Dataclasses that a method declares besides its parts: claims of its paper, benchmark suites, demo, trained head."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.models.names import ANY_DRAFTER as ANY_DRAFTER
 from workbench.models.names import bundled_drafter, heads_of
 
 DRAFTERS = frozenset({"drafter", ANY_DRAFTER})
-"""Requirements that are met by a draft model."""
+"""Requirements that a draft model meets."""
 NEEDS = {
     "drafter": "a draft model with the target's vocabulary",
     ANY_DRAFTER: "a draft model of any vocabulary",
@@ -24,10 +24,10 @@ NEEDS = {
     "trees": "a target that verifies trees",
     MASKED_LM: "a masked-diffusion model as the target",
 }
-"""Requirements of a drafter besides the target, in words; any other requirement is the kind of a trained head."""
+"""Text for each requirement of a method besides the target. Any other requirement is a kind of trained head."""
 
 BUNDLED = "bundled"
-"""Column of the claims board for the bundled models."""
+"""Name of the claims board's column for the bundled models."""
 WRONG_SCALE, WRONG_SETTING, OUR_FAULT = "wrong scale", "wrong setting", "a fault of ours"
 KINDS = (WRONG_SCALE, WRONG_SETTING, OUR_FAULT)
 """Reasons why a claim is contradicted or undecided: models or samples too small; settings that differ from the paper's;
@@ -35,17 +35,17 @@ a bug of the workbench."""
 MIN_RETAINED = 0.95
 """Share of the exact rule's correct answers that an approximate rule has to retain before its speed-up counts."""
 MAX_REASON_CHARS = 160
-"""Most characters of a reason, because it is shown in a table cell."""
+"""Maximum number of characters of a reason, because it is shown in a table cell."""
 TOLERANCE = 0.25
 """Relative distance from the paper's figure within which a measured figure counts as equal."""
 FOR_ANY_TARGET = "chat-heads"
-"""Training recipe of heads that one command trains for any target."""
+"""Name of the training recipe for heads that `workbench train KIND --target MODEL` trains for any target."""
 DEFAULT_AGREEMENT = "its likeliest token is the target's, of all tokens"
 """Default definition of agreement at a position of held-out text: see `Head.agreement`."""
 
 
 def training_hint(kind: str, target: str) -> str:
-    """Return the sentence with the command that trains heads of a kind for a target."""
+    """Return a sentence with the command that trains heads of kind `kind` for the model `target`."""
     return f"Train some: workbench train {kind} --target {target}."
 
 
@@ -61,7 +61,7 @@ class Measurement:
     Attributes:
         value: the figure.
         low: lower end of its 95 % interval, or of the observed range; equal to the value if it is exact.
-        high: upper end.
+        high: upper end of this interval.
         n: number of observations (prompts, rounds: `setting` says which).
         setting: models, prompts, sampling, and anything else needed to interpret the figure.
         answers: for an approximate rule, correct answers as a ratio to those of the exact rule in the same runs:
@@ -77,18 +77,26 @@ class Measurement:
 
     @property
     def keeps_answers(self) -> bool | None:
-        """Whether at least `MIN_RETAINED` of the correct answers are retained; None: the interval contains it."""
+        """Whether at least `MIN_RETAINED` of the correct answers are retained.
+
+        None if the interval contains `MIN_RETAINED`, or if no answers were checked.
+        """
         if self.answers is None or self.answers["low"] < MIN_RETAINED <= self.answers["high"]:
             return None
         return self.answers["low"] >= MIN_RETAINED
 
     @classmethod
     def of(cls, found: Mapping[str, Any] | None, setting: str) -> Measurement:
-        """Return a figure of `workbench.bench.statistics` as a `Measurement`; for one observation, low = high = value.
+        """Convert a figure of `workbench.bench.statistics` to a `Measurement`.
+
+        Args:
+            found: the figure, with "value", "low", "high" and "n". An end that is None is set to the value, as for one
+                observation. None: nothing was measured.
+            setting: see `Measurement.setting`.
 
         Raises:
-            WorkbenchError: nothing was measured; or too little for an interval, as when a bootstrap sample divides by
-                zero.
+            WorkbenchError: nothing was measured, or a number is not finite because there were too few observations for
+                an interval.
         """
         if found is None:
             raise WorkbenchError("There was nothing to measure.", "Measure more prompts.")
@@ -153,15 +161,15 @@ class Claim:
 
     @property
     def name(self) -> str:
-        """Method and key, "method/key"."""
+        """Name of the claim, "method/key"."""
         return f"{self.method}/{self.key}"
 
     def row(self, column: str = BUNDLED) -> str:
-        """Return the key of the claim's figure on the claims board, which has one figure per column."""
+        """Return the key of the claim's figure in one column of the claims board."""
         return self.name if column == BUNDLED else f"{self.name}@{column}"
 
     def reason(self, column: str = BUNDLED) -> tuple[str, str]:
-        """Return the date and reason (see `explanation`) of a column's figure."""
+        """Return (date, reason) that explain a column's contradicted or inconclusive figure; ("", "") if none do."""
         return self.explanation if column == BUNDLED else self.explanation_by_column.get(column, ("", ""))
 
     def command(self, column: str = BUNDLED) -> str:
@@ -252,8 +260,8 @@ class Testing:
     Attributes:
         short: parameters for drafts of two levels, with which exact distributions are tested.
         real: parameters for tests on a real model (SmolLM2).
-        perfect: parameters with which every draft is accepted if the drafter is never wrong: a copy of the target, or a
-            head that always predicts the target's text. None: there is no such test.
+        perfect: parameters for the test in which every draft must be accepted, because the draft model is a copy of the
+            target or the head outputs the target's own text. None: there is no such test.
         no_perfect_reason: why there is no such test, and the test that replaces it.
     """
 
@@ -271,16 +279,16 @@ class Head:
         net: class of the head (`workbench.methods.drafters.trained_net.TrainedNet`).
         idea: text for its model card: its inputs and its source; may contain the net's sizes as fields in braces.
         recipe: training recipe, run by `workbench train RECIPE --set method=KIND`.
-        settings: options of that recipe whose defaults differ for this head.
-        options: options of that recipe that apply to this kind and few others; the one command that trains such heads
-            for any target accepts them, too.
+        settings: values of the recipe's options that differ from its defaults for this head.
+        options: options of that recipe that apply to this kind and few others. `workbench train KIND --target MODEL`
+            accepts these options too.
         folder_suffix: last part of its folder's name, after the target's name; empty: its kind.
         agreement: text for its model card: definition of agreement at a position of held-out text. The learning curve
             shows the share of positions with agreement.
         train: for heads without a bundled recipe: a function of options and a `report` function for lines of text. It
             writes the head to `options.out` (`save_net`) and returns a `RunResult`. Its first parameter is annotated
-            with the dataclass of its options; `recipe` is then a new name, by which `workbench train` runs it and
-            writes figures and card next to the weights.
+            with the dataclass of its options; `recipe` is then a new name: `workbench train RECIPE` runs the function,
+            and writes figures and model card next to the weights.
     """
 
     net: type[Any]
@@ -307,11 +315,20 @@ class Head:
         return f"{target.removesuffix('-target')}-{self.folder_suffix or self.kind}"
 
     def apply_settings(self, options: Any) -> Any:
-        """Return the options of the training recipe, with the head's `settings` in place of default values."""
+        """Return a recipe's options with this head's `settings`. Options that differ from the recipe's defaults stay.
+
+        Args:
+            options: dataclass of the recipe's options.
+        """
         defaults = {name for name in self.settings if getattr(options, name) == getattr(type(options), name)}
         return replace(options, **{name: self.settings[name] for name in defaults})
 
     def build(self, width: int, options: Mapping[str, Any]) -> Any:
-        """Create a net for a target's hidden size, with the options that its constructor accepts."""
+        """Create an untrained net.
+
+        Args:
+            width: hidden size of the target.
+            options: options by name; those that the net's constructor does not accept are ignored.
+        """
         accepted = inspect.signature(self.net).parameters
         return self.net(width, **{name: value for name, value in options.items() if name in accepted})

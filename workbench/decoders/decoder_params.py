@@ -26,11 +26,18 @@ class DecoderParams(Part):
     """Whether greedy output equals the target's own greedy output."""
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences with parts of this class."""
+        """Create the decoder that runs all sequences whose methods have parameters of this class."""
         raise NotImplementedError
 
     def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
-        """Return why the decoder does not support a request, or "". By default refuse features that need a tree."""
+        """Return why the decoder cannot run a request; "" if it can.
+
+        This default refuses features that need a draft tree, unless `is_speculative`.
+
+        Args:
+            sequence: sequence with the request and its images.
+            sampling: sampling parameters of the request.
+        """
         if self.is_speculative:
             return ""
         features = {

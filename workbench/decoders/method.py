@@ -39,10 +39,10 @@ class Source:
 
 @dataclass(frozen=True)  # without slots, so that `params` can be cached
 class Method:
-    """One entry of the registry.
+    """A registered method: its parts, guarantee, source, texts and measurements.
 
     Attributes:
-        name: kebab-case and permanent; traces contain it.
+        name: registry name, in kebab-case. It never changes, because traces contain it.
         title: display name.
         promise: see `Promise`.
         source: paper and, if there is one, section or algorithm.
@@ -89,7 +89,11 @@ class Method:
     testing: Testing = field(default_factory=Testing)
 
     def __post_init__(self) -> None:
-        """Fill in the method's name in its declarations; drop declarations inherited from another method."""
+        """Fill in the method's name in its claims and suites, and drop those that were copied from another method.
+
+        Raises:
+            WorkbenchError: the method has no policy.
+        """
         if not self.policies:
             message = f"The method {self.name!r} names no policy, so its draft length is undefined."
             raise WorkbenchError(message, "Give it one: policies=(Fixed(),), of workbench.methods.policies.fixed.")
@@ -111,7 +115,7 @@ class Method:
 
     @property
     def _parts_claims(self) -> Iterator[Claim]:
-        """Claims of its parts' papers that are measured with this method."""
+        """Yield the claims of its parts' papers that are measured with this method."""
         for part in self.parts:
             for claim in part.claims:
                 if claim.method == self.name:
@@ -152,8 +156,8 @@ class Method:
     def promises(self) -> dict[str, Promise]:
         """Guarantee with each verifier, by the verifier's name; empty if there is only one verifier.
 
-        With the default verifier it is `promise`. A verifier that is not exact for these drafts makes it approximate;
-        an exact one makes an approximate method exact.
+        The guarantee with the default verifier is `promise`. A verifier that is not exact for these drafts makes the
+        method approximate; an exact one makes an approximate method exact.
         """
         if not self.other_verifiers:
             return {}
@@ -171,8 +175,8 @@ class Method:
 
         Args:
             verifier: one of the method's verifiers.
-            drafter: the method's drafter, with parameters other than the defaults.
-            tree_builder: another tree builder than the default one.
+            drafter: the method's drafter, configured; by default, with default parameters.
+            tree_builder: tree builder of the drafts; by default the method's default one.
         """
         drafter, tree_builder = drafter or self.drafter, tree_builder or next(iter(self.tree_builders), None)
         siblings = siblings_of(drafter, tree_builder)
@@ -180,11 +184,13 @@ class Method:
 
     @property
     def params(self) -> Mapping[str, ParamSpec]:
-        """All parameters by name: policies, drafter, tree builders, verifiers; a choice comes before its alternatives.
+        """All parameters by name: policies, drafter, tree builders, verifiers.
+
+        A parameter that chooses among alternative parts comes before the parameters of these parts.
 
         Raises:
-            ValueError: two parts use one name for different parameters, or alternatives lack distinct names (a mistake
-                in the registry).
+            ValueError: two parts use one name for different parameters, or alternatives lack distinct names. The
+                method's declaration is then wrong.
         """
         return self._params
 
@@ -217,7 +223,7 @@ class Method:
 
     @property
     def _parts(self) -> tuple[tuple[str, abc.Sequence[Part], str], ...]:
-        """Parts of the method: (kind, alternatives, description of the choice)."""
+        """Parts of the method by kind: (kind, alternatives, description of the choice among them)."""
         rounds = () if self.decoder_params is None else (("rounds", (self.decoder_params,), ""),)
         return (
             ("policy", self.policies, "policy for the draft length"),
@@ -231,8 +237,8 @@ class Method:
         """Return the method with some parameters set, checked against their ranges.
 
         Raises:
-            UnknownNameError: no such parameter.
-            ParameterError: wrong type or out of range.
+            UnknownNameError: the method has no such parameter.
+            ParameterError: a value has the wrong type or is out of range.
         """
         specs = self.params
         for name in values:
@@ -249,12 +255,15 @@ class Method:
 
 
 PART_FIELDS = {"grower": "tree_builder", "rounds": "decoder_params"}
-"""Fields of `ConfiguredMethod` that have another name in links, traces and on the command line."""
+"""Field of `ConfiguredMethod` for each kind of part that has another name in links, traces and on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredMethod:
-    """A method with all parameters set, as a sequence runs it."""
+    """A method with all parameters set, as a sequence runs it.
+
+    The parts have their final parameters; `values` maps the name of every parameter to its value.
+    """
 
     method: Method
     drafter: Drafter
@@ -268,7 +277,7 @@ class ConfiguredMethod:
         """Return the target layers whose hidden states the parts need from a verification, by index.
 
         Raises:
-            ParameterError: the target has no such layer.
+            ParameterError: a part needs a layer that the target lacks.
         """
         layers = {
             layer for part in (self.drafter, self.verifier, self.policy) for layer in part.captured_layers(models)
@@ -301,7 +310,7 @@ class ConfiguredMethod:
         return DraftVerify if self.decoder_params is None else type(self.decoder_params)
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return a new decoder of this kind."""
+        """Create a decoder of kind `decoder_kind`."""
         return DraftVerify(context) if self.decoder_params is None else self.decoder_params.decoder(context)
 
     @property
@@ -310,15 +319,18 @@ class ConfiguredMethod:
         return self.verifier.keeps_greedy and (self.decoder_params is None or self.decoder_params.keeps_greedy)
 
     def make_ready(self, models: Models) -> None:
-        """Do slow one-time preparation for these models, before a run is queued or changed, in any thread."""
+        """Do the drafter's slow one-time preparation for these models.
+
+        The service calls this in any thread, before it queues or changes a run.
+        """
         self.drafter.make_ready(models)
 
     def notice(self) -> str:
-        """Return information that the user of a run with these parameters needs before it starts; "" if none."""
+        """Return a note for the user of a run with these parameters, shown before it starts; "" if there is none."""
         return self.drafter.notice()
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Return the hidden states that are captured in prefill for the drafter."""
+        """Return the selection of hidden states that prefill captures for the drafter."""
         return self.drafter.captures(models)
 
     def unsupported_reason(self, sequence: Sequence, models: Models, sampling: SamplingParams) -> str:
@@ -349,7 +361,7 @@ class ConfiguredMethod:
     def promise(self) -> Promise:
         """Guarantee of the method with the chosen verifier and the chosen parameters of drafter and tree builder.
 
-        With a policy that simulates, an exact method becomes a simulation.
+        A policy that simulates makes an exact method a simulation.
         """
         promise = self.method.promise
         if is_other := self.verifier.name != self.method.verifier.name:

@@ -1,6 +1,6 @@
-"""Base of decoders that do not draft: a round is one forward of the target for all their sequences.
+"""Base of decoders that do not draft: a round is one target forward for all their sequences.
 
-A subclass says what a sequence's forward reads (`segment`) and what follows from its logits (`advance`). This module
+A subclass defines the input of a sequence's forward (`segment`) and the use of its logits (`advance`). This module
 batches the forwards, isolates errors, and records tokens, times and tentative tokens.
 """
 
@@ -35,10 +35,10 @@ from workbench.trace.tokens import PLAIN, EmittedToken, TentativeTokenRecord
 
 @dataclass(slots=True)
 class OnePassState:
-    """A sequence's state. Subclasses add their own fields.
+    """State of a sequence from one round to the next. Subclasses add their own fields.
 
     Attributes:
-        tentative: tokens that the trace shows after the final text and that may still change, by position.
+        tentative: token id at each position after the final text that the trace shows and that may still change.
     """
 
     tentative: dict[int, int] = field(default_factory=dict[int, int])
@@ -50,9 +50,9 @@ class Step:
 
     Attributes:
         emitted: new final tokens, from `OnePassDecoder.emit`.
-        tentative: all tentative tokens after the round, by position: token and its target probability.
+        tentative: all tentative tokens after the round, by position: token id and target probability.
         reason: why the text ends; "" if it continues.
-        signals: figures for the trace, by name.
+        signals: figures that the trace records for the round, by name.
     """
 
     emitted: list[EmittedToken]
@@ -72,44 +72,48 @@ class OnePassDecoder(Decoder, ABC):
 
     @abstractmethod
     def open(self, sequence: Sequence) -> None:
-        """Set `sequence.state` to an `OnePassState`."""
+        """Create the sequence's state, an `OnePassState`, and store it in `sequence.state`."""
 
     @abstractmethod
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the tokens that the sequence's forward reads."""
+        """Return the input of the sequence's target forward in this round: tokens, attention mask and depths."""
 
     @abstractmethod
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
         """Choose tokens, and commit final ones to the KV cache and, with `emit`, to the text.
 
         Args:
-            sequence: the sequence.
-            logits: target logits at the segment's tokens.
-            hidden: the LM head's input there.
+            sequence: sequence whose forward has run.
+            logits: target logits after each of the segment's n tokens.
+            hidden: input of the LM head at the same tokens.
         """
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply new parameters from the next round on."""
+        """Apply new parameters from the next round on.
+
+        Raises:
+            PromptError: the settings change images.
+        """
         if settings.image_changes:
             raise PromptError("The run has no images that could be changed.", "Start a run with images.")
         sequence.configured_method, sequence.models = settings.configured_method, settings.models
         sequence.sampling = settings.sampling
 
     def revoke(self, sequence: Sequence) -> None:
-        """Do nothing: `close` takes back the tentative tokens when the change has succeeded."""
+        """Do nothing: `close` revokes the tentative tokens once the sequence has changed to another decoder."""
 
     def finish(self, sequence: Sequence) -> None:
-        """Save nothing: there is no drafter."""
+        """Do nothing: without a drafter there is no state to save."""
 
     def close(self, sequence: Sequence) -> None:
-        """Take back the tentative tokens and drop the uncommitted part of the KV cache."""
+        """Revoke the tentative tokens and drop the uncommitted part of the KV cache."""
         sequence.report.revoked += sorted(sequence.state.tentative)
         sequence.cache_slot.scratch, sequence.state = 0, None
 
     def step(self, sequences: abc.Sequence[Sequence]) -> bool:
-        """Run one round. Return whether any sequence had one."""
+        """Run one round of each sequence. Return whether there was any sequence."""
         t_round = time.perf_counter()
-        spans_of(sequences)  # discard forwards between rounds
+        spans_of(sequences)  # discard the times of forwards between rounds
         start = self.clock.mark()
         outputs = self._forward(sequences)
         accept, steps = self.clock.mark(), list[tuple[Sequence, Step]]()
@@ -126,7 +130,11 @@ class OnePassDecoder(Decoder, ABC):
         return bool(sequences)
 
     def _forward(self, sequences: abc.Sequence[Sequence]) -> list[tuple[Sequence, Tensor, Tensor]]:
-        """Return (sequence, logits, hidden) for each sequence without an error: in one forward if possible."""
+        """Run the target for all sequences, in one forward if possible.
+
+        Returns:
+            (sequence, logits [n, V], hidden states [n, D]) of each sequence whose forward did not fail.
+        """
         entries: list[tuple[Sequence, Segment]] = []
         for sequence in sequences:
             self._guard(sequence, lambda s=sequence: entries.append((s, self.segment(s))))
@@ -153,7 +161,16 @@ class OnePassDecoder(Decoder, ABC):
     def emit(
         self, sequence: Sequence, tokens: abc.Sequence[int], probs: abc.Sequence[float]
     ) -> tuple[list[EmittedToken], str]:
-        """Append final tokens to the text, up to its end; return their records, and why the text ends (or "")."""
+        """Append final tokens to the text, up to the first at which the text ends.
+
+        Args:
+            sequence: sequence that gets the tokens.
+            tokens: token ids.
+            probs: target probability of each token.
+
+        Returns:
+            Records of the appended tokens for the trace, and why the text ends ("" if it continues).
+        """
         base = len(sequence.committed)
         n, reason, texts = apply_stop_conditions(sequence, tokens, self.models)
         sequence.committed.extend(tokens[:n])
@@ -161,7 +178,7 @@ class OnePassDecoder(Decoder, ABC):
         return emitted, reason
 
     def _record(self, sequence: Sequence, step: Step, timing: Timing, t_round: float) -> None:
-        """Append the round with the changes of the tentative tokens to the trace; end a finished sequence."""
+        """Append a round with the changes of tentative tokens to the trace, and end the sequence if its text ends."""
         old, new = sequence.state.tentative, {} if step.reason else step.tentative
         final = {token.position: token.token for token in step.emitted}
         revoked = [i for i, token in old.items() if i not in new and final.get(i) != token]
@@ -178,10 +195,13 @@ class OnePassDecoder(Decoder, ABC):
 
 
 def choose_token(sequence: Sequence, logits: Float[Tensor, "n V"]) -> tuple[int, float]:
-    """Return the next token and its probability, from the logits at the last position.
+    """Choose the next token of a sequence from the logits at its last position.
 
-    The random number belongs to the token's position, so that the text is that of plain decoding with the same
-    distributions.
+    The random number depends only on seed and position. Decoders with equal distributions therefore write the same
+    text.
+
+    Returns:
+        Token id, and its probability after the sequence's sampling parameters.
 
     Raises:
         NumericalError: the logits are NaN.

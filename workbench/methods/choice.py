@@ -1,22 +1,23 @@
-"""Default method: one rule for the command line, the servers and the app."""
+"""Choice of the default method, for the command line, the servers and the app."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 PREFERRED = ("draft-model", "prompt-lookup", "llada")
-"""Preferred methods in this order. The second needs only a target that generates from left to right and is exact; the
-last is for masked-diffusion models."""
+"""Preferred methods; the first that can run is the default. The second is exact and needs only a target that generates
+from left to right. The last is for masked-diffusion models."""
 
 
 def choose(why_not: Callable[[str], str]) -> tuple[str, str]:
-    """Return the first preferred method that can run.
+    """Return the first preferred method that can run, and why the one before it cannot.
 
     Args:
-        why_not: reason why a method cannot run with the current models, by its name; empty if it can.
+        why_not: function that returns why the method of a name cannot run with the current models; "" if it can.
 
     Returns:
-        Name of the method, and why the preferred one before it was skipped; "" if none was skipped.
+        Name of the method, and the reason why the method before it in `PREFERRED` cannot run; "" for the first. The
+        last method is returned without a test.
 
     Example:
         >>> choose({"draft-model": "There is no draft model.", "prompt-lookup": ""}.__getitem__)

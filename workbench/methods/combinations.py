@@ -1,4 +1,4 @@
-"""Sound combinations of drafters with verifiers, policies and tree builders: the matrix of the methods page.
+"""Sound combinations of drafters with verifiers, policies and tree builders: the matrix on the methods page.
 
 The matrix follows from the parts' declarations; no method, verifier, policy or tree builder is named here.
 """
@@ -16,12 +16,12 @@ from workbench.decoders.method import ConfiguredMethod, Method
 from workbench.methods import deviation
 
 CELL_CHOICES = ("policy", "grower")
-"""Choices listed in a cell: they change neither drafter nor verifier."""
+"""Parameters whose alternatives a cell lists: they change neither drafter nor verifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A method's combinations in one cell of the matrix that have the same promise.
+    """Combinations of a method in one cell of the matrix that have the same promise.
 
     Attributes:
         method: registry name.
@@ -30,14 +30,15 @@ class Offer:
         promise: guarantee about the output, a value of `Promise`.
         reason: why these drafts would not follow the target's distribution under this verifier, and the deviation;
             empty if they do.
-        ways: by the name of a choice ("policy", "grower"), its values; a choice that the method lacks is left out.
-        standing: status on the exactness board. If the method's default policy and tree builder are among these ways,
-            their status. Otherwise "shown" if every combination with at most one non-default choice is "shown";
-            "broken" if one of them is broken.
-        policies: by policy, the board's status with this verifier and the default tree builder.
-        only: by kind ("policy", "grower"), the name of the part if the method has only one of that kind.
-        greyed: whether the pages grey it out: the verifier is exact, but only for other kinds of drafts. Verifiers
-            that are approximate for all drafts are not greyed.
+        ways: names of the policies ("policy") and tree builders ("grower") in these combinations. A kind of which the
+            method has only one is left out.
+        standing: status on the exactness board. If the combinations include the method's default policy and tree
+            builder, their status. Otherwise the status that all combinations with at most one non-default part have in
+            common; if they differ, "broken" if one of them is broken, else "unproven".
+        policies: status on the exactness board of each policy, with this verifier and the default tree builder.
+        only: name of the policy ("policy") or tree builder ("grower") if the method has only one of that kind.
+        greyed: whether the pages show the combinations in grey, because the verifier is exact only for other kinds of
+            drafts. Verifiers that are approximate for all drafts are not greyed.
     """
 
     method: str
@@ -61,18 +62,18 @@ class Offer:
 def matrix(
     methods: Iterable[Method], standings: Mapping[str, str], choices: Mapping[tuple[str, str], str] | None = None
 ) -> dict[str, Any]:
-    """Return the matrix of drafters by verifiers: offers with promise and evidence, or why a pair would be unsound.
+    """Return the matrix of drafters by verifiers. A cell has the methods that combine both, or why the pair is unsound.
 
     Args:
         methods: methods of the registry; those that do not draft are left out.
-        standings: status on the exactness board, by method.
-        choices: that board's status of single choices, by `setting_name` and promise.
+        standings: status of each method on the exactness board, by registry name.
+        choices: status on that board of methods with one non-default part, by (`setting_name`, promise).
 
     Returns:
         `verifiers`: names in the order of the registry. `rows`: for each drafter class, `drafter` (name of the class),
-        `methods` (titles) and `cells`, one per verifier. A cell has `offers`; `reason`: if there are no offers, why the
-        pair would be unsound (empty: it would be sound, but no method offers it); `approximate`: whether the verifier
-        is approximate for all drafts.
+            `methods` (titles) and `cells`, one per verifier. A cell has `offers` (see `Offer`); `reason`: why the pair
+            would be unsound, if there are no offers (empty: the pair would be sound, but no method offers it);
+            `approximate`: whether the verifier is approximate for all drafts.
     """
     drafting = [method for method in methods if method.is_speculative]
     verifiers = {title(v): v for method in drafting for v in method.verifiers}
@@ -103,13 +104,13 @@ def title(verifier: Verifier) -> str:
 def offers(
     method: Method, verifier: str, standing: str, evidence: Mapping[tuple[str, str], str] | None = None
 ) -> list[Offer]:
-    """Return a method's offers with the verifier of that title, one per promise; empty if it has no such verifier.
+    """Return a method's combinations with one verifier, grouped by promise; empty if the method lacks this verifier.
 
     Args:
         method: a method that drafts.
-        verifier: title of the verifier.
-        standing: status of the method on the exactness board, which holds for its default policy and tree builder.
-        evidence: status of single choices there, by `setting_name` and promise.
+        verifier: name of the verifier, as `title` returns it.
+        standing: status on the exactness board of the method with its default parts.
+        evidence: status there of the method with one non-default part, by (`setting_name`, promise).
     """
     matches = [v for v in method.verifiers if title(v) == verifier]
     if not matches:
@@ -160,7 +161,7 @@ def offers(
 
 
 def has_default_parts(configured: ConfiguredMethod) -> bool:
-    """Return whether verifier, policy and tree builder are the method's defaults, which the exactness board tests."""
+    """Return whether verifier, policy and tree builder are the method's defaults. The exactness board tests these."""
     method, grower = configured.method, next(iter(configured.method.tree_builders), None)
     pairs = (
         (configured.verifier, method.verifier),
@@ -176,14 +177,21 @@ def setting_name(configured: ConfiguredMethod) -> str:
 
 
 def changed_params(configured: ConfiguredMethod) -> str:
-    """Return the parameters that are not at their defaults, as text."""
+    """Return the parameters that differ from their defaults, as "name=value" separated by commas, or "defaults"."""
     specs = configured.method.params
     values = {k: v for k, v in configured.values.items() if v != specs[k].default}
     return ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
 
 
 def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
-    """Return one status for several (whether it is the default, status) pairs; "" if there are none."""
+    """Combine the exactness-board statuses of several combinations to one status.
+
+    It is the status of the default combination, or else the status that all have in common. Otherwise it is "broken" if
+    one of them is broken, else "unproven".
+
+    Args:
+        pairs: (whether the combination is the default, status) of each. Without any, "" is returned.
+    """
     usual, statuses = [status for is_usual, status in pairs if is_usual], {status for _, status in pairs}
     if usual or len(statuses) < 2:
         return (*usual, *statuses, "")[0]
@@ -191,7 +199,14 @@ def _combine_statuses(pairs: Sequence[tuple[bool, str]]) -> str:
 
 
 def _standing(method: Method, promise: Promise, standing: str, as_usual: bool) -> str:
-    """Return the board's status of an offer; untested ones are unproven."""
+    """Return the status of a combination for which the exactness board has no entry of its own.
+
+    Args:
+        method: method of the combination.
+        promise: guarantee of the combination.
+        standing: status of the method with its default parts.
+        as_usual: whether the combination has the default parts.
+    """
     if promise is method.promise and as_usual:
         return standing
     return "unproven" if promise in (Promise.EXACT, method.promise) else "no promise"

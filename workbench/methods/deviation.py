@@ -1,8 +1,10 @@
-"""Deviation of unsound pairs: distance of their output from p, enumerated at one position of a fixed example.
+"""Deviation of verifiers that are not exact for a drafter's siblings, computed on one fixed example.
 
-The example has two drafts at one position, with p and q over three tokens. The rule is applied to every possible pair
-of drafts; nothing is sampled. If the existence of a second draft may depend on the first, it exists if the first has at
-most half of q. `DySpec` builds such trees: it scores positions by the mass that earlier siblings leave.
+The deviation is the total variation between the output and the target's distribution p. The example has two drafts at
+one position, and p and the drafter's distribution q over three tokens. The rule is applied to every possible pair of
+drafts; nothing is sampled. Some tree builders, such as `DySpec`, score a sibling by the probability that earlier
+siblings leave. Then the second draft may depend on the first: in the example it exists if the first has at most half of
+q.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from workbench.methods import method_info
 P = (0.2, 0.5, 0.3)
 Q = (0.8, 0.1, 0.1)
 HALVINGS = 14
-"""Bisection steps in the search for a token's cumulative probability."""
+"""Number of bisection steps in the search for a token's cumulative probability."""
 LEAST = 0.005
-"""Smallest deviation shown, with two digits; below it this example does not show the fault."""
+"""Smallest deviation that is shown, with two digits. A smaller one does not demonstrate that the rule is inexact."""
 
 
 def explain_unsound(
@@ -37,16 +39,17 @@ def explain_unsound(
     tree_builder: TreeBuilder | type[TreeBuilder] | None = None,
     table: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """Return why a verifier would not be exact for a method's drafts, and the deviation; "" if it is.
+    """Return why a verifier is not exact for a method's drafts, with the deviation of its output; "" if it is exact.
 
-    For a verifier that is exact for no drafts at all, the result has no deviation: it depends on the verifier's
-    parameters, and each run shows it.
+    If the verifier is exact for no drafts at all, the text contains no deviation, because it depends on the verifier's
+    parameters. Each run shows it then.
 
     Args:
         method: the method that drafts.
         verifier: one of the method's verifiers.
-        tree_builder: another tree builder than the default one.
-        table: deviations of unsound pairs; by default `method_info.deviations()`.
+        tree_builder: tree builder of the drafts; by default the method's default one.
+        table: deviations by verifier and kind of siblings, as `table` returns them; by default
+            `method_info.deviations()`.
     """
     reason = method.unsound_reason(verifier, tree_builder=tree_builder)
     deviations = (method_info.deviations() if table is None else table).get(verifier.name, {})
@@ -62,7 +65,7 @@ def explain_unsound(
 
 
 def explain_configured(configured: ConfiguredMethod) -> str:
-    """Return why a method with these settings is not sound, and the deviation; "" if it is."""
+    """Return why a configured method is not exact, with the deviation of its output; "" if it is exact."""
     return configured.unsound_reason and (
         explain_unsound(
             configured.method, configured.verifier, configured.policy.tree_builder or configured.tree_builder
@@ -72,7 +75,11 @@ def explain_configured(configured: ConfiguredMethod) -> str:
 
 
 def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
-    """Return the rounded `output_deviation` of each unsound pair of these methods, by verifier and siblings."""
+    """Return `output_deviation`, rounded to three digits, of each unsound pair of these methods.
+
+    Returns:
+        Deviation by the verifier's name and the value of the siblings' `Sampling`.
+    """
     deviations: dict[str, dict[str, float]] = {}
     for method in methods:
         for verifier, grower in itertools.product(method.verifiers, method.tree_builders):
@@ -86,17 +93,19 @@ def table(methods: Iterable[Method]) -> dict[str, dict[str, float]]:
 def unsound_kinds(
     method: Method, verifier: Verifier, tree_builder: TreeBuilder | type[TreeBuilder] | None = None
 ) -> list[Sampling]:
-    """Return the kinds of siblings that a method may draft and for which a partly exact rule is not exact."""
+    """Return the kinds of siblings that a method may draft and for which the verifier is not exact.
+
+    Empty for a verifier that is exact for no drafts at all.
+    """
     siblings = siblings_of(method.drafter, tree_builder or next(iter(method.tree_builders), None))
     return [kind for kind in Sampling if verifier.exact_for and kind in siblings - verifier.exact_for]
 
 
 def output_deviation(verifier: Verifier, kind: Sampling) -> float:
-    """Return the total variation between p and a rule's output at a position with two drafts of that kind.
+    """Return the total variation between p and a verifier's output at a position with two drafts of that kind.
 
-    If their number may depend on the first, return the larger of both cases.
-
-    0.0 if such drafts are not pairs of siblings, or the rule depends on more than one position.
+    If the number of drafts may depend on the first one, return the larger deviation of both cases. Return 0.0 if drafts
+    of this kind are not pairs of siblings, or if the verifier's rule depends on more than one position.
     """
     if type(verifier).walk is not Verifier.walk or kind in (Sampling.CHAIN, Sampling.MIXED):
         return 0.0
@@ -110,12 +119,12 @@ def output_deviation(verifier: Verifier, kind: Sampling) -> float:
 
 
 def pairs(q: Float64[Tensor, " V"], kind: Sampling, depends: bool = False) -> Iterator[tuple[DraftTree, float]]:
-    """Yield every pair of siblings that can be drafted, with its probability; a single one if there is no second.
+    """Yield every pair of siblings that can be drafted, with its probability. Without a second draft, yield one node.
 
     Args:
-        q: the drafter's distribution.
-        kind: kind of siblings.
-        depends: whether there is a second one only if the first has at most half of q.
+        q: the drafter's distribution, [V].
+        kind: how the siblings are drawn.
+        depends: whether a second draft exists only if the first has at most half of q.
     """
     head: list[int] = to_list(q.argsort(descending=True))
     for a, b in itertools.product(range(len(q)), repeat=2):
@@ -146,7 +155,13 @@ def _drawn(tokens: Sequence[int], q: Float64[Tensor, " V"], kind: Sampling) -> D
 
 
 def emitted_distribution(verifier: Verifier, tree: DraftTree, p: Float64[Tensor, " V"]) -> Float64[Tensor, " V"]:
-    """Return the distribution of the token at the siblings' position, from the rule's probabilities and residual."""
+    """Return the output distribution at the siblings' position, from the rule's accept probabilities and residual.
+
+    Args:
+        verifier: verifier whose rule is applied.
+        tree: siblings at one position.
+        p: the target's distribution, [V].
+    """
     distributions = p.expand(len(tree) + 1, -1)
 
     def at(u: float) -> tuple[list[float], int]:

@@ -1,8 +1,8 @@
-"""Facts about methods without PyTorch: names, promises, needs and parameters, to check a request.
+"""Facts about methods that are available without PyTorch: names, promises, needs and parameters, to check a request.
 
-A file in the user's cache folder contains them. The first process that needs them after a declaration changed writes
-the file from the registry, where all methods are declared. The registry itself is used instead if it has been imported
-already, and for user-defined methods, which the file cannot contain.
+A file in the user's cache folder contains these facts. The first process that needs them after a declaration has
+changed writes the file from the registry. If the registry has been imported already, or if there are user-defined
+methods, which the file cannot contain, the registry is used instead of the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workbench.decoders.method import Method
 
 CACHE = "catalogue.json"
-"""File in the user's cache folder."""
+"""Name of the file with these facts in the user's cache folder."""
 PROMISES = (
     "*exact*: the target's own distribution, whatever the drafter; *approximate*: deviates by a stated parameter; "
     "*simulation*: uses information that no real drafter has."
@@ -41,40 +41,44 @@ _SAMPLING = Path(__file__).resolve().parents[1] / "core" / "sampling.py"
 
 
 def describe_needs(needs: Sequence[str]) -> str:
-    """Return a method's requirements as text. Names are those of `Part.needs`; any other is a kind of trained head."""
+    """Return a method's requirements as text.
+
+    Args:
+        needs: requirements as in `Part.needs`. A name that `NEEDS` lacks is a kind of trained head.
+    """
     if not needs:
         return "nothing but the target"
     return ", ".join(NEEDS.get(need, f"{need} heads trained for the target") for need in needs)
 
 
 LISTS = ("needs", "differs", "simulating")
-"""Attributes that are lists in JSON and tuples here."""
+"""Attributes of `MethodInfo` that are tuples here and lists in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
-    """A method as data.
+    """Facts about a method as plain data.
 
     Attributes:
         name: registry name.
         title: display name.
         promise: value of `workbench.decoders.method.Promise`.
         promises: promise with each verifier, by name; empty if the method has only one verifier.
-        unsound: by verifier and tree builder, why the pair would not be exact, and the deviation. Contains only
-            verifiers that are exact for some drafts, and only pairs that are not exact.
-        simulating: names of policies that use information that no real policy has. With them, an exact method is a
+        unsound: why a pair is not exact, with its deviation, by verifier and tree builder. Contains only pairs that are
+            not exact, and only verifiers that are exact for some drafts.
+        simulating: names of policies that use information that no real policy has. They make an exact method a
             simulation.
         teaches: one sentence on what the method demonstrates.
-        source: title, authors, year, url, where.
+        source: fields of the paper: "title", "authors", "year", "url", "where".
         needs: requirements besides the target.
         reads_target: whether the drafter reads the target's hidden states.
         blind: whether the drafter ignores images.
-        idea: explanation in a sentence or two; by default from the drafter's docstring.
+        idea: explanation in a sentence or two; by default the first paragraph of the drafter's docstring.
         formula: main rule; may be empty.
         differs: differences from the paper, a sentence or two each.
         params: parameters by name.
         group: group in lists, one of `declarations.GROUPS`.
-        head: kind of its trained head if one command trains it for any target, else empty.
+        head: kind of its trained head if `workbench train KIND --target MODEL` trains it for any target, else empty.
     """
 
     name: str
@@ -97,7 +101,12 @@ class MethodInfo:
 
     @classmethod
     def of(cls, method: Method, costs: Mapping[str, Mapping[str, float]] | None = None) -> MethodInfo:
-        """Return the facts about a registered method. `costs`: deviations of unsound pairs, by default `deviations`."""
+        """Return the facts about a registered method.
+
+        Args:
+            method: the method.
+            costs: deviations of unsound pairs, as `deviation.table` returns them; by default `deviations()`.
+        """
         s = method.source
         source = {"title": s.title, "authors": s.authors, "year": s.year, "url": s.url, "where": s.where}
         drafter, head = method.drafter, method.head
@@ -112,7 +121,7 @@ class MethodInfo:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> MethodInfo:
-        """Return the inverse of `to_wire`."""
+        """Create the object from JSON values that `to_wire` returned."""
         params = [ParamSpec.from_wire(spec) for spec in wire["params"]]
         fields: dict[str, Any] = {name: tuple(wire[name]) for name in LISTS}
         fields["params"] = {spec.name: spec for spec in params}
@@ -140,27 +149,30 @@ class MethodInfo:
         return self.drafts and not set(self.needs) - {"trees"}
 
     def check_params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values of this method's parameters alone, checked and converted.
+        """Check and convert values of this method's parameters.
 
         Raises:
             UnknownNameError: the method has no such parameter.
-            ParameterError: a value of the wrong type or out of range.
+            ParameterError: a value has the wrong type or is out of range.
         """
         return split_values(f"parameter of {self.name}", self.params, {}, values)[0]
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return values of this method's parameters and of sampling's, checked and converted.
+        """Check and convert values of this method's parameters and of the sampling parameters.
+
+        Returns:
+            Values of the method's parameters, and values of the sampling parameters.
 
         Raises:
-            UnknownNameError: neither has a parameter of that name.
-            ParameterError: a value of the wrong type or out of range.
+            UnknownNameError: neither the method nor sampling has a parameter of that name.
+            ParameterError: a value has the wrong type or is out of range.
         """
         return split_values(f"parameter of {self.name}", self.params, sampling(), values)
 
 
 @lru_cache(maxsize=256)
 def describe(method: Method) -> MethodInfo:
-    """Return the facts about a registered method, computed once: a method never changes, and pages need them often.
+    """Return the facts about a registered method. They are computed once per method, because pages need them often.
 
     Callers must not change the result.
     """
@@ -168,14 +180,14 @@ def describe(method: Method) -> MethodInfo:
 
 
 def methods() -> list[MethodInfo]:
-    """Return all methods, in the order of the catalogue."""
+    """Return the facts about all methods, in the order of the catalogue."""
     if _has_registry() or has_user_methods() or is_stale():
         return list(_of_registry())
     return list(_cached().methods.values())
 
 
 def drafting_with(kind: str) -> list[str]:
-    """Return names of the methods that use heads of this kind."""
+    """Return the names of the methods that use heads of this kind."""
     return [method.name for method in methods() if kind in method.needs]
 
 
@@ -185,10 +197,10 @@ def trainable_heads() -> list[str]:
 
 
 def get(name: str) -> MethodInfo:
-    """Return a method by name. The registry is imported only if the file may lack the method or differ from it.
+    """Return the facts about a method by name.
 
-    That is the case if the file is stale, lacks the name, or user code may have replaced the method, for example with
-    another verifier (`register(…, replace=True)`).
+    The registry is imported only if the file cannot be used: it is stale or lacks the name, or user code may have
+    replaced the method, for example with another verifier (`register(…, replace=True)`).
 
     Raises:
         UnknownNameError: with the nearest known names.
@@ -202,11 +214,11 @@ def get(name: str) -> MethodInfo:
 
 
 def check(name: str, values: Mapping[str, Any]) -> MethodInfo:
-    """Return a method by name, after checking its parameters and sampling's.
+    """Check a method's name, its parameters and the sampling parameters. Return the facts about the method.
 
     Raises:
         UnknownNameError: there is no such method or parameter.
-        ParameterError: a value of the wrong type or out of range.
+        ParameterError: a value has the wrong type or is out of range.
     """
     method = get(name)
     method.split(values)
@@ -223,18 +235,18 @@ def sampling() -> Mapping[str, ParamSpec]:
 
 
 def is_stale() -> bool:
-    """Return whether there is no file, or a declaration has changed since it was written."""
+    """Return whether the file is missing, damaged, or older than a change of a declaration."""
     return not _cached().methods
 
 
 @cache
 def deviations() -> Mapping[str, Mapping[str, float]]:
-    """Return the deviations of unsound pairs: see `workbench.methods.deviation.table`. Computing them takes seconds."""
+    """Return the deviations of unsound pairs, see `workbench.methods.deviation.table`. They take seconds to compute."""
     return save()["deviations"] if is_stale() else _cached().deviations
 
 
 def save() -> dict[str, Any]:
-    """Return `facts`, and write the file unless user-defined methods may have replaced methods of the catalogue."""
+    """Return `facts()`. Also write the file, unless user-defined methods may have replaced methods of the catalogue."""
     content = facts()
     if not has_user_methods():
         disk_cache.write(CACHE, content)
@@ -243,7 +255,7 @@ def save() -> dict[str, Any]:
 
 
 def facts() -> dict[str, Any]:
-    """Return the content of the file for the current registry."""
+    """Return the content of the file, computed from the current registry."""
     from workbench.core.sampling import SamplingParams
     from workbench.methods import deviation, registry
 
@@ -258,7 +270,7 @@ def facts() -> dict[str, Any]:
 
 @cache
 def fingerprint() -> str:
-    """Return a hash of all declarations: whole catalogue files, and the fields of every class of the other files."""
+    """Return a hash of all declarations: whole catalogue files, and the fields of every class in the other files."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), _SAMPLING], key=lambda p: p.relative_to(folder.parent).as_posix()):
@@ -295,7 +307,7 @@ def _unsound(method: Method, costs: Mapping[str, Mapping[str, float]] | None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Content of the file."""
+    """Content of the file in the cache folder."""
 
     methods: Mapping[str, MethodInfo]
     sampling: Mapping[str, ParamSpec]
@@ -304,7 +316,7 @@ class _Facts:
 
 @cache
 def _cached() -> _Facts:
-    """Return the content of the file; empty if it is missing or damaged, or a declaration has changed since."""
+    """Read the file once per process. The result is empty if the file is missing, damaged or out of date."""
     wire = disk_cache.read(CACHE)
     if wire.get("fingerprint") != fingerprint():
         return _Facts({}, {}, {})
@@ -336,7 +348,7 @@ def has_user_methods() -> bool:
 
 @cache
 def _are_installed() -> bool:
-    """Return whether an installed package adds methods; reads the metadata of all packages."""
+    """Return whether an installed package adds methods. This reads the metadata of all packages."""
     return bool(entry_points(group=GROUP))
 
 

@@ -1,4 +1,4 @@
-"""Registry of methods, used by everything that lists, describes, runs or tests methods."""
+"""Registry of all methods. Code that lists, describes, runs or tests methods reads it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ _is_loaded = False
 
 
 def register(entry: Method, replace: bool = False) -> Method:
-    """Add a method. The registry itself adds a module's `METHOD` when it finds the module.
+    """Add a method to the registry, and return it.
+
+    Modules of the catalogue need not call this: the registry adds their `METHOD`.
 
     Args:
         entry: the method.
-        replace: replace a method of that name, for a notebook cell that is run repeatedly.
+        replace: whether to replace a method of that name, for a notebook cell that is run repeatedly.
 
     Raises:
-        ValueError: the name is taken (the message names both places), or the promise does not follow from the
-            method's parts.
+        ValueError: the name is taken (the message names both places), another method has a different net for the same
+            kind of head, or the promise does not follow from the method's parts.
     """
     current = inspect.currentframe()  # inspect.stack() reads every file of the stack: 0.1 s per method
     assert current is not None
@@ -70,7 +72,7 @@ def _register(entry: Method, place: str, replace: bool = False) -> Method:
 
 
 def _load_catalogue() -> tuple[str, ...]:
-    """Return names of the bundled methods. If several threads call this, only the first loads them."""
+    """Load the bundled methods and return their names. If several threads call this, only the first loads them."""
     with _LOADING:
         return _catalogue()
 
@@ -83,7 +85,12 @@ def _catalogue() -> tuple[str, ...]:
 
 
 def _take(found: Any, place: str) -> None:
-    """Register a method, or the `METHOD` of a module, unless it is registered already."""
+    """Register a method, or the `METHOD` of a module, unless it is registered already.
+
+    Args:
+        found: a method or a module.
+        place: file or module that is named in error messages.
+    """
     entry = found if isinstance(found, Method) else getattr(found, "METHOD", None)
     if isinstance(entry, Method) and _methods.get(entry.name) is not entry:
         _register(entry, place)
@@ -114,7 +121,7 @@ def _load_all() -> None:
 
 
 def load(place: str | Path) -> list[str]:
-    """Run a file, or import a module, that has a `METHOD` or registers methods; reloading a file replaces its methods.
+    """Run a file, or import a module, that has a `METHOD` or registers methods. Reloading a file replaces its methods.
 
     On failure the registry is unchanged. A module runs once per process, even if it is named several times.
 
@@ -160,7 +167,7 @@ def load(place: str | Path) -> list[str]:
 
 
 def _run(file: Path) -> None:
-    """Run a file as a module of its own, each time anew."""
+    """Run a file as a module of its own, and register its `METHOD`."""
     name = _module_name(file)
     spec = importlib.util.spec_from_file_location(name, file.resolve(strict=True))
     assert spec is not None
@@ -171,19 +178,24 @@ def _run(file: Path) -> None:
 
 
 def _module_name(file: Path) -> str:
-    """Return a module name that also depends on the folder."""
+    """Return a name for the file's module. It depends on the folder, so that files of one name do not collide."""
     return f"workbench_methods_{file.stem}_{zlib.crc32(str(file).encode()):08x}"
 
 
 def _forget(name: str, modules: Mapping[str, ModuleType]) -> None:
-    """Undo a failed import, including submodules that loaded: the next import runs them again."""
+    """Undo a failed import. Submodules that loaded are removed too, so that the next import runs them again.
+
+    Args:
+        name: name of the module whose import failed.
+        modules: `sys.modules` before the import.
+    """
     for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
         del sys.modules[loaded]
     sys.modules.update({m: module for m, module in modules.items() if m == name or m.startswith(f"{name}.")})
 
 
 def names() -> list[str]:
-    """Return names of all methods, in the order of the catalogue."""
+    """Return the names of all methods, in the order of the catalogue."""
     _load()
     return list(_methods)
 
@@ -201,13 +213,13 @@ def get(name: str) -> Method:
 
 
 def methods() -> Iterator[Method]:
-    """Return all methods, in the order of the catalogue."""
+    """Yield all methods, in the order of the catalogue."""
     _load()
     yield from _methods.values()
 
 
 def heads() -> dict[str, Head]:
-    """Return the trained heads that methods and parts need, by kind; the first of a kind defines its training."""
+    """Return the trained heads that methods and parts need, by kind. The first head of a kind defines its training."""
     by_kind: dict[str, Head] = {}
     for method in methods():
         for head in (method.head, *(part.head for part in method.parts)):

@@ -17,9 +17,9 @@ from workbench.core.transfer import to_host
 
 HEURISTIC, FULL, NEVER = "heuristic", "full", "never"
 STOP_RULES = (HEURISTIC, FULL, NEVER)
-"""When a search ends although beams still run: if the best of them, at its present length, scores less than the worst
-finished hypothesis (`early_stopping=False` of Hugging Face); as soon as all hypotheses are finished (`True`); or if the
-best beam could not win even at the longest length ("never")."""
+"""When a search ends although beams still run. "heuristic": the best beam, at its present length, scores less than the
+worst finished hypothesis (`early_stopping=False` of Hugging Face). "full": as many hypotheses are finished as there are
+beams (`True`). "never": the best beam could not win even at the longest length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Beam:
     """A candidate text.
 
     Attributes:
-        nodes: indices of its nodes in the KV cache's scratch part, the root first; all but the last token.
+        nodes: index of each token in the scratch part of the KV cache, the root first. The last token has none.
         tokens: its tokens after the root; the last one has no cache entry yet.
         probs: the target's probability of each token.
         score: sum of the log-probabilities of all tokens since the search began.
@@ -41,7 +41,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A finished candidate: its tokens after the root and their probabilities, and its length-penalised score."""
+    """A finished candidate: its tokens after the root, their probabilities, and its length-penalised score."""
 
     tokens: tuple[int, ...]
     probs: tuple[float, ...]
@@ -50,11 +50,11 @@ class Hypothesis:
 
 @dataclass(slots=True)
 class Search:
-    """State of a search.
+    """State of a beam search.
 
     Attributes:
         beams: running candidates, the best first.
-        finished: the best finished candidates, at most as many as beams, the best first.
+        finished: the best finished candidates, the best first; at most as many as there are beams.
         length: number of tokens of the running beams since the search began.
         can_improve: whether a running beam may still enter `finished`.
     """
@@ -77,13 +77,14 @@ class Search:
         """Extend all running beams by one token. Return whether the search continues.
 
         Args:
-            logprobs: log-probabilities of the next token after each running beam.
+            logprobs: log-probabilities of the next token after each of the k running beams.
             n_beams: number of beams.
-            n_ends: number of end-of-text tokens; so many more candidates are examined.
-            end_reason: function of a candidate's tokens: why the text ends there, or "".
+            n_ends: number of end-of-text tokens. max(2, 1 + n_ends) · n_beams candidates are examined, so that enough
+                of them run on.
+            end_reason: function that returns why a candidate with these tokens ends, or "" if it runs on.
             length_penalty: exponent of the length that divides a finished candidate's score.
             stop_rule: one of `STOP_RULES`.
-            max_length: largest number of tokens of a text.
+            max_length: maximum number of tokens of a text.
 
         Raises:
             NumericalError: the log-probabilities are NaN.
@@ -130,7 +131,7 @@ class Search:
         self.finished = [h for h in self.finished if h.tokens[:1] == (token,)]
 
     def best(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return tokens and probabilities of the result if the search ended now, or of the best running beam."""
+        """Return tokens and probabilities of the best finished hypothesis, or of the best running beam without one."""
         best = self.finished[0] if self.finished else self.beams[0]
         return best.tokens, best.probs
 

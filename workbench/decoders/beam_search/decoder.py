@@ -46,17 +46,17 @@ class BeamSearch(DecoderParams):
     stop_rule: str = param(HEURISTIC, choices=STOP_RULES, doc="when the search ends although candidates still run")
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all beam searches of an engine."""
         return BeamSearchDecoder(context)
 
 
 @dataclass(slots=True)
 class BeamState(OnePassState):
-    """A search, and what its scratch nodes need.
+    """A sequence's search and the hidden states of its scratch nodes.
 
     Attributes:
         search: beams and finished hypotheses.
-        hidden: the LM head's input at each scratch node, [D] each.
+        hidden: input of the LM head at each scratch node, [D] each.
     """
 
     search: Search = field(default_factory=Search)
@@ -64,7 +64,7 @@ class BeamState(OnePassState):
 
 
 class BeamSearchDecoder(OnePassDecoder):
-    """One search per sequence."""
+    """Decoder that runs one beam search per sequence."""
 
     def open(self, sequence: Sequence) -> None:
         """Start a search after the committed text."""
@@ -77,7 +77,7 @@ class BeamSearchDecoder(OnePassDecoder):
         _note_sampling(sequence)
 
     def revoke(self, sequence: Sequence) -> None:
-        """Take back the tentative tokens; if the change fails, a new search starts after the committed text."""
+        """Revoke the tentative tokens and start a new search after the committed text, in case the change fails."""
         state = sequence.state
         sequence.report.revoked += sorted(state.tentative)
         sequence.state, sequence.cache_slot.scratch = BeamState(), 0
@@ -96,7 +96,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return Segment(slot, to_device([beam.tokens[-1] for beam in beams], device), mask.to(device), depth)
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Extend the beams, and commit what all of them share."""
+        """Extend the beams by one token, and commit the tokens that all candidates share."""
         params, state = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, BeamSearch)
         search, slot = state.search, sequence.cache_slot
@@ -116,9 +116,9 @@ class BeamSearchDecoder(OnePassDecoder):
         signals = {"beams": float(len(search.beams)), "finished hypotheses": float(len(search.finished))}
         if not goes_on:
             return self._finish(sequence, signals)
-        if slot.scratch + 2 * params.beams > self._room(sequence):  # commit the best beam's first token
+        if slot.scratch + 2 * params.beams > self._room(sequence):  # full: commit one token
             search.drop_others(search.best()[0][0])
-            if not search.beams:  # only a finished candidate begins like the best one
+            if not search.beams:  # all candidates that remain are finished
                 return self._finish(sequence, signals)
         return self._commit(sequence, search.common_prefix(), signals)
 
@@ -147,7 +147,7 @@ class BeamSearchDecoder(OnePassDecoder):
         return Step(emitted, tentative, reason, signals)
 
     def _finish(self, sequence: Sequence, signals: dict[str, float]) -> Step:
-        """Emit the best candidate."""
+        """Emit the best candidate as the end of the text."""
         tokens, probs = sequence.state.search.best()
         emitted, reason = self.emit(sequence, tokens, probs)
         return Step(emitted, {}, reason or "length", signals)

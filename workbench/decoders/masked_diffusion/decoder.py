@@ -1,7 +1,7 @@
 """Decoder of masked-diffusion language models, after LLaDA.
 
 The answer is a canvas of masked positions. Every round is one forward over prompt and canvas, in both directions; the
-model predicts all masked positions, and a rule selects those that are filled. Blocks of the canvas are filled from left
+model predicts all masked positions, and a rule selects the positions to fill. Blocks of the canvas are filled from left
 to right. Tokens up to the first masked position are final text; filled positions after it are tentative tokens.
 """
 
@@ -33,8 +33,8 @@ CONFIDENCE, RANDOM = "confidence", "random"
 class MaskedDiffusion(DecoderParams):
     """Fill the canvas block by block: `per_round` positions of the current block in every round.
 
-    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.4 and appendix B.4 (low-confidence re-masking: of all
-    predictions only the surest stay, the others are masked again).
+    Source: Nie et al. 2025, LLaDA, arXiv:2502.09992, §2.4 and appendix B.4 (low-confidence re-masking: only the
+    predictions of highest probability stay; the other positions are masked again).
     """
 
     needs: ClassVar[tuple[str, ...]] = (MASKED_LM,)
@@ -47,11 +47,14 @@ class MaskedDiffusion(DecoderParams):
     )
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences of masked-diffusion models."""
         return MaskedDiffusionDecoder(context)
 
     def unsupported_reason(self, sequence: Sequence, sampling: SamplingParams) -> str:
-        """Refuse log-probabilities of the prompt, which has no prefill."""
+        """Return why the decoder cannot run a request; "" if it can.
+
+        Log-probabilities of the prompt are refused, because they need a prefill.
+        """
         if sequence.request.options.prompt_logprobs is not None:
             return "a masked-diffusion model gives no log-probabilities of the prompt"
         return super().unsupported_reason(sequence, sampling)
@@ -59,7 +62,7 @@ class MaskedDiffusion(DecoderParams):
 
 @dataclass(slots=True)
 class Canvas(OnePassState):
-    """Positions after the final text.
+    """State of a sequence: the tokens at the positions after its final text.
 
     Attributes:
         tokens: token at each position, or the mask token.
@@ -73,7 +76,7 @@ class Canvas(OnePassState):
 
 
 class MaskedDiffusionDecoder(OnePassDecoder):
-    """One forward over prompt and canvas per round. The KV cache holds nothing between rounds."""
+    """Decoder with one forward over prompt and canvas per round. The KV cache is empty between rounds."""
 
     @property
     def mask_token(self) -> int:
@@ -83,16 +86,16 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return token
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Process nothing: every forward reads the whole text."""
+        """Return True at once: every forward reads the whole prompt, so nothing can be prefilled."""
         return True
 
     def open(self, sequence: Sequence) -> None:
-        """Mask all positions that the answer may have."""
+        """Create a canvas of masked positions, one for each token that the answer may have."""
         n = sequence.remaining
         sequence.state = Canvas(tokens=[self.mask_token] * n, probs=[0.0] * n)
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return prompt and canvas; every token attends to every other."""
+        """Return prompt and canvas as the input of the forward. Every token attends to every other."""
         slot, device = sequence.cache_slot, self.models.target.device
         slot.scratch = 0
         tokens = to_device([*sequence.committed, *sequence.state.tokens], device)
@@ -100,7 +103,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return Segment(slot, tokens, everything, torch.arange(len(tokens), device=device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Fill positions of the first block that has masked ones; emit the text up to the first masked position."""
+        """Fill positions of the first block that has masked ones. Emit the text up to the first masked position."""
         params, canvas = sequence.configured_method.decoder_params, sequence.state
         assert isinstance(params, MaskedDiffusion)
         base = len(sequence.committed)
@@ -108,7 +111,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         masked = [i for i, token in enumerate(canvas.tokens) if token == self.mask_token]
         block = (done + masked[0]) // params.block
         open_positions = [i for i in masked if (done + i) // params.block == block]
-        first = base - self.models.predicts_next  # a model that was autoregressive predicts from the state before
+        first = base - self.models.predicts_next  # a model trained autoregressively predicts from the position before
         at = to_device([first + i for i in open_positions], logits.device)
         tokens, p = self._predict(sequence, logits.index_select(0, at), open_positions)
         if params.rule == RANDOM:
@@ -124,7 +127,16 @@ class MaskedDiffusionDecoder(OnePassDecoder):
     def _predict(
         self, sequence: Sequence, logits: Float[Tensor, "m V"], positions: list[int]
     ) -> tuple[list[int], list[float]]:
-        """Return a token for each masked position, and the probability that the model gives it."""
+        """Choose a token for each masked position.
+
+        Args:
+            sequence: sequence with sampling parameters and random stream.
+            logits: the model's logits at the m positions.
+            positions: their indices in the canvas.
+
+        Returns:
+            Token ids, and the model's probability of each.
+        """
         logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
         logits[:, self.mask_token] = -torch.inf
         p = logits.softmax(1)
@@ -142,7 +154,7 @@ class MaskedDiffusionDecoder(OnePassDecoder):
         return to_list(found), probs
 
     def _emit_prefix(self, sequence: Sequence) -> Step:
-        """Emit the tokens before the first masked position; the other filled ones are tentative."""
+        """Emit the tokens before the first masked position. Later filled positions become tentative tokens."""
         canvas, mask = sequence.state, self.mask_token
         n = canvas.tokens.index(mask) if mask in canvas.tokens else len(canvas.tokens)
         emitted, reason = self.emit(sequence, canvas.tokens[:n], canvas.probs[:n])

@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 LANE = "drafter"
 """Lane of the second thread in the trace."""
 USED, DISCARDED = "tokens drafted ahead, used", "tokens drafted ahead, discarded"
-"""Signals per round."""
+"""Names of the signals that each round records."""
 
 
 @dataclass(frozen=True)
 class DraftAhead(DecoderParams):
-    """Draft the next round while this one is verified, assuming that the whole draft is accepted.
+    """Draft the next round while the target verifies this one, assuming that it accepts the whole draft.
 
     Source: McDanel 2024, AMUSD, arXiv:2410.17375, §III; Liu et al. 2024, PEARL, arXiv:2408.11850, §4 (post-verify).
     """
@@ -48,17 +48,17 @@ class DraftAhead(DecoderParams):
     is_speculative: ClassVar[bool] = True
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences that draft ahead."""
         return OverlappedDecoder(context)
 
 
 @dataclass(frozen=True, slots=True)
 class AheadDraft:
-    """A draft after an assumed text.
+    """A draft for the next round, made before the verification of this one has ended.
 
     Attributes:
-        text: all tokens of the sequence, if the assumption holds.
-        tree: draft after this text.
+        text: all tokens of the sequence that the draft assumes.
+        tree: draft that continues this text.
     """
 
     text: list[int]
@@ -66,7 +66,7 @@ class AheadDraft:
 
 
 class OverlappedDecoder(DraftVerify):
-    """The phases of `DraftVerify`, with a second lane for the drafter."""
+    """Decoder with the phases of `DraftVerify` and a second thread for the drafter."""
 
     isolates_errors: ClassVar[bool] = False
 
@@ -77,14 +77,14 @@ class OverlappedDecoder(DraftVerify):
         self.drafting: Future[None] | None = None  # while the second thread drafts
 
     def change(self, row: Sequence, settings: Settings) -> None:
-        """Discard what was drafted with other settings."""
+        """Apply new settings, and discard the draft that was made with other settings."""
         self.ahead.pop(id(row), None)
         super().change(row, settings)
 
     def close(self, row: Sequence) -> None:
-        """Discard the draft of a round that will not come.
+        """Discard the sequence's draft for the next round, and release its drafter.
 
-        A sequence may end while the second thread drafts, which uses the cache that this releases.
+        This waits for the second thread first, which may still use the KV cache that is released.
         """
         if self.drafting is not None:
             self.drafting.result()
@@ -92,7 +92,11 @@ class OverlappedDecoder(DraftVerify):
         super().close(row)
 
     def draft(self, states: list[RoundState]) -> list[RoundState]:
-        """Use drafts whose assumption holds, and draft for the other sequences."""
+        """Use the drafts whose assumption holds, and draft for the other sequences.
+
+        Returns:
+            Round states of the sequences that have a draft.
+        """
         now, others = self.clock.mark(), list[RoundState]()
         for state in states:
             sequence, ahead = state.sequence, self.ahead.pop(id(state.sequence), None)
@@ -110,7 +114,7 @@ class OverlappedDecoder(DraftVerify):
         return [state for state in states if state.tree is not None]
 
     def verify(self, states: list[RoundState]) -> list[RoundState]:
-        """Verify this round's drafts while the second thread drafts ahead. Ends when both are done."""
+        """Verify this round's drafts while the second thread drafts the next ones. Return when both have finished."""
         ahead = [state for state in states if self._can_draft_ahead(state)]
         if not ahead:
             return super().verify(states)
@@ -133,11 +137,14 @@ class OverlappedDecoder(DraftVerify):
         return levels is None or levels > len(tree) + sequence.state.plan.depth + 1
 
     def _draft_ahead(self, states: abc.Sequence[RoundState]) -> None:
-        """Draft for each sequence; a failure is logged, and the next round drafts for itself."""
+        """Draft the next round of each sequence, on the second thread.
+
+        A failure is logged, and that sequence drafts as usual in its next round.
+        """
         for state in states:
             sequence, start = state.sequence, self.clock.mark()
             try:
-                with torch.inference_mode():  # this mode belongs to a thread
+                with torch.inference_mode():  # inference mode is set per thread
                     self.ahead[id(sequence)] = draft_ahead(state)
             except Exception:
                 log.exception("nothing could be drafted ahead")
@@ -159,7 +166,7 @@ def draft_ahead(state: RoundState) -> AheadDraft:
 
 
 def without_first(tree: DraftTree) -> DraftTree:
-    """Return a chain without its first token."""
+    """Return a copy of a chain without its first token."""
     distributions = {} if tree.score is None else {"score": tree.score[1:]}
     if tree.q is not None and tree.child_q_rows is not None:
         rows = tree.child_q_rows

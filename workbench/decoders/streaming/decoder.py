@@ -36,26 +36,29 @@ class Streaming(DecoderParams):
     window: int = param(128, ge=8, le=4096, doc="number of newest tokens whose cache entries stay")
 
     def decoder(self, context: EngineContext) -> Decoder:
-        """Return the decoder for all sequences."""
+        """Create the decoder that runs all sequences with a streaming KV cache."""
         return StreamingDecoder(context)
 
 
 class StreamingDecoder(OnePassDecoder):
-    """One token per round and sequence; the cache keeps a constant size from prefill on."""
+    """Decoder of one token per round and sequence. The KV cache has a constant size from prefill on."""
 
     def prefill(self, sequence: Sequence) -> bool:
-        """Prefill a chunk of one window, and drop old entries: a token reads at most the sinks and two windows."""
+        """Prefill a chunk of one window, then drop old cache entries. Return whether the prompt is finished.
+
+        A token attends at most to the sinks and two windows.
+        """
         self._set_retention(sequence)
         return prefill_chunk(sequence, self.context, self._window(sequence))
 
     def open(self, sequence: Sequence) -> None:
-        """Drop old entries of a sequence that comes from another decoder."""
+        """Create the state, and drop the old cache entries of a sequence that comes from another decoder."""
         self._set_retention(sequence)
         sequence.state = OnePassState()
         self._note_cut(sequence)
 
     def change(self, sequence: Sequence, settings: Settings) -> None:
-        """Apply a new window from the next round on; entries that were dropped do not come back."""
+        """Apply a new window from the next round on. Cache entries that were dropped are not computed again."""
         super().change(sequence, settings)
         self._note_cut(sequence)
 
@@ -68,13 +71,13 @@ class StreamingDecoder(OnePassDecoder):
             )
 
     def _set_retention(self, sequence: Sequence) -> None:
-        """Let the sequence's cache slot keep sinks and window, as its parameters are now."""
+        """Make the sequence's cache slot retain only sinks and window of its current parameters."""
         sinks, slot, target = self._params(sequence).sinks, sequence.cache_slot, self.models.target
         slot.retention = SinkWindow(sinks, self._window(sequence), key_rotation(target))
         slot.retention.after_commit(target.cache, slot)
 
     def _window(self, sequence: Sequence) -> int:
-        """Return the window: the chosen one, or the largest whose prefill chunks fit the context."""
+        """Return the window in tokens: the chosen one, or the largest whose prefill chunks fit the context."""
         params = self._params(sequence)
         return max(1, min(params.window, (self.models.target.context - params.sinks - 1) // 2))
 
@@ -85,13 +88,13 @@ class StreamingDecoder(OnePassDecoder):
         return params
 
     def segment(self, sequence: Sequence) -> Segment:
-        """Return the last token of the text."""
+        """Return the last token of the text, the only input of the forward."""
         self._set_retention(sequence)  # parameters may have changed, or a change to another decoder was refused
         sequence.cache_slot.scratch = 0
         return Segment(sequence.cache_slot, to_device([sequence.committed[-1]], self.models.target.device))
 
     def advance(self, sequence: Sequence, logits: Float[Tensor, "n V"], hidden: Float[Tensor, "n D"]) -> Step:
-        """Choose the next token as plain decoding does."""
+        """Choose the next token as in plain decoding, and commit its cache entry."""
         slot = sequence.cache_slot
         token, p = choose_token(sequence, logits)
         self.models.target.commit(slot, range(1))
@@ -100,7 +103,7 @@ class StreamingDecoder(OnePassDecoder):
         return Step(emitted, {}, reason, {"KV cache entries": float(slot.length)})
 
     def revoke(self, sequence: Sequence) -> None:
-        """Compute the dropped cache entries again, before another decoder continues the text.
+        """Compute the dropped cache entries again, because another decoder will continue the text.
 
         Raises:
             MethodUnavailableError: the text is longer than the context.
@@ -120,6 +123,6 @@ class StreamingDecoder(OnePassDecoder):
         target.prefill(slot, sequence.committed[:-1])
 
     def close(self, sequence: Sequence) -> None:
-        """Keep all entries from here on."""
+        """Retain all cache entries from now on, as other decoders expect."""
         sequence.cache_slot.retention = None
         super().close(sequence)

@@ -1,4 +1,4 @@
-"""Aggressive decoding: in an edit most of the output repeats the input, so draft from the input."""
+"""Aggressive decoding: draft from the input, because most of an edited text repeats the input."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ METHOD = Method(
         "The input is the prompt, from the token that `begin` names; the paper's encoder reads the input alone. With "
         "begin=0 and an instruction before the text, the first draft is rejected, and the first token aligns the "
         "pointer.",
-        "At most 16 tokens per round, where the paper proposes the whole rest of the input, because a small target "
-        "pays for each token.",
+        "At most 16 tokens per round, where the paper proposes the whole rest of the input, because each token costs "
+        "a small target time.",
         "A suffix that does not occur in the rest of the input is looked for in all of the input, so that a passage "
         "may be copied twice.",
     ),

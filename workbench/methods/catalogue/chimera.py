@@ -1,4 +1,4 @@
-"""Chimera: predict the target's next hidden states from the last three tokens and its earlier hidden states."""
+"""Chimera: approximate the target's next hidden states from the last three tokens and its earlier hidden states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ METHOD = Method(
         "distance between its states and the target's, which the paper computes, is not part of the loss here.",
         "In training a column attends to itself; the released code's mask, as stored, hides each column's own earlier "
         "steps.",
-        "By default 12 nodes in 4 levels, because a small target pays more for each node; τ may be lower.",
+        "By default 12 nodes in 4 levels, because each node costs a small target relatively more time; τ may be lower.",
     ),
     order=91,
     testing=Testing(no_perfect_reason="It also reads tokens or embeddings of the path: see test_chimera.py."),

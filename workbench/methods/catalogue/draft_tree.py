@@ -33,7 +33,7 @@ METHOD = Method(
         "https://arxiv.org/abs/2406.16858",
         "§4, with a separate draft model",
     ),
-    summary="Several candidates at one position cost little to verify: watch a second sibling save a round.",
+    summary="Several candidates at one position cost little to verify, and a second sibling can save a round.",
     idea=(
         "The draft model proposes its likeliest continuations at the nodes with the highest scores, and the best "
         "nodes of that tree are verified in one pass. The target draws its own token at each position and follows the "
@@ -43,8 +43,8 @@ METHOD = Method(
     differences=(
         "The tree comes from a separate draft model instead of an EAGLE head, so that it works with any pair of "
         "models; every level costs a whole pass of that model.",
-        "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because a small target "
-        "pays more for each node than a large one; τ may be lower.",
+        "By default 12 nodes, 3 children and 4 levels instead of the paper's 60, 10 and 6, because each node costs a "
+        "small target relatively more time than a large one; τ may be lower.",
     ),
     order=20,
     testing=Testing(short={"depth": 2, "width": 3, "nodes": 8}, real={"depth": 3, "nodes": 6}, perfect={"nodes": 24}),

@@ -36,8 +36,9 @@ METHOD = Method(
         "The paper trains both MLPs together, with random routes among small, big and none, so that any route works. "
         "No such target is bundled: the small MLP is a subset of the big one's columns, chosen by their activations "
         "over the prompt, and was never trained to work alone.",
-        "Two kinds of route are implemented: all small, and with big=n the n layers that would lose most keep their "
-        "big MLP. Trained routers, and the oracle that searches for the best route of each token, are not built.",
+        "Two kinds of route are implemented: all MLPs are small, or, with big=n, the n layers that would lose most "
+        "keep their big MLP. Trained routers, and the oracle that searches for the best route of each token, are not "
+        "built.",
         STILL_READ,
         "In int8, and with big > 0, draft passes are not compiled, so drafting takes longer.",
     ),

@@ -54,8 +54,8 @@ METHOD = Method(
         "§4",
     ),
     summary=(
-        "The target's next hidden state is easier to predict than its next token; confident predictions deserve "
-        "branches."
+        "The target's next hidden state is easier to predict than its next token; the tree follows confident "
+        "predictions."
     ),
     idea=(
         "The target's last hidden state at each position is fused with the embedding of the next token. One decoder "
@@ -69,8 +69,8 @@ METHOD = Method(
     differences=(
         NORMS,
         LOSSES,
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because a small target pays "
-        "more for each node; τ may be lower.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 6, because each node costs a "
+        "small target relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=100,

@@ -49,8 +49,8 @@ METHOD = Method(
         "random weights.",
         "The fused layers are distinct by construction; the released code uses layers 2, L/2 and L − 3, which in a "
         "shallow target are fewer than three.",
-        "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because a "
-        "small target pays more for each node; τ may be lower.",
+        "By default 12 nodes, 3 children and 5 levels instead of the 60, 10 and 8 of the released code, because each "
+        "node costs a small target relatively more time; τ may be lower.",
         "In a prompt with images it reads only the text after them; the paper's targets read text.",
     ),
     order=105,

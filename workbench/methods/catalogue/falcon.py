@@ -61,8 +61,8 @@ METHOD = Method(
         "first text of a batch alone.",
         NORMS,
         "By default EAGLE-2's tree at 12 nodes, 3 children and 6 levels, which depends on the round's distributions; "
-        "the paper has a larger fixed tree for each block length (grower=template is of this kind). A small target "
-        "pays more for each node; τ may be lower.",
+        "the paper has a larger fixed tree for each block length (grower=template is of this kind). Each node costs a "
+        "small target relatively more time; τ may be lower.",
         "In bfloat16 EAGLE's levels are one compiled call each, and Falcon's blocks are not: drafting takes longer.",
         TRIMMED,
     ),

@@ -17,7 +17,11 @@ from workbench.trace import metrics
 
 
 def per_offset(lab: Any) -> Measurement:
-    """Return the acceptance of a block's first token / that of its third, each where it was tested, over all scenes."""
+    """Return the acceptance rate of a block's first token divided by that of its third token, over all scenes.
+
+    Args:
+        lab: a `workbench.bench.vision_lab.VisionLab`.
+    """
     counts = [{d: n for d, *n in metrics.acceptance_by_depth(trace.rounds)} for trace in lab.traces("FLASH")]
     first, third = ([by_depth.get(depth, [0, 0]) for by_depth in counts] for depth in (1, 3))
     return lab.ratio_of_quotients(

@@ -1,4 +1,4 @@
-"""FSPAD: the embedding gates the feature, and the LM head reads a learned projection of the predicted feature."""
+"""FSPAD: the token's embedding gates the feature, and the LM head reads a projection of the predicted feature."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ METHOD = Method(
         "the layer's output, which is also fed back; the LM head reads a projection of it.",
         "In bfloat16 EAGLE's levels are one compiled call each, and FSPAD's are not: drafting takes longer.",
         NORMS,
-        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because a small target pays more for each "
-        "node; τ may be lower.",
+        "By default EAGLE-2's tree at 12 nodes, 3 children and 5 levels, because each node costs a small target "
+        "relatively more time; τ may be lower.",
         TRIMMED,
     ),
     order=102,

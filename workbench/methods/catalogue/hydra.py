@@ -1,4 +1,4 @@
-"""Hydra: Medusa's heads, conditioned on the tokens drafted before theirs."""
+"""Hydra: Medusa's heads, each of which also reads the tokens drafted before the one it predicts."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ METHOD = Method(
         "head; together they would be more than half as large as the bundled target. Heads may be less accurate.",
         "Only the heads' conditioning is built, trained on the target's distributions; the deeper heads and the "
         "prefix attention of Hydra++ are a separate method (hydra-plus-plus).",
-        "By default 12 nodes in 4 levels instead of 63, because a small target pays more for each node; τ may be "
-        "lower.",
+        "By default 12 nodes in 4 levels instead of 63, because each node costs a small target relatively more time; "
+        "τ may be lower.",
     ),
     order=85,
     testing=Testing(no_perfect_reason="It also reads tokens of the path: see test_drafts.py."),

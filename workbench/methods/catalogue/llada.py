@@ -16,18 +16,18 @@ METHOD = undrafted(
     source=Source(
         "Large language diffusion models", "Nie et al.", 2025, "https://arxiv.org/abs/2502.09992", "§2.4, appendix B.4"
     ),
-    summary="A masked-diffusion model fills the positions of the answer in any order, the surest first.",
+    summary="A masked-diffusion model fills the positions of the answer in any order, the most probable tokens first.",
     idea=(
         "The answer starts as a canvas of masked positions. In every round the model reads prompt and canvas in both "
-        "directions and predicts all masked positions. The surest predictions are filled in, and the others stay "
-        "masked for the next round. With several positions per round there are fewer forwards than tokens, but tokens "
-        "of one round do not know of each other."
+        "directions and predicts all masked positions. The predictions of highest probability are filled in, and the "
+        "other positions stay masked for the next round. With several positions per round there are fewer forwards "
+        "than tokens, but the tokens of one round are predicted independently."
     ),
     formula="fill the n masked positions i with the largest max p(x(i) | prompt, canvas)",
     differences=(
         "The canvas has as many positions as the request allows new tokens; blocks are counted from its start.",
         "The model starts from the first layers of the bundled target, is trained on its tasks, and has 5M parameters "
-        "instead of 8B. Like Dream 7B it predicts a position from the state before it.",
+        "instead of 8B. Like Dream 7B, it predicts a token from the hidden state at the position before.",
     ),
     order=7,
     recording=Recording(("JSON",), target=DIFFUSION_TARGET),

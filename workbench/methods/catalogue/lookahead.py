@@ -13,7 +13,7 @@ from workbench.methods.verifiers.lenient import Lenient
 from workbench.methods.verifiers.lossless import Lossless
 
 PAPER = {"window": 15, "ngram": 5, "guesses": 15, "depth": 4, "policy": "fixed"}
-"""Fu et al.'s setting for models of 7B."""
+"""Fu et al.'s parameters for models of 7B."""
 
 NOT_FREE = (
     f"{WRONG_SETTING}: τ on chat is {{}}, but each pass pays for the window's tokens, which cost "

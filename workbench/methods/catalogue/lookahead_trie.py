@@ -30,8 +30,8 @@ METHOD = Method(
     ),
     formula="score = (1 − w) · count in the prompt + w · count in outputs",
     differences=(
-        "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because a small target pays more for each "
-        "node; τ may be lower where a text offers long copies.",
+        "By default 16 nodes and branches of 8 tokens instead of 64 and 12, because each node costs a small target "
+        "relatively more time; τ may be lower where a text offers long copies.",
         "No share of the nodes is reserved for branches of the prompt or of the outputs, no word is barred from "
         "beginning a match, and outputs have no limit besides the whole trie's: the branches with the best scores "
         "take all nodes, and after a common word drafts may be poorer.",

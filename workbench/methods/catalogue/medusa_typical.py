@@ -1,4 +1,4 @@
-"""Medusa with typical acceptance: accept tokens that the target finds plausible."""
+"""Medusa with typical acceptance: accept tokens whose target probability exceeds an entropy-dependent threshold."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from workbench.methods.verifiers.lossless import Lossless
 TREE_BUILDERS = supported_builders(Chain())
 
 TRAINED = 6
-"""Tokens per draft in training."""
+"""Number of tokens per draft in training."""
 
 SMALL = (
     f"{WRONG_SCALE}: a round takes as long as 2.4 plain tokens and writes 2.2; on the paper's GPUs a "

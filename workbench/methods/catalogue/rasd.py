@@ -26,7 +26,7 @@ METHOD = Method(
     summary="A model drafts new text, a datastore known text: one tree can contain both drafts.",
     idea=(
         "The draft model builds a tree, and the newest tokens are looked up in a datastore of text. Retrieved "
-        "branches that the model finds unlikely are pruned; the others are merged into its tree where their paths "
+        "branches that are unlikely for the model are pruned; the others are merged into its tree where their paths "
         "diverge, and go deeper than it."
     ),
     formula=(
@@ -36,7 +36,7 @@ METHOD = Method(
     differences=(
         "The tree comes from a separate draft model instead of an EAGLE head.",
         "A branch is pruned by the rank of its first token, m = 8; we could not check the paper's pruning rule again.",
-        "By default 12 nodes from the model and 8 from the datastore, because a small target pays for each node.",
+        "By default 12 nodes from the model and 8 from the datastore, because each node costs a small target time.",
         "The bundled datastore consists of this project's own texts; `workbench datastore build` makes one from your "
         "files.",
     ),

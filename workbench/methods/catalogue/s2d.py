@@ -20,7 +20,7 @@ from workbench.methods.verifiers.lossless import Lossless
 TREE_BUILDERS = supported_builders(Chain())
 
 SMALLEST, MIDDLE, WHOLE = {"sure": 0.0}, {"sure": 1.0, "sure_later": 0.0}, {"sure": 1.0, "sure_later": 1.0}
-"""Each size alone. Only the whole drafter stops at low confidence, as the method does."""
+"""Parameters with which one exit alone drafts. Only with the last exit does a draft stop at low confidence."""
 
 METHOD = Method(
     "s2d",

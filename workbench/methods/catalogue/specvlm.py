@@ -41,8 +41,8 @@ METHOD = Method(
         "operation uniformly; the paper has neither. Without them a gate trained for minutes always chooses one "
         "operation.",
         "Pruned patches keep their positions, which the paper leaves open.",
-        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because a small target "
-        "pays more for each node; τ may be lower.",
+        "By default 12 nodes, 3 children and 5 levels instead of the paper's 60, 10 and 7, because each node costs a "
+        "small target relatively more time; τ may be lower.",
         LOSSES,
     ),
     order=170,

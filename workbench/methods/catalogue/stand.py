@@ -1,4 +1,4 @@
-"""STAND: n-grams with the target's distribution after each, sampled from like a draft model."""
+"""STAND: sample drafts from a table of n-grams with the target's distribution after each."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ METHOD = Method(
         "The 8 likeliest tokens of each distribution are stored, as the engine provides them for every pass; we do "
         "not know the paper's number. The others are never drafted; the residual distribution includes them.",
         "The tree's shape follows the acceptance counts of this run, starting from assumed probabilities, where the "
-        "paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because a "
-        "small target pays more for each node.",
+        "paper measures a large tree on some thirty prompts beforehand; by default 12 nodes instead of 80, because "
+        "each node costs a small target relatively more time.",
         "The table is empty at the start of every run, so that a seeded run does not depend on earlier ones; the "
         "paper's serves all trajectories of one problem (warm=True does, for runs of one prompt). It holds 16,384 "
         "contexts.",

@@ -28,10 +28,12 @@ METHOD = undrafted(
     ),
     formula="attend to x(1) … x(S) and x(t − W + 1) … x(t), at positions 1 … S + W",
     differences=(
-        "Keys are cached with their positions and rotated when they move; the paper caches them without.",
+        "Keys are cached with rotary positions, and rotated again when they move; the paper caches keys without "
+        "positions.",
         "Old entries are dropped in blocks of a quarter of the window, so that a key is moved few times; in between, "
         "tokens attend to up to a quarter more than the window.",
-        "The prompt is read in chunks of one window, and tokens of a chunk read up to two windows before them.",
+        "The prompt is processed in chunks of one window, and tokens of a chunk attend to up to two windows before "
+        "them.",
     ),
     order=6,
     claims=(

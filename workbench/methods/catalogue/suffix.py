@@ -1,4 +1,4 @@
-"""Suffix decoding: count the continuations of the longest matches; draft as far as the counts are reliable."""
+"""Suffix decoding: count the continuations of the longest matches, and draft as far as the counts are reliable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METHOD = Method(
         "Probabilities are shares of the continuations. The released code divides by the count of the parent, which "
         "includes the newest tokens themselves, although nothing follows them yet: its first node after one earlier "
         "occurrence has ½, and its drafts are a little shorter.",
-        "By default at most 16 nodes, because a small target pays more for each node.",
+        "By default at most 16 nodes, because each node costs a small target relatively more time.",
         "The store of earlier outputs is off (warm=True turns it on), so that a seeded run does not depend on earlier "
         "ones. It holds 65,536 tokens and drops the oldest.",
     ),

@@ -1,4 +1,4 @@
-"""SWIFT: draft with some attentions and MLPs of the target skipped; search for the best set while decoding."""
+"""SWIFT: draft without some attention blocks and MLPs of the target, and search for the best set while decoding."""
 
 from __future__ import annotations
 

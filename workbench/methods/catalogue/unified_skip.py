@@ -1,4 +1,4 @@
-"""Unified layer skipping: draft with the target's layers skipped at even distances."""
+"""Unified layer skipping: draft with evenly spaced layers of the target."""
 
 from __future__ import annotations
 

@@ -21,7 +21,11 @@ from workbench.trace import metrics
 
 
 def facts_gap(lab: Any) -> Measurement:
-    """Return the acceptance rate on other words minus that on words that state facts about the image."""
+    """Return the acceptance rate on other words minus that on words that state facts about the image.
+
+    Args:
+        lab: a `workbench.bench.vision_lab.VisionLab`.
+    """
     gaps: list[float] = []
     for trace in lab.traces("text-only"):
         kinds = metrics.acceptance_by_kind(trace, lab.facts)

@@ -1,1 +1,1 @@
-"""Drafters: one idea per file."""
+"""Drafters, which propose tokens to the target, one idea per file."""

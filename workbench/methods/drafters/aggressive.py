@@ -1,4 +1,4 @@
-"""Aggressive decoding: copy the input from a pointer, and align again when the output differs from it."""
+"""Aggressive decoding: copy the prompt token by token, and align output and prompt again after a difference."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Alignment:
-    """Alignment of the output with the source text.
+    """Alignment of the output with the source text, which is the prompt or its end.
 
     Attributes:
-        source: the prompt, from the start of the text to be edited.
+        source: the prompt from the start of the text to be edited.
         at: index of the token to copy next; while not aligned, the index after the last aligned token.
-        is_lost: whether the output differs from the source.
-        realigned: number of realignments.
+        is_lost: whether the output is not aligned with the source.
+        realigned: number of times that the output was aligned again.
     """
 
     source: Text
@@ -36,7 +36,12 @@ class Alignment:
     realigned: int = 0
 
     def follow(self, output: abc.Sequence[int], longest: int) -> None:
-        """Advance with the output's newest token, or search the source for the newest tokens."""
+        """Advance by the output's newest token if the source has it next; otherwise search the source for new tokens.
+
+        Args:
+            output: at least the last `longest` tokens of the output.
+            longest: maximum number of tokens to search for.
+        """
         if not self.is_lost and self.at < self.source.n and self.source.tokens[self.at] == output[-1]:
             self.at += 1
             return
@@ -50,7 +55,12 @@ class Alignment:
 
 
 def alignment_position(matches: abc.Sequence[np.ndarray], longest: int) -> int | None:
-    """Return the index after the shortest suffix that occurs once, else after a full-length one; None if neither."""
+    """Return the position after the shortest suffix that occurs once, or after a full-length one; None if none occurs.
+
+    Args:
+        matches: for suffixes of 1, 2, … tokens, the positions after their occurrences in the source.
+        longest: length of a full-length suffix.
+    """
     for n, places in enumerate(matches, 1):
         if len(places) == 1 or (len(places) and n == longest):
             return int(places[0])
@@ -59,10 +69,10 @@ def alignment_position(matches: abc.Sequence[np.ndarray], longest: int) -> int |
 
 @dataclass(frozen=True)
 class Aggressive(Drafter):
-    """Propose the next tokens of the input, from its first token on; after a rejection, align output and input again.
+    """Propose the next tokens of the prompt, from its first token on. After a rejection, align output and prompt again.
 
-    The newest output tokens are looked up in the rest of the input, then in the whole input. The lookup uses one token
-    if it occurs once, more if it does not. While the output is not aligned, rounds are plain decoding.
+    To align, the newest output tokens are searched in the rest of the prompt, then in the whole prompt. The search uses
+    one token if it occurs once, and otherwise more tokens. While the output is not aligned, rounds are plain decoding.
 
     Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.02 ms
     (median; 95 % within 0.04 ms) at 2,000 tokens of context, 0.04 ms (0.08 ms) at 32,000.
@@ -77,22 +87,22 @@ class Aggressive(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are copied."""
+        """Return the kind of siblings: deterministic, because tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the parameters of the source and its alignment."""
+        """Return the key of the drafter's state, with the parameters on which source and alignment depend."""
         return "aggressive", self.begin, self.longest
 
     def init_state(self, sequence: Sequence, models: Models) -> Alignment:
-        """Align with the text so far."""
+        """Return an alignment that has followed the output so far."""
         state = Alignment(Text())
         state.source.extend(sequence.committed[self.begin : sequence.prompt_length])
         self._follow(sequence, state, sequence.prompt_length)
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Propose the source tokens from the pointer on."""
+        """Propose the tokens of the source that follow the alignment; none while the output is not aligned."""
         assert sequence.models is not None
         state: Alignment = sequence.state.drafter
         sequence.report.signals["position in the input"] = state.at
@@ -102,7 +112,7 @@ class Aggressive(Drafter):
         return DraftTree.chain(tokens, source="aggressive", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Advance with the new tokens."""
+        """Advance the alignment by the emitted tokens."""
         self._follow(sequence, sequence.state.drafter, len(sequence.committed) - len(feedback.emitted))
 
     def _follow(self, sequence: Sequence, state: Alignment, first: int) -> None:

@@ -1,4 +1,4 @@
-"""One attention layer with its own KV cache, shared by the layers of trained drafters."""
+"""Attention layer with its own KV cache, the base of the layers of trained drafters."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from workbench.methods.drafters.trained_net import TrainedNet
 
 ROPE_BASE = 10_000.0
 EPS = 1e-6
-"""Epsilon of norms if a configuration does not set it."""
+"""Epsilon of norms whose configuration does not set it."""
 _Net = TypeVar("_Net", bound="AttentionNet")
 
 
 class DraftKVCache:
-    """KV cache of a drafter for one text: stable entries, followed by speculative ones.
+    """KV cache of a drafter's layer for one text: stable entries, followed by speculative ones.
 
-    Stable entries were computed from features of the target, speculative ones from the drafter's own predictions while
-    it built a tree. `drop_speculative` drops the latter; this happens after every verification, even for accepted
-    nodes.
+    Stable entries were computed from hidden states of the target. Speculative entries were computed from the drafter's
+    own predictions while it built a tree; they are dropped after every verification, even those of accepted nodes.
     """
 
     def __init__(self, heads: int, head_size: int, capacity: int, like: Tensor) -> None:
@@ -31,29 +30,33 @@ class DraftKVCache:
         self.n_stable = self.n_used = 0
 
     def append(self, new: Float[Tensor, "two 1 H n d"]) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all of them, [1, H, used, d] each."""
+        """Append keys and values of n positions. Return all keys and all values, [1, H, used, d] each."""
         buffer, start = self.reserve(new.shape[3])
         buffer[:, :, :, start : self.n_used] = new
         keys, values = buffer[:, :, :, : self.n_used].unbind(0)
         return keys, values
 
     def reserve(self, n: int) -> tuple[Float[Tensor, "two 1 H C d"], int]:
-        """Reserve n more entries, which the caller writes; return the whole buffer and the first new index."""
+        """Reserve n more entries, which the caller writes.
+
+        Returns:
+            The whole buffer with capacity C, and the index of the first new entry.
+        """
         start, self.n_used = self.n_used, self.n_used + n
         while self.n_used > self._buffer.shape[3]:
             self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], 3)
         return self._buffer, start
 
     def replace(self, new: Float[Tensor, "two 1 H n d"]) -> None:
-        """Replace the newest n entries."""
+        """Overwrite keys and values of the newest n entries."""
         self._buffer[:, :, :, self.n_used - new.shape[3] : self.n_used] = new
 
     def commit(self) -> None:
-        """Make all entries stable."""
+        """Make all entries stable, so that `drop_speculative` keeps them."""
         self.n_stable = self.n_used
 
     def truncate(self, n: int) -> None:
-        """Make the first n entries stable, and drop the others."""
+        """Make the first n entries stable, and drop all others."""
         self.n_stable = self.n_used = n
 
     def drop_speculative(self) -> None:
@@ -62,7 +65,7 @@ class DraftKVCache:
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of one entry, keys and values."""
+        """Size of one entry in bytes, keys and values together."""
         return self._buffer[:, :, :, 0].numel() * self._buffer.element_size()
 
 
@@ -83,14 +86,14 @@ class AttentionNet(TrainedNet):
         eps: epsilon of the norms.
         rope: RoPE settings, as transformers' `rope_parameters`; None: plain RoPE of base 10,000.
         bias: whether the query, key and value projections have a bias.
-        head_size: size of a head; 0: the heads share the width.
+        head_size: size of a head; 0: the width divided by the number of heads.
 
     Raises:
         ValueError: the heads do not divide the width into heads of an even size, or have an odd size.
     """
 
     packed_layers: ClassVar[tuple[str, ...]] = ("qkv", "out")
-    """Linear layers that are packed for drafting."""
+    """Names of the linear layers whose weights are packed for drafting."""
     _rope: Tensor
 
     def __init__(
@@ -130,9 +133,9 @@ class AttentionNet(TrainedNet):
         Args:
             x: residual stream.
             positions: positions in the text.
-            mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
-            kv_cache: keys and values of earlier positions; the new ones are appended.
-            qkv_input: input of the query, key and value projections; None: the normalised stream.
+            mask: KV cache entries that each input attends to; None: those of all earlier positions, and its own.
+            kv_cache: keys and values of earlier positions; those of the inputs are appended.
+            qkv_input: input of the query, key and value projections; None: the normalised residual stream.
         """
         n = x.shape[1]
         queries, keys, values = self.project_qkv(self.before(x) if qkv_input is None else qkv_input, positions)
@@ -148,13 +151,18 @@ class AttentionNet(TrainedNet):
     def add_attention(
         self, attention_output: Float[Tensor, "B H n d"], x: Float[Tensor, "B n D"]
     ) -> Float[Tensor, "B n D"]:
-        """Return the residual stream plus the projected attention output."""
+        """Project the attention output, and return its sum with the residual stream `x`."""
         return self._times("out", attention_output.transpose(1, 2).flatten(2), x)
 
     def project_qkv(
         self, qkv_input: Float[Tensor, "B n R"], positions: Int[Tensor, "*b n"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys after RoPE, for positions [n] or [B, n], and values: [B, H, n, d] each."""
+        """Return queries and keys after RoPE, and values, [B, H, n, d] each.
+
+        Args:
+            qkv_input: input of the projections.
+            positions: positions in the text, [n] or [B, n].
+        """
         heads = self._times("qkv", qkv_input).view(*qkv_input.shape[:2], 3, self.heads, self.head_size)
         heads = heads.permute(2, 0, 3, 1, 4)
         angles = torch.embedding(self._rope, positions).unsqueeze(-3)
@@ -163,7 +171,7 @@ class AttentionNet(TrainedNet):
         return rotated[0], rotated[1], heads[2]
 
     def _times(self, name: str, x: Float[Tensor, "*b i"], add: Tensor | None = None) -> Float[Tensor, "*b o"]:
-        """Return the product with a linear layer's weight, added to the stream if given."""
+        """Multiply `x` by the weight of the linear layer `name`, and add `add` if given."""
         matrix = self._matrices.get(name)
         if matrix is None:
             y = getattr(self, name)(x)
@@ -172,14 +180,14 @@ class AttentionNet(TrainedNet):
         return y.view(*x.shape[:-1], y.shape[-1])
 
     def prepare_for_drafting(self: _Net) -> _Net:
-        """Prepare for drafting: no gradients, and on a CPU weights packed for inputs of few positions."""
+        """Prepare the net for drafting: no gradients, and on a CPU weights packed for inputs of few positions."""
         super().prepare_for_drafting()
         if is_small_on_cpu(self):
             self._matrices = {name: Matrix.from_linears(getattr(self, name)) for name in self.packed_layers}
         return self
 
     def unpack(self: _Net) -> _Net:
-        """Undo the packing, since packed weights have no gradients."""
+        """Undo the packing of weights, because packed weights have no gradients."""
         self._matrices = {}
         return self
 
@@ -190,7 +198,7 @@ class DecoderLayer(AttentionNet):
     packed_layers: ClassVar[tuple[str, ...]] = (*AttentionNet.packed_layers, "gate_up", "down")
 
     def add_mlp(self, ffn: int) -> None:
-        """Create the MLP with this inner width."""
+        """Create the MLP with the inner width `ffn`."""
         self.between = Norm(self.width, eps=self.eps)
         self.gate_up = nn.Linear(self.width, 2 * ffn, bias=False)
         self.down = nn.Linear(ffn, self.width, bias=False)
@@ -202,7 +210,7 @@ class DecoderLayer(AttentionNet):
 
 
 def rope_table(context: int, head_size: int, rope: Mapping[str, Any] | None = None) -> Float[Tensor, "context twice"]:
-    """Return cosines and signed sines of rotary positions: x · cos + (x rolled by half a head) · sin applies RoPE.
+    """Return cosines and signed sines for RoPE: x · cos + (x rolled by half a head) · sin applies it to a head x.
 
     Args:
         context: maximum sequence length, in positions.

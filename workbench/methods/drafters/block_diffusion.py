@@ -1,8 +1,9 @@
-"""Block diffusion: a small drafter fills in a block of masked positions at once, reading the target's hidden states.
+"""Block diffusion: a small drafter fills in a block of masked positions at once, from the target's hidden states.
 
-A block begins with the newest token, which is known; the positions after it hold a mask. Each layer of the drafter
-attends to the whole block, in both directions, and to the text through the target's hidden states: those of several
-layers are fused and enter each layer as keys and values, before the block's own:
+A block begins with the newest token, which is known; the positions after it are masked. Each layer of the drafter
+attends to the whole block, in both directions, and to the text through the target's hidden states. The hidden states of
+several target layers are fused. Each layer of the drafter computes keys and values from the result h, which precede the
+block's own:
 
     position    0 … t − 1                       t          t + 1    t + 2    …
     input       fused states h(0) … h(t − 1)    e(x(t))    m        m        …
@@ -13,10 +14,10 @@ confidence get their most likely token, and the others are predicted again with 
 the distribution from the pass before it was filled in.
 
 The tokens filled in are the most likely ones, never sampled ones. So all distributions of a block depend on the text
-alone, and each token of a draft is drawn from a distribution that no other draw has influenced. The verifier gets
-exactly the distribution that a token was drawn from, and a tree may draw several tokens from each distribution. With
-sampled tokens filled in, a token could depend on one that *follows* it. Accepting the first would then reveal something
-about the second, its true distribution would differ from the declared one, and the output would not be exact.
+alone, and no draw influences the distribution of another token of the draft. The verifier gets exactly the distribution
+from which a token was drawn, and a tree may draw several tokens from each distribution. If sampled tokens were filled
+in, a token could depend on one that *follows* it. The acceptance of the first token would then carry information about
+the second, whose true distribution would differ from the declared one, and the output would not be exact.
 
 """
 
@@ -49,24 +50,28 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 LONGEST = 8
-"""Maximum number of positions in a block; the released drafters have 16 and 10, for targets whose passes cost more."""
+"""Maximum number of positions in a block. The released drafters have 16 and 10, for targets whose passes cost more."""
 TRAIN_ADVICE = "Train it for this target: workbench train block-diffusion --target …"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingKV:
-    """Keys and values of whole texts in one layer, for training: `DraftKVCache`'s interface without its storage."""
+    """Keys and values of whole texts in one layer, for training. It has `DraftKVCache`'s `append`, but does not store.
+
+    Attributes:
+        keys_values: keys and values of n positions.
+    """
 
     keys_values: Float[Tensor, "two B H n d"]
 
     def append(self, new: Float[Tensor, "two B H m d"]) -> tuple[Tensor, Tensor]:
-        """Return these keys and values followed by a block's own, [B, H, n + m, d] each."""
+        """Return keys and values of the text followed by those of a block, [B, H, n + m, d] each."""
         keys, values = torch.cat([self.keys_values, new], 3).unbind(0)
         return keys, values
 
 
 TextKV = DraftKVCache | TrainingKV
-"""Keys and values of the text that a block attends to in one layer."""
+"""Keys and values of the text to which a block attends in one layer."""
 
 
 class BlockLayer(DecoderLayer):
@@ -80,13 +85,25 @@ class BlockLayer(DecoderLayer):
     def project_text_kv(
         self, text: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of the text, by the weights that compute the block's own."""
+        """Return keys and values of the text, computed with the weights that also compute those of the block.
+
+        Args:
+            text: fused hidden states of the target.
+            positions: positions in the text.
+        """
         return torch.stack(self.project_qkv(text, positions)[1:])
 
     def forward(
         self, x: Float[Tensor, "B m D"], positions: Int[Tensor, "*b m"], text_kv: TextKV, mask: Tensor | None
     ) -> Float[Tensor, "B m D"]:
-        """Return the block's hidden states. `mask`: bool [B, 1, m, n + m], the attended entries; None: all."""
+        """Return the block's hidden states after this layer.
+
+        Args:
+            x: hidden states of the block's m positions.
+            positions: positions in the text, shared [m] or per sequence [B, m].
+            text_kv: keys and values of n text positions.
+            mask: bool [B, 1, m, n + m], the entries that each position attends to; None: all.
+        """
         queries, *new = self.project_qkv(self.before(x), positions)
         keys, values = text_kv.append(torch.stack(new))
         return self.apply_mlp(
@@ -95,7 +112,7 @@ class BlockLayer(DecoderLayer):
 
 
 class BlockNet(TrainedNet):
-    """Layers that fill in blocks, a mask vector, and the fusion of the target's hidden states.
+    """Drafter of block diffusion: layers that fill in blocks, a mask vector, and the fusion of target hidden states.
 
     Args:
         width: the target's hidden size D, and the drafter's.
@@ -106,14 +123,15 @@ class BlockNet(TrainedNet):
         layers: number of the drafter's layers.
         cond: rank of the fusion from T · D to D; at full rank, it would hold most weights of a two-layer drafter.
         context: maximum sequence length, in positions.
-        head_size: size of an attention head; 0: the heads share the width.
+        head_size: size of an attention head; 0: the width divided by the number of heads.
 
     Raises:
-        ValueError: a block has no position for a mask, or more than `LONGEST`; taps are not distinct and ascending.
+        ValueError: a block has no masked position, or more than `LONGEST` positions; or the taps are not distinct and
+            ascending.
 
     Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), and its released code: hidden states of several
-    layers through one product and a norm, then by each layer's own weights into keys and values; the target's embedding
-    and LM head. The mask is ours: a learned vector. The released code embeds a mask token instead.
+    layers pass one linear layer and a norm, and each layer's own weights turn them into keys and values; embedding and
+    LM head are the target's. The mask here is a learned vector; the released code embeds a mask token instead.
     """
 
     kind: ClassVar[str] = "block-diffusion"
@@ -148,13 +166,18 @@ class BlockNet(TrainedNet):
 
     @property
     def decoder_layers(self) -> list[BlockLayer]:
-        """The layers, with their type."""
+        """Layers of the drafter, as `BlockLayer` objects."""
         return [layer for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def project_text_kv(
         self, hidden_states: Float[Tensor, "B n TD"], positions: Int[Tensor, " n"]
     ) -> list[Float[Tensor, "two B H n d"]]:
-        """Return keys and values of a text for each layer."""
+        """Return keys and values of a text for each layer.
+
+        Args:
+            hidden_states: concatenated hidden states of the T captured layers of the target, at n positions.
+            positions: positions in the text.
+        """
         text = self.norm_text(self.widen(self.narrow(hidden_states)))
         return [layer.project_text_kv(text, positions) for layer in self.decoder_layers]
 
@@ -165,12 +188,12 @@ class BlockNet(TrainedNet):
         text_kv: abc.Sequence[TextKV],
         mask: Bool[Tensor, "B 1 m used"] | None = None,
     ) -> Float[Tensor, "B m D"]:
-        """Return the inputs of the LM head at the positions of blocks.
+        """Return the inputs of the LM head at m positions of blocks.
 
         Args:
-            x: embeddings of the known tokens, the mask at the others.
+            x: embeddings at known positions, the mask vector at all others.
             positions: positions in the text, per sequence [B, m] or shared [m].
-            text_kv: keys and values of the text, per layer.
+            text_kv: keys and values of the text for each layer.
             mask: entries of the text and of the blocks that each position attends to; None: all.
         """
         for layer, cache in zip(self.decoder_layers, text_kv, strict=True):
@@ -178,7 +201,7 @@ class BlockNet(TrainedNet):
         return self.after(x)
 
     def block_inputs(self, embeds: Float[Tensor, "*b m D"], is_known: Bool[Tensor, "*b m"]) -> Float[Tensor, "*b m D"]:
-        """Return the block inputs: embeddings at known positions, the mask vector at the others."""
+        """Return the input of a block: embeddings at known positions, the mask vector at all others."""
         return torch.where(is_known.unsqueeze(-1), embeds, self.mask.to(embeds.dtype))
 
     def forward_blocks(
@@ -188,15 +211,16 @@ class BlockNet(TrainedNet):
         anchors: Int[Tensor, "B A"],
         is_known: Bool[Tensor, "B A m"],
     ) -> Float[Tensor, "B A m D"]:
-        """Return the LM head inputs of several blocks per text in one forward, for training.
+        """Return the LM head inputs of A blocks per text in one forward, for training.
 
         A block attends to the text before it and to itself, but to no other block.
 
         Args:
-            hidden_states: fused hidden states of the target.
-            embeds: embeddings of its tokens.
-            anchors: first positions of the blocks.
-            is_known: positions whose input is the text's token; always true at a block's first position.
+            hidden_states: concatenated hidden states of the T captured layers of the target.
+            embeds: embeddings of the text's tokens.
+            anchors: first position of each block.
+            is_known: mask of positions whose input is the text's token. It is true at the first position of every
+                block.
         """
         (b, n), (a, m) = embeds.shape[:2], is_known.shape[1:]
         places = (anchors.unsqueeze(-1) + torch.arange(m, device=anchors.device)).flatten(1)
@@ -212,7 +236,7 @@ class BlockNet(TrainedNet):
         return self(x, places, caches, torch.cat([text, same_block], 2).unsqueeze(1)).unflatten(1, (a, m))
 
     def prepare_for_drafting(self) -> BlockNet:
-        """Prepare for drafting: no gradients, and the layers' weights packed for inputs of few positions."""
+        """Prepare the net for drafting: no gradients, and the layers' weights packed for inputs of few positions."""
         super().prepare_for_drafting()
         for layer in self.decoder_layers:
             layer.prepare_for_drafting()
@@ -230,7 +254,12 @@ class BlockNet(TrainedNet):
 
 
 def n_unmasked(step: int, steps: int, masks: int) -> int:
-    """Return how many of a block's masks are filled in after a step, counted from 1: spread evenly, more at first.
+    """Return the number of masked positions that are filled in after a step: spread evenly, rounded up.
+
+    Args:
+        step: step, counted from 1.
+        steps: number of steps.
+        masks: number of masked positions in a block.
 
     Example:
         >>> [n_unmasked(step, 3, 7) for step in (1, 2, 3)]
@@ -241,7 +270,7 @@ def n_unmasked(step: int, steps: int, masks: int) -> int:
 
 @dataclass(slots=True)
 class BlockState:
-    """Drafting state of one text. The predictions at a position do not depend on drafted tokens before it.
+    """Drafting state of block diffusion for one text. Predictions do not depend on drafted tokens before them.
 
     Attributes:
         net: the drafter.
@@ -250,8 +279,8 @@ class BlockState:
         kv_caches: KV cache of the text, per layer.
         position: position at which the next block begins; all earlier positions are in `kv_caches` or
             `new_hidden_states`.
-        new_hidden_states: the target's hidden states whose keys and values have not been computed yet, [1, m, T · D]
-            each.
+        new_hidden_states: hidden states of the target, [1, m, T · D] each, whose keys and values are not in `kv_caches`
+            yet.
     """
 
     net: BlockNet
@@ -262,7 +291,7 @@ class BlockState:
     new_hidden_states: list[Float[Tensor, "1 m TD"]] = field(default_factory=list[Tensor])
 
     def add_hidden_states(self, hidden_states: Float[Tensor, "m TD"]) -> None:
-        """Store the target's fused hidden states of the next m positions."""
+        """Store the target's concatenated hidden states of the next m positions."""
         self.new_hidden_states.append(hidden_states.unsqueeze(0))
         self.position += len(hidden_states)
 
@@ -276,11 +305,12 @@ class BlockState:
                 entries.commit()
 
     def draft(self, token: Int[Tensor, " 1"], steps: int) -> Float[Tensor, "m W"]:
-        """Return logits at a block's masked positions, for each from the pass before it was filled in.
+        """Return logits at the m masked positions of a block, each from the pass before the position was filled in.
 
         Args:
             token: newest token of the text.
-            steps: passes; each fills in the positions with the highest confidence, the last one all others.
+            steps: number of passes. Each fills in the positions with the highest confidence; the last one fills in all
+                others.
         """
         net, target, masks = self.net, self.models.target, self.net.block - 1
         start = target.clock.mark()
@@ -308,23 +338,28 @@ class BlockState:
         return logits
 
     def level_logits(self, logits: Float[Tensor, "1 m W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return the logits of one masked position, counted from 0, over the target's whole vocabulary."""
+        """Return logits over the target's V tokens at one masked position.
+
+        Args:
+            logits: logits of a block over the W tokens of the drafter's vocabulary.
+            level: index of the masked position, from 0.
+        """
         return self.head.scatter_logits(logits[:, level])
 
 
 @dataclass(frozen=True)
 class BlockDiffusion(DistributionDrafter):
-    """Draft a block of the trained length in one pass or a few; the plan uses as many positions as it needs.
+    """Draft a block of the trained length in one or a few passes; the plan's depth decides how many positions are used.
 
-    A tree over them is built as Medusa's: all nodes of a level have the same distribution for their children. In a
-    prompt with images it reads only the text after them.
+    A tree is built as in Medusa: all nodes of a level have the same distribution for their children. In a prompt with
+    images the drafter reads only the text after the images.
 
     Attributes:
-        unmaskings: passes per block, at most one per mask.
+        unmaskings: number of passes per block, at most one per masked position.
 
-    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), which has one step. Several steps, highest
-    confidence first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025,
-    Block diffusion, arXiv:2503.09573, §3.
+    Source: Chen et al. 2026, DFlash, arXiv:2602.06036, §3 (recalled), with one pass. Several passes, highest confidence
+    first: Chang et al. 2022, MaskGIT, arXiv:2202.04200, §3.2. Blocks after a text: Arriola et al. 2025, Block
+    diffusion, arXiv:2503.09573, §3.
     """
 
     needs: ClassVar[tuple[str, ...]] = (BlockNet.kind, "trees")
@@ -335,7 +370,7 @@ class BlockDiffusion(DistributionDrafter):
     )
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return indices of the layers that its net was trained to read."""
+        """Return the indices of the target layers that the net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if BlockNet.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -343,7 +378,7 @@ class BlockDiffusion(DistributionDrafter):
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> BlockState:
-        """Read the hidden states of all committed positions but the last, after images."""
+        """Compute the KV cache of all committed positions but the last; positions of images are left out."""
         net, target, slot = _net(models), models.target, sequence.cache_slot
         end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
@@ -362,18 +397,18 @@ class BlockDiffusion(DistributionDrafter):
         return state
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return one level per mask."""
+        """Return the maximum number of levels of a draft: one per masked position of a block."""
         return sequence.state.drafter.net.block - 1
 
     def begin(self, sequence: Sequence) -> HeadsGrowth:
-        """Predict a block after the newest token."""
+        """Predict a block after the newest token, and start a tree."""
         state: BlockState = sequence.state.drafter
         token = to_device(sequence.committed[-1:], sequence.models.target.device)
         logits = state.draft(token, min(self.unmaskings, state.net.block - 1))
         return HeadsGrowth(sequence, logits, *state.head.top_tokens(logits, RANKS))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Read the hidden states of the root and of the accepted nodes."""
+        """Store the target's hidden states of the root and of the accepted nodes."""
         state: BlockState = sequence.state.drafter
         accepted = feedback.path_indices
         state.add_hidden_states(concat_hidden_states(feedback.layer_states, state.net.taps)[accepted])
@@ -389,7 +424,7 @@ class BlockDiffusion(DistributionDrafter):
 
 
 def _net(models: Models) -> BlockNet:
-    """Return the net that was trained for a target, loaded once.
+    """Return the net that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.

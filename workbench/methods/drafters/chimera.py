@@ -1,8 +1,9 @@
-"""Chimera: approximate the target's missing hidden states from three tokens and its earlier hidden states.
+"""Chimera: approximate the target's hidden state at new tokens from three tokens and its earlier hidden states.
 
-After a text the target's hidden states f(≤ t) exist, but the newest token x(t + 1) has none yet. A trigram encoder
-reads each new token and the two before it, and one decoder layer, the fusion layer, lets its output attend to all
-hidden states: the result replaces the missing state, for the head that predicts the next token and for later ones.
+After a text the target's hidden states f(1) … f(t) exist, but the newest token x(t + 1) has none yet. A trigram encoder
+reads each new token and the two before it. Its output enters one decoder layer, the fusion layer, which attends to all
+hidden states. The layer's output g replaces the missing hidden state, for the head that predicts the next token and for
+later tokens:
 
     trigram     c(s) = E( e(s − 2), e(s − 1), e(s) )
     fusion      g(t + k) = layer( c(t + k) ) over  f(1), …, f(t), g(t + 1), …, g(t + k − 1)  and itself
@@ -27,11 +28,11 @@ from workbench.methods.drafters.hydra import HydraDistributions
 from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHeads, PrefixState
 
 TOKENS = 3
-"""Tokens that the trigram encoder reads."""
+"""Number of tokens that the trigram encoder reads."""
 
 
 class FusionLayer(DecoderLayer):
-    """Decoder layer whose outputs, not its inputs, give the keys and values for later positions."""
+    """Decoder layer whose keys and values for later positions are computed from its outputs, not from its inputs."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(width, heads, context)
@@ -44,31 +45,32 @@ class FusionLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"],
         kv_cache: DraftKVCache,
     ) -> Float[Tensor, "B n C"]:
-        """Return the output states; store keys and values computed from them instead of from the inputs.
+        """Return the layer's outputs. Store keys and values computed from the outputs instead of from the inputs.
 
-        Arguments: see `AttentionNet.attend`.
+        The arguments are those of `AttentionNet.attend`.
         """
         state = self.after(self.apply_mlp(self.attend(x, positions, mask, kv_cache)))
         kv_cache.replace(self.project_kv(state, positions))
         return state
 
     def project_kv(self, states: Float[Tensor, "B n C"], positions: Int[Tensor, " n"]) -> Float[Tensor, "two B H n d"]:
-        """Return keys and values of states."""
+        """Return keys and values of hidden states, for the given positions."""
         return torch.stack(self.project_qkv(self.before(states), positions)[1:])
 
 
 class ChimeraHeads(PrefixHeads):
-    """Trigram encoder, fusion layer and K heads, all of width C; the LM head is the target's.
+    """Trigram encoder, fusion layer and K heads, all of width C. The LM head is the target's.
 
-    Head k computes W (f(t) + H(k) [u(t) ; g(t + k)]), where u is f projected to width C. H(k) is initialised as 0, so
-    each head starts as the LM head alone.
+    Head k computes logits W (f(t) + H(k) [u(t) ; g(t + k)]), where W is the LM head, f(t) the target's last hidden
+    state, u(t) its projection to width C, and g(t + k) the fusion layer's output. H(k) is initialised as 0, so each
+    head starts as the LM head alone.
 
     Args:
         width: the target's hidden size D.
-        blocks: K.
-        cond: C.
+        blocks: number K of heads.
+        cond: width C.
         prefix_heads: attention heads of the fusion layer.
-        ffn: width of its MLP.
+        ffn: width of the fusion layer's MLP.
         context: maximum sequence length, in positions.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
@@ -89,18 +91,18 @@ class ChimeraHeads(PrefixHeads):
             nn.init.zeros_(head.get_parameter("weight"))
 
     def encode_trigram(self, token_embeds: Float[Tensor, "*b TC"]) -> Float[Tensor, "*b C"]:
-        """Return the encoding of three consecutive tokens from their projected embeddings, newest last."""
+        """Encode three consecutive tokens, given their projected embeddings, the newest last."""
         return self.speaks(token_embeds + nn.functional.silu(self.mixes(token_embeds)))
 
     def forward(
         self, features: Float[Tensor, "*b D"], states: Float[Tensor, "*b C"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return the LM head's input for a level.
+        """Return the LM head's input for one level of the draft.
 
         Args:
-            features: f(t).
-            states: g at the tokens after which the head predicts the next one.
-            block: the level, from 0.
+            features: the target's newest hidden state f(t).
+            states: outputs g of the fusion layer at the tokens whose next token is predicted.
+            block: index of the level, from 0.
         """
         return features + self.says[block](torch.cat([self.enter(features), states], -1))
 
@@ -114,7 +116,7 @@ class ChimeraHeads(PrefixHeads):
         return [self.layer]
 
     def prepare_for_drafting(self) -> ChimeraHeads:
-        """Prepare for drafting; the fusion layer is packed."""
+        """Prepare the net for drafting: no gradients, and the fusion layer's weights packed."""
         super().prepare_for_drafting()
         self.layer.prepare_for_drafting()
         return self
@@ -122,7 +124,7 @@ class ChimeraHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class ChimeraState(PrefixState):
-    """Drafting state of a sequence; the fusion layer's KV cache is computed from the target's hidden states."""
+    """Drafting state of Chimera for one text, with the fusion layer's KV cache of the target's hidden states."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
@@ -133,11 +135,11 @@ class ChimeraState(PrefixState):
 
 
 class ChimeraGrowth(PartialTree):
-    """A tree in which each node's state is computed from the last three tokens of its path.
+    """Tree in which each node's hidden state is computed from the last three tokens of its path.
 
     Args:
         row: the sequence.
-        feature: f(t), the target's newest hidden state.
+        feature: the target's newest hidden state f(t).
     """
 
     def __init__(self, row: Sequence, feature: Float[Tensor, " D"]) -> None:
@@ -155,16 +157,19 @@ class ChimeraGrowth(PartialTree):
         return self._distributions(torch.cat([tails[:, self.net.cond :], self._projected(tokens)], 1))
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the approximated states: verification computes the target's states of accepted tokens."""
+        """Drop the approximated hidden states: verification computes the target's own for accepted tokens."""
         self.state.kv_caches[0].drop_speculative()
 
     def _projected(self, tokens: Int[Tensor, " w"]) -> Float[Tensor, "w C"]:
         return self.net.project(self.sequence.models.target.embed(tokens))
 
     def _distributions(self, tails: Float[Tensor, "w TC"]) -> HydraDistributions:
-        """Return the distributions after nodes, given the last three tokens of each path.
+        """Return the distributions after w nodes.
 
         All nodes attend to the text and the root's state; `attention_mask` is the mask among tree nodes.
+
+        Args:
+            tails: projected embeddings of the last three tokens of each path.
         """
         clock, entries = self.sequence.models.target.clock, self.state.kv_caches[0]
         start, self._tails = clock.mark(), tails  # tails of the nodes expanded last
@@ -181,7 +186,7 @@ class ChimeraGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class Chimera(HydraPlusPlus):
-    """Draft with approximated hidden states; each depends on three tokens and all of the target's hidden states.
+    """Draft with approximated hidden states, each computed from three tokens and all of the target's hidden states.
 
     Source: Zeng et al. 2024, Chimera, arXiv:2402.15758, §3.
     """

@@ -1,8 +1,8 @@
-"""Clover: one small recurrent step drafts token after token, from a state of the text and the path so far.
+"""Clover: one small recurrent step drafts token after token, from a state of the text and of the tokens drafted so far.
 
 The target's last hidden state f(s) predicts the next token; it was not trained to predict later ones. An augmenting
-block, a decoder layer over the whole text, turns it into a speculation state. Then a gate adds each drafted token to
-the state, and the same step is repeated:
+block, a decoder layer over the whole text, turns f into a speculation state s₀. Then a gate adds each drafted token to
+the state, and this step is repeated. e is a token's embedding, A₁ and A₂ are the gates:
 
     text        u(s) = A₁(f(s), e(s + 1))  for s ≤ t;   s₀ = norm( block(u(≤ t)) )
     level 1     s₀                            →  distribution of x(t + 2)
@@ -29,16 +29,17 @@ from workbench.methods.drafters.hydra_plus_plus import HydraPlusPlus, PrefixHead
 
 
 class AttentionDecoder(nn.Module):
-    """Gated addition of a token to a state: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with a cosine per head.
+    """Gated addition of a token to a state s: A(s, e) = s + cos( q(norm s), k(e) ) · v(e), with one cosine per head.
 
-    This is an attention over one token, so the cosine acts as a gate.
+    e is the token's projected embedding; q, k and v are linear layers. This is an attention over one token, in which
+    the cosine acts as a gate.
 
     Args:
-        width: D, width of a state.
-        cond: width of a token's projected embedding, C.
-        heads: H.
+        width: width D of a state.
+        cond: width C of a token's projected embedding.
+        heads: number of heads.
 
-    Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (the formula: the released code).
+    Source: Xiao et al. 2024, Clover-2, arXiv:2408.00264, §3 (formula from the released code).
     """
 
     def __init__(self, width: int, cond: int, heads: int) -> None:
@@ -48,7 +49,12 @@ class AttentionDecoder(nn.Module):
         self.query, self.key, self.value = nn.Linear(width, cond), nn.Linear(cond, cond), nn.Linear(cond, width)
 
     def forward(self, states: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]) -> Float[Tensor, "*b D"]:
-        """Return the states plus the gated token values."""
+        """Return the states with the gated token values added.
+
+        Args:
+            states: states of the parents.
+            token_embeds: projected embeddings of the tokens.
+        """
         query, key, value = (
             x.unflatten(-1, (self.heads, -1))
             for x in (self.query(self.norm(states)), self.key(token_embeds), self.value(token_embeds))
@@ -58,11 +64,11 @@ class AttentionDecoder(nn.Module):
 
 
 class AugmentingBlock(nn.Module):
-    """Decoder layers over states projected to width C; their output, projected back, is added to the states.
+    """Decoder layers over states projected to width C. Their output is projected back and added to the states.
 
     Args:
-        width: D, width of the states.
-        cond: C.
+        width: width D of the states.
+        cond: width C of the layers.
         heads: attention heads.
         ffn: width of the MLPs.
         layers: number of layers.
@@ -79,7 +85,7 @@ class AugmentingBlock(nn.Module):
 
     @property
     def decoders(self) -> list[DecoderLayer]:
-        """The layers, with their type."""
+        """Layers of the block, as `DecoderLayer` objects."""
         return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
@@ -89,8 +95,8 @@ class AugmentingBlock(nn.Module):
 
         Args:
             states: states of a text, at the positions after those in `kv_caches`.
-            positions: positions.
-            kv_caches: KV cache of each layer; None: no earlier positions.
+            positions: positions in the text.
+            kv_caches: KV cache of each layer; None: there are no earlier positions.
         """
         x = self.enter(states)
         for i, layer in enumerate(self.decoders):
@@ -99,20 +105,21 @@ class AugmentingBlock(nn.Module):
 
 
 class CloverHeads(PrefixHeads):
-    """Augmenting block, gates, and one step for all levels; the LM head is the target's.
+    """Augmenting block, gates, and one step that drafts all levels. The LM head is the target's.
 
-    The output of level 1 is W norm(r + O P r), with r the state. From level 2 on it is W norm(r + O' (P' r + E e)),
-    with e the token added last. Every product has rank C.
+    The logits of level 1 are W norm(r + O P r), where W is the LM head and r the state. From level 2 on they are W
+    norm(r + O' (P' r + E e)), where e is the projected embedding of the token added last. O P, O' P' and O' E have rank
+    C.
 
     Args:
         width: the target's hidden size D.
-        blocks: K, levels that it is trained to draft; its number of parameters does not depend on K.
-        cond: C.
+        blocks: number K of levels that the net is trained to draft. The number of parameters does not depend on K.
+        cond: rank C of the products, and width of projected embeddings.
         prefix_heads: heads of the gates and of the augmenting block.
         ffn: width of the block's MLPs.
-        augmenting: layers of the block: 1 is Clover's, 2 Clover-2's.
-        mixes: whether the newest token enters before the block and level 1 has no gate, as in Clover-2; otherwise it
-            enters after the block, as all later ones do.
+        augmenting: number of layers of the block: 1 in Clover, 2 in Clover-2.
+        mixes: whether the newest token is added before the block and level 1 has no gate, as in Clover-2. Otherwise it
+            is added after the block, as all later tokens are.
         context: maximum sequence length, in positions.
 
     Source: Xiao et al. 2024, Clover, arXiv:2405.00263; Clover-2, arXiv:2408.00264.
@@ -142,12 +149,12 @@ class CloverHeads(PrefixHeads):
         self, features: Float[Tensor, "B n D"], token_embeds: Float[Tensor, "B n C"] | None = None,
         positions: Int[Tensor, " n"] | None = None, kv_caches: list[DraftKVCache] | None = None,
     ) -> Float[Tensor, "B n D"]:  # fmt: skip
-        """Return speculation states after each position of texts.
+        """Return the speculation state after each of n positions of a text.
 
         Args:
-            features: features of the target.
+            features: the target's last hidden states.
             token_embeds: projected embedding of the token after each position, if `mixes`.
-            positions: positions; by default from 0.
+            positions: positions in the text; by default 0 … n − 1.
             kv_caches: keys and values of earlier positions, for each of the block's layers.
         """
         if positions is None:
@@ -160,7 +167,12 @@ class CloverHeads(PrefixHeads):
     def begin(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and LM head input of level 1, given a speculation state and the newest token's projection."""
+        """Return the state and the LM head input of level 1.
+
+        Args:
+            state: speculation state of the text.
+            token_embeds: projected embedding of the newest token.
+        """
         if self.first is None or self.first_out is None:
             return self.step(state, token_embeds)
         return state, self.after(state + self.first_out(self.first(state)))
@@ -168,7 +180,12 @@ class CloverHeads(PrefixHeads):
     def step(
         self, state: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b C"]
     ) -> tuple[Float[Tensor, "*b D"], Float[Tensor, "*b D"]]:
-        """Return state and LM head input of the next level, given a level's state and the token drafted there."""
+        """Return the state and the LM head input of the next level.
+
+        Args:
+            state: state of a level.
+            token_embeds: projected embeddings of the tokens drafted at that level.
+        """
         state = self.gate(state, token_embeds)
         return state, self.after(state + self.later_out(self.later(state) + self.later_told(token_embeds)))
 
@@ -183,7 +200,7 @@ class CloverHeads(PrefixHeads):
         return self.block.decoders
 
     def prepare_for_drafting(self) -> CloverHeads:
-        """Prepare for drafting; the block's layers are packed."""
+        """Prepare the net for drafting: no gradients, and the weights of the block's layers packed."""
         super().prepare_for_drafting()
         for layer in self.block.decoders:
             layer.prepare_for_drafting()
@@ -192,7 +209,7 @@ class CloverHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class CloverState(PrefixState):
-    """Hydra++'s state, with an augmenting block that also reads the token after each position."""
+    """Drafting state of Clover for one text: that of Hydra++, with an augmenting block that also reads tokens."""
 
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
@@ -233,7 +250,13 @@ class CloverGrowth(PartialTree):
     def _distributions(
         self, states: Float[Tensor, "w D"], guesses: Float[Tensor, "w D"], start: Mark
     ) -> HydraDistributions:
-        """Record the time since `start`, and return the distributions after the nodes of this step."""
+        """Record the time since `start` as drafting, and return the distributions after the w nodes of this step.
+
+        Args:
+            states: states of the nodes.
+            guesses: LM head inputs of the nodes.
+            start: start of the step.
+        """
         self.sequence.models.meter.add(start, self.sequence.models.target.clock.mark())
         self._states = states  # states of the nodes expanded last
         return HydraDistributions(self.state, guesses, self.sequence)

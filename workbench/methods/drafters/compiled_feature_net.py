@@ -1,11 +1,11 @@
-"""Run a feature drafter's layer with compiled kernels: drafting then takes about as long as reading its weights.
+"""Compiled version of a feature drafter's layer, so that drafting takes about as long as reading its weights.
 
-The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer,
-whose input is not an embedding but a pair (see `feature_net`). EAGLE-3's layer also reads the embedding, not only the
-residual stream: its projection is added to queries, keys and values, as a bias per token. So `FusedDecoder` runs the
-layer: a dozen small operations per level become one, and bfloat16 is read at memory bandwidth. Drafts may differ by
-rounding from those of the net's own code, which changes only how many are accepted; the target verifies them either
-way.
+The layer, its last norm and the LM head rows of the draft vocabulary form a Llama decoder with one layer, whose input
+is not an embedding but a feature fused with an embedding (see `feature_net`). In EAGLE-3 the embedding is not fused
+into the residual stream; its projection is added to queries, keys and values, as a bias per token. `FusedDecoder` can
+therefore run the layer: a dozen small operations per level become one, and bfloat16 weights are read at memory
+bandwidth. Drafts may differ by rounding from those of the net's own code. This changes only how many are accepted,
+because the target verifies them either way.
 
 """
 
@@ -39,9 +39,9 @@ class LevelOutput(NamedTuple):
     """Outputs of the layer and the LM head for k pairs of a token and a feature.
 
     Attributes:
-        states: [k, D], predicted features.
+        states: [k, D], the layer's output states.
         logits: bfloat16 [k, K], over the draft vocabulary.
-        summary: softmax summary of the most likely tokens, at most `TOP`.
+        summary: softmax summary of at most `TOP` most likely tokens per pair.
     """
 
     states: Tensor
@@ -57,18 +57,18 @@ INHERITED_METHODS = (
     "make_pairs",
     "combine_hidden_states",
 )
-"""Methods that a net must inherit unchanged from the class that sets `input_fusion`."""
+"""Methods that a net must inherit unchanged from the class that sets `input_fusion`; otherwise it is not compiled."""
 
 
 class CompiledFeatureNet:
-    """The compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
+    """Compiled layer and LM head of a net. Create it with `CompiledFeatureNet.of`."""
 
     def __init__(self, net: FeatureNet, embed: nn.Embedding, fused: FusedDecoder) -> None:
         levels: Any = load_kernels("draft_levels")
         self._fused, self._run, self._list, self._eps = fused, levels.level, levels.list_seen, np.float32(net.eps)
         self._width, self._is_state = net.width, not net.predicts_features
         embed_weight = net.qkv.weight[:, : net.width].contiguous() if net.input_fusion == QKV_ONLY else None
-        self._kept = (embed.weight, net.fuse.weight, embed_weight)  # keeps their memory alive
+        self._kept = (embed.weight, net.fuse.weight, embed_weight)  # keeps the memory of these weights alive
         self._table, self._fuse = _bits(embed.weight), _bits(net.fuse.weight)
         self._beside = None if embed_weight is None else _bits(embed_weight)
         norms = (getattr(net, name, None) for name in NORMS[:2])
@@ -80,11 +80,11 @@ class CompiledFeatureNet:
 
     @classmethod
     def of(cls, net: FeatureNet, head: SharedHead, embed: nn.Module, capacity: int) -> CompiledFeatureNet | None:
-        """Return the compiled version of a net, or None if the net overrides a part of the forward.
+        """Return the compiled version of a net; None if the net, its dtype or its device is not supported.
 
         Args:
             net: net prepared for drafting (`prepare_for_drafting`).
-            head: LM head: the target's, over the draft vocabulary, or the net's own.
+            head: LM head over the draft vocabulary, the target's or the net's own.
             embed: the target's input embedding.
             capacity: maximum sequence length including scratch positions, in tokens.
         """
@@ -116,7 +116,7 @@ class CompiledFeatureNet:
             return None if fused is None else cls(net, embed, fused)
 
     def takes(self, n: int) -> bool:
-        """Return whether compiled passes support this number of inputs."""
+        """Return whether compiled passes support n inputs."""
         return self._fused.supports((1, n))
 
     def run_level(
@@ -132,11 +132,12 @@ class CompiledFeatureNet:
 
         Args:
             tokens: token ids.
-            features: features of the target, as the engine provides them, or the drafter's own states within a draft.
+            features: hidden states of the target for committed text, or the drafter's own states within a draft.
             pair_positions: positions of the pairs in the text.
-            tree_mask: attention mask of each pair over the newest entries (all older ones are visible); None: causal.
+            tree_mask: mask of the newest s + n cache entries that each pair attends to. All older entries are visible.
+                None: causal attention.
             kv_cache: KV cache; the pairs' keys and values are appended.
-            last_only: return outputs after the last pair only.
+            last_only: whether to return outputs of the last pair only.
         """
         n = tokens.shape[0]
         room, start = kv_cache.reserve(n)
@@ -158,7 +159,11 @@ class CompiledFeatureNet:
     def _entering(
         self, tokens: np.ndarray, features: Float[Tensor, "n F"]
     ) -> tuple[Float[Tensor, "n D"], tuple[Any, ...], tuple[Any, ...]]:
-        """Return the residual stream, and arguments of `feature_inputs.join` for it and for the input of q, k, v."""
+        """Return the residual stream, and two tuples of arguments of `feature_inputs.join`.
+
+        The first tuple computes the residual stream, the second the bias of queries, keys and values. A tuple that
+        computes nothing has empty inputs.
+        """
         of_token, of_feature = self._norms
         nothing = self._join(None, tokens, None, (of_token, of_feature), np.empty((0, 0), np.int16))
         if self._beside is None:
@@ -178,9 +183,14 @@ class CompiledFeatureNet:
         norms: tuple[np.ndarray, np.ndarray],
         weight: np.ndarray,
     ) -> tuple[Any, ...]:
-        """Return arguments of `feature_inputs.join`; the last but one is its output.
+        """Return the arguments of the compiled function `feature_inputs.join`; the second to last is its output array.
 
-        None for `table` or `features` leaves that input out.
+        Args:
+            table: bits of the embedding matrix; None: no embeddings enter.
+            tokens: token ids.
+            features: hidden states; None: none enter.
+            norms: weights of the norms of embeddings and features.
+            weight: bits of the matrix that multiplies them.
         """
         n = len(tokens)
         embeds = np.empty((len(self._table), 0), np.int16) if table is None else table
@@ -190,7 +200,7 @@ class CompiledFeatureNet:
 
 
 def _bits(numbers: Tensor) -> np.ndarray:
-    """Return the bits of bfloat16 numbers, as compiled functions read and write them."""
+    """Return bfloat16 numbers as int16 arrays of their bits, the format of compiled functions."""
     return numbers.detach().contiguous().view(torch.int16).numpy()
 
 
@@ -201,7 +211,7 @@ def _in_order(n: int) -> Bool[Tensor, "n n"]:
 
 
 def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> CompiledFeatureNet | None:
-    """Return the compiled version of a net for its target, created once; None if either cannot be compiled."""
+    """Return the compiled version of a net for its target; None if either cannot be compiled. It is created once."""
     key = ("compiled", net.kind, models.heads[net.kind].name)
     if key not in models.shared:
         models.shared[key] = compile_net(net, head, models.target)
@@ -209,7 +219,7 @@ def compiled_net_of(net: FeatureNet, head: SharedHead, models: Models) -> Compil
 
 
 def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFeatureNet | None:
-    """Compile a net with its current weights; None if the net or the target cannot be compiled."""
+    """Compile a net with its current weights. Return None if the net or the target cannot be compiled."""
     if target.lean is None or target.lean.fused is None:
         return None
     try:
@@ -220,7 +230,13 @@ def compile_net(net: FeatureNet, head: SharedHead, target: Runner) -> CompiledFe
 
 
 def _as_model(net: FeatureNet, rows: Float[Tensor, "K D"], capacity: int) -> LlamaForCausalLM:
-    """Return a one-layer Llama decoder that shares the net's weights, with `rows` as LM head."""
+    """Return a one-layer Llama decoder that shares the net's weights, with `rows` as LM head.
+
+    Args:
+        net: feature net.
+        rows: LM head rows of the K tokens of the draft vocabulary.
+        capacity: maximum sequence length in tokens.
+    """
     inner, ffn = net.heads * net.head_size, net.down.in_features
     config_class: Any = LlamaConfig  # transformers' type stubs lack parameters
     config = config_class(

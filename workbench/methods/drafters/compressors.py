@@ -1,4 +1,4 @@
-"""Compressors that reduce an image of N vision tokens for a drafter, each with a few torch operations."""
+"""Functions and modules that reduce the N vision tokens of an image to fewer inputs of a drafter."""
 
 from __future__ import annotations
 
@@ -17,18 +17,26 @@ QUERIES = 2
 
 
 def n_kept(n: int, ratio: int) -> int:
-    """Return the number of tokens that remain of n at a compression ratio, rounded up to at least one."""
+    """Return the number of inputs that remain of n tokens at a compression ratio, rounded up."""
     return -(-n // ratio)
 
 
 def subset(n: int, m: int, seed: int = 0) -> list[int]:
-    """Return a uniformly random subset of size m, in order; the same for the same seed."""
+    """Return a random subset of the indices 0 … n − 1 with m elements, ascending. Equal seeds give equal subsets."""
     order = sorted(range(n), key=seeded_uniforms(seed, n).tolist().__getitem__)
     return sorted(order[:m])
 
 
 def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
-    """Group the tokens of a grid into windows: square blocks if the ratio allows, otherwise runs of consecutive tokens.
+    """Group the tokens of a grid into windows: square blocks if the ratio allows it, otherwise consecutive tokens.
+
+    Args:
+        rows: rows of the grid.
+        cols: columns of the grid.
+        ratio: number of tokens per window.
+
+    Returns:
+        Token indices of each window.
 
     Example:
         >>> windows(2, 4, 4)
@@ -44,7 +52,10 @@ def windows(rows: int, cols: int, ratio: int) -> list[list[int]]:
 
 
 def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
-    """Return squares of `side` tokens that tile a grid; those at the lower and right edge may be smaller."""
+    """Return squares of `side` × `side` tokens that tile a grid, as token indices.
+
+    Squares at the lower and right edge may be smaller.
+    """
     return [
         [r * cols + c for r in range(top, min(top + side, rows)) for c in range(left, min(left + side, cols))]
         for top in range(0, rows, side)
@@ -53,13 +64,25 @@ def blocks(rows: int, cols: int, side: int) -> list[list[int]]:
 
 
 def prune(x: Float[Tensor, "B N D"], indices: list[int]) -> CompressedImage:
-    """Select some tokens, with their values and positions."""
+    """Compress an image to some of its tokens, with their values and positions.
+
+    Args:
+        x: vision tokens.
+        indices: ascending indices of the tokens that stay.
+    """
     index = torch.tensor(indices, dtype=torch.long, device=x.device)
     return CompressedImage(x[:, index], index, "prune", kept_indices=indices)
 
 
 def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-    """Return the mean of each window."""
+    """Compress an image to the mean of each window.
+
+    Args:
+        x: vision tokens, N = rows · cols.
+        rows: rows of the grid.
+        cols: columns of the grid.
+        ratio: number of tokens per window.
+    """
     groups = windows(rows, cols, ratio)
     mean = x.new_zeros(len(groups), x.shape[1])
     for i, window in enumerate(groups):
@@ -68,7 +91,7 @@ def pool(x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> Compres
 
 
 class Convolution(nn.Module):
-    """Grouped 2 × 2 convolution of stride 2, applied until the ratio is reached: 1, 4, 16, 64 … tokens become one."""
+    """Grouped 2 × 2 convolution of stride 2, repeated until the compression ratio 4, 16, 64 … is reached."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -79,7 +102,14 @@ class Convolution(nn.Module):
             self.conv.weight += torch.eye(each).repeat(GROUPS, 1)[:, :, None, None] / 4
 
     def forward(self, x: Float[Tensor, "B N D"], rows: int, cols: int, ratio: int) -> CompressedImage:
-        """Halve both sides of the grid until the ratio is reached; odd sides repeat their last row or column."""
+        """Halve both sides of the grid until the ratio is reached. Odd sides repeat their last row or column.
+
+        Args:
+            x: vision tokens, N = rows · cols.
+            rows: rows of the grid.
+            cols: columns of the grid.
+            ratio: number of tokens that become one.
+        """
         times = math.ceil(round(math.log(ratio, 4), 9))
         y = x.mT.reshape(x.shape[0], -1, rows, cols)
         for _ in range(times):
@@ -89,7 +119,10 @@ class Convolution(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned queries that attend to all tokens. Source: SpecVLM §3.2, where two queries do best."""
+    """Learned queries that attend to all tokens of an image.
+
+    Source: Huang et al. 2025, SpecVLM, arXiv:2509.11815, §3.2, where two queries do best.
+    """
 
     def __init__(self, width: int, inner: int = 64) -> None:
         super().__init__()
@@ -98,7 +131,10 @@ class Resampler(nn.Module):
         self.keys, self.values = nn.Linear(width, inner, bias=False), nn.Linear(width, width, bias=False)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> CompressedImage:
-        """Attend to the tokens with the queries. The returned weights are those of the first prompt."""
+        """Compress an image to one input per query, a weighted sum of its tokens.
+
+        The returned weights are those of the first prompt.
+        """
         scale = self.queries.shape[1] ** -0.5
         weights = (self.queries @ self.keys(x).mT * scale).softmax(-1)  # [B, M, N]
         places = even_positions(QUERIES, x)
@@ -106,15 +142,15 @@ class Resampler(nn.Module):
 
 
 def drop_all(x: Float[Tensor, "B N D"]) -> CompressedImage:
-    """Return no inputs: the drafter reads the text alone."""
+    """Compress an image to no inputs: the drafter reads the text alone."""
     return CompressedImage(x[:, :0], torch.zeros(0, dtype=torch.long, device=x.device), "none", kept_indices=[])
 
 
 def middle_positions(groups: list[list[int]], x: Tensor) -> Tensor:
-    """Return the index of each window's middle token, the position of the pooled input."""
+    """Return the index of the middle token of each window, which is the position of the pooled input."""
     return torch.tensor([window[(len(window) - 1) // 2] for window in groups], device=x.device)
 
 
 def even_positions(m: int, x: Float[Tensor, "B N D"]) -> Tensor:
-    """Return m positions spread evenly over the tokens."""
+    """Return m positions spread evenly over the tokens of `x`, int64 [m]."""
     return torch.tensor([(2 * i + 1) * x.shape[1] // (2 * m) for i in range(m)], device=x.device)

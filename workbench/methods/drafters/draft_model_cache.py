@@ -1,4 +1,4 @@
-"""Keep a draft model's KV cache in step with a sequence's committed tokens."""
+"""Functions that keep a draft model's KV cache consistent with a sequence's committed tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from workbench.models.loading import Models
 
 
 def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback) -> None:
-    """Keep a drafted chain's KV cache entries up to the last accepted token: catch-up tokens, then accepted drafts."""
+    """Retain a drafted chain's KV cache entries up to the last accepted token, and drop the others.
+
+    The scratch entries are those of catch-up tokens, then those of drafts.
+
+    Args:
+        sequence: sequence after the round.
+        slot: the sequence's slot of the draft model's KV cache.
+        feedback: result of the round.
+    """
     catch_up = len(sequence.committed) - len(feedback.emitted) - slot.length - slot.shift
     n_drafts = max(0, slot.scratch - catch_up)
     slot.length += catch_up + min(len(feedback.result.path), n_drafts) if slot.scratch else 0
@@ -27,22 +35,22 @@ def keep_accepted_chain(sequence: Sequence, slot: Slot, feedback: RoundFeedback)
 
 
 def max_draft_depth(sequence: Sequence, slot: Slot) -> int:
-    """Return the number of levels that fit the draft model's context.
+    """Return the number of draft levels that fit the draft model's context.
 
-    The first level needs room for the committed tokens, and each further level for one token more.
+    The first level needs positions for the committed tokens, and each further level for one token more.
     """
     assert sequence.models.drafter is not None
     return sequence.models.drafter.context - (len(sequence.committed) - slot.shift) + 1
 
 
 def open_prefilled_slot(sequence: Sequence, models: Models, ignore_images: bool = False) -> Slot:
-    """Return a new slot of the draft model's KV cache, prefilled with all committed tokens but the last.
+    """Open a slot of the draft model's KV cache, prefilled with all committed tokens but the last.
 
-    For a prompt with images, a draft model that has a processor reads the images through it; any other draft model, or
-    any with `ignore_images`, reads the text alone.
+    A draft model with an image processor also reads the images of the prompt, unless `ignore_images`. Other draft
+    models read the text alone.
 
     Raises:
-        ContextError: the draft model has no positions for all of it.
+        ContextError: the text is longer than the draft model's context.
     """
     assert models.drafter is not None
     slot = models.drafter.open(id(sequence))
@@ -85,7 +93,10 @@ def _read_into(slot: Slot, sequence: Sequence, models: Models, ignore_images: bo
 
 
 def _text_of(sequence: Sequence, models: Models) -> list[int]:
-    """Return the prompt without images; its last token stays the same, since the first round reads it again."""
+    """Return the tokens of the prompt without images.
+
+    The last token stays the same, because the first round reads it again.
+    """
     tokens = text_only(
         models,
         sequence.request.prompt if len(sequence.request.prompt) else sequence.committed[: sequence.prompt_length],
@@ -98,8 +109,8 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
     """Return the output of the draft model's own processor for the sequence's prompt and images.
 
     Raises:
-        MethodUnavailableError: the request has only the target's image tensors, or the models end the prompt
-            differently.
+        MethodUnavailableError: the request has image tensors for the target instead of images, or the prompts of both
+            models end with different tokens.
     """
     if not sequence.pil_images:
         raise MethodUnavailableError(
@@ -117,7 +128,7 @@ def process_images(sequence: Sequence, models: Models) -> dict[str, torch.Tensor
 
 
 def uncached_tokens(sequence: Sequence, models: Models, slot: Slot) -> torch.Tensor:
-    """Return committed tokens that the draft model's cache lacks, int64 [n], n ≥ 1."""
+    """Return the committed tokens that the draft model's KV cache lacks, int64 [n] with n ≥ 1."""
     assert models.drafter is not None
     slot.scratch = 0
     return to_device(sequence.committed[slot.length + slot.shift :], models.drafter.device)

@@ -1,4 +1,4 @@
-"""Build trees with a draft model: one forward per level, and the KV cache entries of accepted nodes."""
+"""Trees drafted by a draft model: one forward per level, and a KV cache that retains entries of accepted nodes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from workbench.models.runner import Runner
 
 
 class DraftModelState:
-    """A slot of the draft model's cache, and the scratch indices of the last tree's nodes.
+    """A slot of the draft model's KV cache, and the scratch index of each node of the last tree.
 
     Attributes:
-        slot: the slot.
-        scratch_of: scratch index of each node that was read; nodes that were read as one averaged input have none.
+        slot: slot of the draft model's KV cache.
+        scratch_of: index in the slot's scratch part of each node that was read. Nodes that were read as one averaged
+            embedding have none.
         is_tree: whether the last draft was a tree rather than a chain drafted in lock-step with other sequences.
     """
 
@@ -40,7 +41,10 @@ class DraftModelState:
 
 
 class ModelGrowth(PartialTree):
-    """Tree built in one slot of a draft model's KV cache; the first forward reads committed tokens not yet cached."""
+    """Tree built in one slot of a draft model's KV cache.
+
+    The first forward reads committed tokens that are not cached.
+    """
 
     def __init__(self, row: Sequence, source: str) -> None:
         assert row.models is not None
@@ -61,7 +65,14 @@ class ModelGrowth(PartialTree):
         return distributions_of(self.sequence, out.logits[0], paths, out.hidden[0])
 
     def distributions_as_one(self, tokens: Int[Tensor, " w"], weights: Float[Tensor, " w"]) -> FullDistributions:
-        """Read the mean embedding of several nodes at one position; its cache entries are dropped after the draft."""
+        """Read the weighted mean of several nodes' embeddings at one position.
+
+        Its cache entries are dropped after the draft.
+
+        Args:
+            tokens: tokens of the w nodes.
+            weights: weight of each node.
+        """
         self._is_superposed = True
         mean = weights.to(self.runner.dtype) @ self.runner.embed(tokens)
         out = self.runner.forward([Segment(self.state.slot, tokens[:1], states=mean.unsqueeze(0))])
@@ -71,7 +82,11 @@ class ModelGrowth(PartialTree):
         return distributions_of(self.sequence, out.logits[0].expand(len(paths), -1), paths, out.hidden[0])
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Store the scratch indices of the drafted nodes."""
+        """Store the scratch indices of the drafted nodes.
+
+        Args:
+            nodes: ascending indices of the drafted nodes; None: all nodes were drafted.
+        """
         if self._is_superposed:
             self.state.scratch_of = {}
             return
@@ -88,13 +103,13 @@ def distributions_of(
     paths: abc.Sequence[abc.Sequence[int]],
     hidden: Float[Tensor, "w D"] | None = None,
 ) -> FullDistributions:
-    """Return the distributions of a model's logits, warped as the target's are.
+    """Return the distributions of a draft model's logits, with the sequence's penalties, temperature and filters.
 
     Args:
         sequence: the sequence.
         logits: logits after w nodes.
         paths: tokens from the root to each node; used only if sampling depends on earlier tokens (penalties).
-        hidden: input of the model's LM head at these nodes.
+        hidden: input of the model's LM head after these nodes.
     """
     assert sequence.models is not None
     logits, sampling = fit_vocabulary(logits, sequence.models.target.vocab_size), sequence.sampling
@@ -106,9 +121,9 @@ def distributions_of(
 
 @dataclass(frozen=True)
 class TreeFromModel(DistributionDrafter):
-    """Run a separate model ahead of the target, all nodes of a level at a time.
+    """Run a separate draft model ahead of the target, all nodes of a level at a time.
 
-    KV cache entries of accepted nodes that it has read are kept; unread tokens are fed at the start of the next round.
+    Its KV cache retains the entries of accepted nodes. The first forward of the next round reads the other new tokens.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("drafter", "trees")
@@ -120,7 +135,7 @@ class TreeFromModel(DistributionDrafter):
         return DraftModelState(open_prefilled_slot(sequence, models))
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the number of levels that the draft model has positions for."""
+        """Return the number of draft levels that fit the draft model's context."""
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def begin(self, sequence: Sequence) -> ModelGrowth:
@@ -128,7 +143,7 @@ class TreeFromModel(DistributionDrafter):
         return ModelGrowth(sequence, self.source)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Keep the KV cache entries of accepted nodes, up to the first node that was not read."""
+        """Retain the KV cache entries of accepted nodes, up to the first node that was not read."""
         assert sequence.models is not None
         assert sequence.models.drafter is not None
         state: DraftModelState = sequence.state.drafter
@@ -142,14 +157,14 @@ class TreeFromModel(DistributionDrafter):
         state.slot.scratch, state.scratch_of, state.is_tree = 0, {}, False
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Free the cache slot."""
+        """Free the slot of the draft model's KV cache."""
         if models.drafter is not None and sequence.state.drafter is not None:
             models.drafter.close(sequence.state.drafter.slot)
 
 
 @dataclass(frozen=True)
 class TopKTree(TreeFromModel):
-    """Draft a tree of most likely continuations, unless the plan names another tree builder. See `BestFirst`.
+    """Draft a tree of the most likely continuations, by default with the tree builder `BestFirst`.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4, with a separate draft model.
     """
@@ -159,7 +174,7 @@ class TopKTree(TreeFromModel):
 
 @dataclass(frozen=True)
 class SampledTree(TreeFromModel):
-    """Draft a tree of continuations drawn from the draft model without replacement, by default. See `StochasticBeam`.
+    """Draft a tree of continuations drawn without replacement, by default with the tree builder `StochasticBeam`.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S).
     """

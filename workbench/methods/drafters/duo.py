@@ -1,4 +1,4 @@
-"""Duo-LLM: every layer has a small and a big MLP; the small ones draft, the big ones verify."""
+"""Duo-LLM: every layer has a small and a big MLP; the small MLPs draft, the big ones verify."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from workbench.models.loading import Models
 from workbench.models.narrowed_mlp import activity, narrow_mlps
 
 STEP = 64
-"""Widths of small MLPs are multiples of it if the big one is wider: compiled products support no others."""
+"""Widths of small MLPs are multiples of this number, if the big MLP is wider. Compiled products support no other
+widths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class SmallMLPs:
 
     Attributes:
         shared_copy: weight-sharing copy of the target with its small MLPs.
-        retained_shares: per layer, the share of the prompt's activations that its MLP retains; 1 if it is the full MLP.
+        retained_shares: share of the text's activations that the MLP of each layer retains; 1 for a full MLP.
     """
 
     shared_copy: WeightSharingCopy
@@ -37,13 +38,13 @@ class SmallMLPs:
 
 @dataclass(frozen=True)
 class Duo(ReducedTargetDrafter):
-    """Draft with the small MLP of every layer, over the target's own KV cache; attentions are shared.
+    """Draft with the small MLP of every layer, over the target's own KV cache; the attention layers are shared.
 
-    The small MLP of a layer consists of the columns of its big one that added most to the residual stream over the
-    sequence's text: those with the largest mean |a_j| · ‖w_j‖ over its last tokens, with a_j the input of column j of
-    the down projection and w_j that column. They are chosen once per sequence, from its own text alone, and copied: the
-    copies take `share` of the memory of the target's MLPs while a sequence drafts with them. Sequences with the same
-    columns draft together. `big` layers use their full MLP: those that would lose most.
+    The small MLP of a layer consists of the columns of its big MLP that add most to the residual stream: those with the
+    largest mean |a_j| · ‖w_j‖ over the sequence's last tokens, where w_j is column j of the down projection and a_j its
+    input. The columns are chosen once per sequence, from its own text alone, and copied. The copies take `share` of the
+    memory of the target's MLPs while a sequence drafts with them. Sequences with the same columns draft together. The
+    `big` layers that would lose most use their full MLP.
 
     Source: Alizadeh et al. 2024, Duo-LLM, arXiv:2410.10846, §3 (big and small module in every layer, and routes among
     them); in the paper both are trained, with random routes.
@@ -55,7 +56,7 @@ class Duo(ReducedTargetDrafter):
     read: int = param(64, ge=1, le=256, doc="number of last tokens whose activations select the MLP columns")
 
     def init_state(self, sequence: Sequence, models: Models) -> SmallMLPs:
-        """Read the end of the text once more, and choose the columns of the target's MLPs by their activations."""
+        """Choose the columns of the target's MLPs by their activations, in a second pass over the end of the text."""
         target, slot = models.target, sequence.cache_slot
         begin = slot.image_prefill_length
         start = max(min(begin, len(sequence.committed) - 1), len(sequence.committed) - self.read)
@@ -74,7 +75,7 @@ class Duo(ReducedTargetDrafter):
         return SmallMLPs(shared_copy, [shares.get(layer, 1.0) for layer in range(target.n_layers)])
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the target with small MLPs; record the retained share of activations per layer."""
+        """Return the target with the sequence's small MLPs, and record the retained share of activations per layer."""
         state: SmallMLPs = sequence.state.drafter
         sequence.report.signals.update(
             make_table_signals("retained activation share", {"feed-forward": state.retained_shares})
@@ -83,7 +84,11 @@ class Duo(ReducedTargetDrafter):
 
 
 def most_active(activity: Float[Tensor, " I"], share: float) -> Int[Tensor, " k"]:
-    """Return the columns with the largest activity, in their order in the MLP.
+    """Return the indices of the columns with the largest activity, ascending.
+
+    Args:
+        activity: mean activity of each of I columns.
+        share: share k / I of columns to return; k is rounded up to a multiple of `STEP` if I is larger than `STEP`.
 
     Example:
         >>> most_active(torch.tensor([0.5, 0.1, 0.9, 0.3]), 0.5).tolist()

@@ -1,7 +1,8 @@
 """EAGLE-3: fuse the target's hidden states of three layers; train without a loss on features.
 
-The layer's input is a state g and the embedding of the token after it. For committed text g is a projection of the
-target's hidden states of three layers. Within a draft it is the layer's own last state, which has no loss of its own:
+The layer's input is a state g and the embedding e of the token after it. For committed text, g is a projection W h of
+the target's concatenated hidden states of three layers. Within a draft, g is the layer's own last output, which has no
+loss of its own:
 
     position     s                    s + 1                         s + 2
     input        g(s) = W h(s), e(s + 1)    g(s + 1) = layer's own, e(s + 2)
@@ -40,19 +41,19 @@ from workbench.models.runner import SCRATCH
 
 
 class Eagle3Net(FeatureNet):
-    """Decoder layer on [embedding ; state], each normalised, with or without an LM head for a draft vocabulary.
+    """EAGLE-3's drafter: a decoder layer on [embedding ; state], each normalised, with an optional LM head of its own.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated MLP.
         taps: T layers of the target whose outputs are fused, counted from 1, ascending.
-        draft_vocab_size: W, vocabulary size of the drafter's own LM head; 0: it uses the target's LM head.
+        draft_vocab_size: vocabulary size W of the drafter's own LM head; 0: the target's LM head is used.
         context: maximum sequence length, in positions.
 
     Raises:
-        ValueError: the taps are fewer than two, or not distinct and ascending. The released code computes layer numbers
-            by three formulas; in a shallow target two of them coincide, and the fusion has too few inputs.
+        ValueError: there are fewer than two taps, or they are not distinct and ascending. The released code computes
+            the three layer numbers by formulas, two of which coincide in a shallow target.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3.
     """
@@ -89,20 +90,23 @@ class Eagle3Net(FeatureNet):
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def combine_hidden_states(self, features: Float[Tensor, "*b TD"]) -> Float[Tensor, "*b D"]:
-        """Fuse the target's concatenated hidden states into one state."""
+        """Fuse the target's concatenated hidden states of T layers into one state."""
         return self._times("fuse", features)
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Concatenate the normalised next embedding and the state; the residual stream continues from the state."""
+        """Concatenate the normalised embeddings of the next tokens and the states.
+
+        The residual stream continues from the states.
+        """
         return torch.cat([self.norm_embed(next_embeds), features], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the state as residual stream, and the attention input: [embedding ; normalised state]."""
+        """Return the state as residual stream, and [embedding ; normalised state] as input of the attention."""
         embeds, state = x.chunk(2, -1)
         return state, torch.cat([embeds, self.before(state)], -1)
 
     def logits(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b W"]:
-        """Return logits of the next token over the draft vocabulary, by the net's own LM head."""
+        """Return logits of the next token over the draft vocabulary, computed by the net's own LM head."""
         return self.lm_head(self.lm_head_input(state))
 
     @property
@@ -112,10 +116,10 @@ class Eagle3Net(FeatureNet):
 
 
 def default_capture_layers(layers: int) -> tuple[int, ...]:
-    """Return low, middle and high layers: 2, L/2 and L − 3 of L, as released; distinct also for small L.
+    """Return a low, a middle and a high layer of L: 2, L/2 and L − 3, as released; distinct layers also for small L.
 
     Raises:
-        ValueError: there are no two layers below the last.
+        ValueError: the target has fewer than three layers, so no two below the last.
 
     Example:
         >>> default_capture_layers(32), default_capture_layers(12), default_capture_layers(5), default_capture_layers(3)
@@ -153,7 +157,7 @@ class DraftLMHead(SharedHead):
 
     @property
     def rows(self) -> Float[Tensor, "W D"]:
-        """Weights of the LM head."""
+        """Weights of the LM head for the W tokens of the draft vocabulary."""
         return self._weight
 
 
@@ -161,7 +165,7 @@ class DraftLMHead(SharedHead):
 class Eagle3(FeatureDrafter):
     """Draft from the target's fused hidden states of three layers, then from the layer's own states.
 
-    In a prompt with images it reads only the text after them.
+    In a prompt with images the drafter reads only the text after the images.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, §3; the tree is EAGLE-2's.
     """
@@ -170,7 +174,7 @@ class Eagle3(FeatureDrafter):
     net: ClassVar[type[FeatureNet]] = Eagle3Net
 
     def captured_layers(self, models: Models) -> set[int]:
-        """Return indices of the layers that its net was trained to read."""
+        """Return the indices of the target layers that the net was trained to read."""
         return {layer - 1 for layer in _net(models).taps} if Eagle3Net.kind in models.heads else set()
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -178,7 +182,7 @@ class Eagle3(FeatureDrafter):
         return select_layers(_net(models).taps)
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
-        """Read the hidden states of all committed positions but the last, after images."""
+        """Read the hidden states of all committed positions but the last; positions of images are left out."""
         net, target, slot = _net(models), models.target, sequence.cache_slot
         end = len(sequence.committed) - 1
         first = min(slot.image_prefill_length, end)
@@ -198,7 +202,7 @@ class Eagle3(FeatureDrafter):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Start a tree as other feature drafters do; record how many of the last tokens its draft vocabulary lacks."""
+        """Start a tree as other feature drafters do. Record how many of the last tokens its draft vocabulary lacks."""
         state: FeatureState = sequence.state.drafter
         if (vocabulary := state.head.vocabulary) is not None:
             sequence.report.signals["outside the draft vocabulary"] = sum(t not in vocabulary for t in state.tokens)
@@ -223,7 +227,7 @@ class Eagle3(FeatureDrafter):
 
 
 def _net(models: Models) -> Eagle3Net:
-    """Return the net that was trained for a target, loaded once.
+    """Return the net that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the head cannot be read, or reads layers that the target does not have.
@@ -239,7 +243,7 @@ def _net(models: Models) -> Eagle3Net:
 
 
 def _head(net: Eagle3Net, models: Models) -> SharedHead:
-    """Return a net's LM head: its own, or the target's over the draft vocabulary; packed once and cached.
+    """Return a net's LM head: its own, or the target's over the draft vocabulary. It is packed once and cached.
 
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.
@@ -260,5 +264,10 @@ def select_layers(layers: abc.Sequence[int]) -> CaptureSelection:
 def concat_hidden_states(
     hidden_states: Mapping[int, Float[Tensor, "*b D"]], layers: abc.Sequence[int]
 ) -> Float[Tensor, "*b TD"]:
-    """Return the concatenated outputs of these layers, counted from 1; `hidden_states` has keys counted from 0."""
+    """Return concatenated outputs of several layers.
+
+    Args:
+        hidden_states: outputs by layer, counted from 0.
+        layers: T layers, counted from 1.
+    """
     return torch.cat([hidden_states[layer - 1] for layer in layers], -1)

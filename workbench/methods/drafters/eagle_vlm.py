@@ -10,7 +10,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 
 
 class EagleVLMNet(FeatureNet):
-    """Feature net that reads text and image positions the same way: each feature fused with the next embedding."""
+    """Feature net that treats text and image positions alike: each feature is fused with the next embedding."""
 
     kind = "eagle-vlm"
 

@@ -26,12 +26,12 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class ExitStates:
-    """Draft of a sequence and its exit states.
+    """Last draft of a sequence, and hidden states that the drafting layers computed for it.
 
     Attributes:
-        tree: the draft.
+        tree: the draft; None before the first round.
         layer: number of layers that drafted it.
-        states: by layer, hidden states at the root and at each node, for all captured layers.
+        states: hidden states at the root and at each of N nodes, by captured layer.
     """
 
     tree: DraftTree | None = None
@@ -41,18 +41,26 @@ class ExitStates:
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTarget(PartialTarget):
-    """The target's first layers with the interface of a model; stores the exit states. See `draft_chain`."""
+    """The target's first `layer` layers with the interface of a model, for `draft_chain`. It stores hidden states."""
 
     layer: int
     capture_layers: Collection[int]
     states: dict[Slot, list[dict[int, Tensor]]]
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
+        """Run the layers, the final norm and the LM head over new tokens.
+
+        Outputs are in the order of the sequences' slots.
+        """
         return self.run_layers(batch, head=True)
 
     def run_layers(self, batch: abc.Sequence[Segment], head: bool) -> Output:
-        """Run new tokens, and store the hidden states of the layers in `capture_layers`."""
+        """Run new tokens through the layers, and store the hidden states of `capture_layers`.
+
+        Args:
+            batch: new tokens of each sequence.
+            head: whether to compute logits.
+        """
         out = self.target.forward(batch, layers=range(self.layer), head=head, capture_layers=self.capture_layers)
         for b, segment in enumerate(sorted(batch, key=lambda segment: segment.slot.index)):
             states = {layer: hidden[b, : len(segment.tokens)] for layer, hidden in out.layer_states.items()}
@@ -61,12 +69,13 @@ class TruncatedTarget(PartialTarget):
 
 
 class EarlyExitDrafter(Drafter):
-    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache; the other layers verify.
+    """Draft with layers 0 … E − 1, the final norm and the LM head, over the target's KV cache. The other layers verify.
 
-    Drafting writes keys and values of the first E layers after the committed part, and stores the exit states. The
-    first E layers also read the last drafted token; then verification runs layers E … over all exit states at once. So
-    there is no second model, no second KV cache to synchronise, and no layer reads a token twice. Subclasses define E;
-    `sequence.state.drafter` is the `ExitStates`, or contains it.
+    Drafting writes keys and values of the first E layers after the committed part, and stores the exit states, the
+    hidden states after layer E − 1. The first E layers also read the last drafted token; verification then runs the
+    layers from E on over all exit states at once. So there is no second model and no second KV cache to synchronise,
+    and no layer reads a token twice. Subclasses define E; `sequence.state.drafter` is the `ExitStates` object, or
+    contains it.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3 (drafting), §3.4 (the exit states are reused).
     """
@@ -75,23 +84,29 @@ class EarlyExitDrafter(Drafter):
     source: ClassVar[str]
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the number of layers that draft in this round."""
+        """Return the number E of layers that draft in this round."""
         raise NotImplementedError
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the record of the exit states of this round."""
+        """Return the object that stores this round's draft and exit states."""
         return sequence.state.drafter
 
     def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> TruncatedTarget:
-        """Return the truncated target for sequences with the same exit layer."""
+        """Return the truncated target for sequences with the same exit layer.
+
+        Args:
+            sequences: the sequences.
+            exit_layer: number of layers that draft.
+            capture_layers: indices of the layers whose hidden states are stored.
+        """
         return TruncatedTarget(
             sequences[0].models.target, exit_layer, capture_layers, {row.cache_slot: [] for row in sequences}
         )
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, batched for sequences with the same exit layer."""
+        """Draft chains, in one batch for all sequences with the same exit layer."""
         trees: dict[int, DraftTree] = {}
         exits = {id(row): cast(EarlyExitDrafter, row.drafter).exit_of(row) for row in sequences}
         for exit_layer in sorted(set(exits.values())):
@@ -136,7 +151,7 @@ class EarlyExitDrafter(Drafter):
 
 @dataclass(frozen=True)
 class EarlyExit(EarlyExitDrafter):
-    """Draft with the first E layers of the target. See `EarlyExitDrafter`.
+    """Draft with the first E layers of the target; E is a parameter. `EarlyExitDrafter` describes how.
 
     Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710, §3.3.
     """

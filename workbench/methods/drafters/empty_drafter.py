@@ -1,4 +1,4 @@
-"""No draft: every round is one plain decoding step."""
+"""Drafter of plain decoding: every draft is empty."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workbench.engine.request import Sequence
 
 @dataclass(frozen=True)
 class EmptyDrafter(Drafter):
-    """Propose the empty tree: the baseline of every speed-up, on the same engine."""
+    """Propose the empty tree, so that every round is one step of plain decoding: the baseline of every speed-up."""
 
     is_empty: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the deterministic kind; the empty tree has no siblings."""
+        """Return the deterministic kind, because the empty tree has no siblings."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

@@ -1,16 +1,16 @@
 """Falcon: draft blocks whose positions attend to each other, with one forward per few tokens.
 
-EAGLE's layer predicts one position ahead. Here each position predicts k ahead, so the last k positions of a text
-predict the next k:
+EAGLE's layer predicts one position ahead. Falcon's predicts k positions ahead, so the last k positions of a text
+predict the next k. f is a feature of the target, f̂ a predicted one, e an embedding, x a token:
 
     block       …   s            s + 1          …   s + k − 1          the last positions of the text or draft
     input           f(s), e(s+1)                    f(s + k − 1), e(s + k)
     attends to      all positions up to the end of its own block: s + k − 1
     predicts        f̂(s + k)     f̂(s + k + 1)   …   f̂(s + 2k − 1)      →  distributions of x(s + k + 1), …, x(s + 2k)
 
-The k predictions and the tokens drawn from them make the next block, and so on: a draft of d levels costs ⌈d / k⌉
-forwards. The price is that a block's later tokens do not depend on its earlier ones: the distributions of a block are
-fixed before any of its tokens is drawn. The tokens are drawn from exactly these, so verification is exact.
+The k predictions and the tokens drawn from them form the next block, so a draft of d levels costs ⌈d / k⌉ forwards. In
+return, a block's later tokens do not depend on its earlier ones: the distributions of a block are computed before any
+of its tokens is drawn. The tokens are drawn from exactly these distributions, so verification is exact.
 
 Within a block an LSTM carries information from earlier positions to later ones.
 
@@ -35,29 +35,29 @@ from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 LONGEST = 4
 """Maximum number of positions in a block."""
 MEMORY = (("enter_1", "carry_1"), ("enter_2", "carry_2"))
-"""Names of the LSTM's weights: gates from the input, and gates from the previous state."""
+"""Names of the weights of the LSTM's two layers: (gates from the input, gates from the previous state)."""
 
 
 class FalconNet(FeatureNet):
-    """EAGLE's layer over blocks of positions that attend to each other, plus an LSTM over each block.
+    """EAGLE's layer over blocks of positions that attend to each other, with an LSTM over each block.
 
     Blocks are aligned to the end of the input, so the first may be shorter. The LSTM has no biases:
-    zero inputs leave its state at zero, and it starts anew in each block.
+    zero inputs leave its state at zero. Its state is reset at the start of each block.
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
         ffn: width of the gated MLP.
         context: maximum sequence length, in positions.
-        block: k, positions of a block, which predict as many positions ahead; with 1 it is EAGLE's layer and an LSTM
-            over single positions.
-        cond: C, size of the LSTM's state; 0: a third of D.
+        block: number k of positions per block, and of positions predicted ahead. With 1 the net is EAGLE's layer and an
+            LSTM over single positions.
+        cond: size C of the LSTM's state; 0: a third of D.
         norms: see `FeatureNet`.
         head_size: see `FeatureNet`.
         options: further arguments of `AttentionNet`.
 
     Raises:
-        ValueError: a block has no position, or more than `LONGEST`.
+        ValueError: a block has no position, or more than `LONGEST` positions.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3 (the LSTM, the relaxed causal mask). EAGLE's projection
     parallel to the LSTM is ours.
@@ -86,18 +86,27 @@ class FalconNet(FeatureNet):
     # -- inputs ----------------------------------------------------------------------------------------------------
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
-        """Concatenate embeddings and features, E = 2 D: `attention_inputs` fuses them, once blocks are formed."""
+        """Concatenate normalised embeddings and features, E = 2 D.
+
+        `attention_inputs` fuses them, when blocks are formed.
+        """
         return torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1)
 
     def attention_inputs(self, x: Float[Tensor, "B n E"]) -> tuple[Float[Tensor, "B n D"], Float[Tensor, "B n R"]]:
-        """Return the residual stream, each fused pair plus the LSTM's output in its block, and its normalised form."""
+        """Return the residual stream and its normalised form.
+
+        The residual stream is the fused pairs plus the output of the LSTM over each block.
+
+        Args:
+            x: pairs, in blocks aligned to the last pair.
+        """
         stream = self._times("recall", self.lstm_states(x), self._times("fuse", x))
         return stream, self.before(stream)
 
     def lstm_states(self, x: Float[Tensor, "B n E"]) -> Float[Tensor, "B n C"]:
-        """Return the LSTM's state at each pair, after the pairs of its block up to it.
+        """Return the LSTM's state at each pair, after the pairs of its block up to this one.
 
-        torch's LSTM is not used: it takes twice as long for so few positions. Gates are in torch's order.
+        torch's LSTM is not used, because it takes twice as long for so few positions. Gates are in torch's order.
         """
         n = x.shape[1]
         inputs = nn.functional.pad(x, (0, 0, -n % self.block, 0)).reshape(-1, self.block, x.shape[2])
@@ -127,13 +136,14 @@ class FalconNet(FeatureNet):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each pair, its prediction of the feature `block` positions ahead.
+        """Return the layer's state at each pair: its prediction of the feature `block` positions ahead.
 
         Args:
             x: pairs, in blocks aligned to the last pair.
             positions: their positions in the text.
-            mask: KV cache entries that each pair attends to; None: all earlier ones, and new ones by `block_mask`.
-            kv_cache: KV cache of earlier positions; the new ones are appended.
+            mask: KV cache entries that each pair attends to; None: all entries in `kv_cache`, and new ones by
+                `block_mask`.
+            kv_cache: KV cache of earlier positions; the entries of the pairs are appended.
         """
         if mask is None:
             block_mask = self.block_mask(x.shape[1], x.device)
@@ -158,7 +168,9 @@ class FalconNet(FeatureNet):
 
 @dataclass(slots=True)
 class FalconState(FeatureState):
-    """State of the drafter for one text; `guess` has one feature per position of the newest block, [k, D].
+    """Drafting state of Falcon for one text.
+
+    `guess` has one predicted feature per position of the newest block, [k, D].
 
     Attributes:
         recent: newest k − 1 stable pairs, [1, k − 1, E]; fewer if the text is shorter.
@@ -169,7 +181,13 @@ class FalconState(FeatureState):
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed pairs and make their entries stable; return the last block's predictions."""
+        """Read committed pairs, make their KV cache entries stable, and return the predictions of the last block.
+
+        Args:
+            x: pairs.
+            positions: positions in the text.
+            since: see `FeatureState._run`.
+        """
         assert isinstance(self.net, FalconNet)
         states = self._run(x, positions, since=since)[0, -self.net.block :]
         self.kv_cache.commit()
@@ -177,10 +195,10 @@ class FalconState(FeatureState):
         return states
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Read all accepted pairs as stable in one call, and return the newest block's predictions.
+        """Read all accepted pairs in one call, and return the predictions of the newest block.
 
         The newest block ends at the newest pair. If the number of accepted pairs is not a multiple of k, earlier pairs
-        fill up the first block, and are read again as part of it. None as long as the text is shorter than a block.
+        fill up the first block, and are read again as part of it. Return None while the text is shorter than a block.
         """
         assert isinstance(self.net, FalconNet)
         since, k = self.models.target.clock.mark(), self.net.block
@@ -196,11 +214,11 @@ class FalconState(FeatureState):
 
 
 class BlockGrowth(FeatureGrowth):
-    """Tree built in blocks of k levels after the newest pair.
+    """Tree built after the newest pair in blocks of k levels.
 
-    The block that contains a node predicts its children. At the last level of a block, all tokens of the path in the
-    block are known. They enter the layer as the next block, each with the predicted feature that it was drawn from.
-    Other levels need no computation.
+    The block that contains a node predicts the node's children. At the last level of a block, all tokens of the path in
+    the block are known. They enter the layer as the next block, each with the predicted feature from which it was
+    drawn. Other levels need no computation.
 
     Args:
         row: the sequence.
@@ -210,7 +228,8 @@ class BlockGrowth(FeatureGrowth):
 
     def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "k D"]) -> None:
         super().__init__(row, source, guess[:1])
-        # per expanded node: predictions of its block, tokens of its path in the block, mask over speculative entries
+        # for each expanded node: predictions of its block, tokens of its path in the block, mask over speculative
+        # entries
         self._blocks: Float[Tensor, "w k D"] = guess.unsqueeze(0)
         self._path: Int[Tensor, "w j"] = torch.zeros(1, 0, dtype=torch.long, device=guess.device)
         self._behind: Bool[Tensor, "w s"] = torch.zeros(1, 0, dtype=torch.bool, device=guess.device)
@@ -234,7 +253,7 @@ class BlockGrowth(FeatureGrowth):
 
 @dataclass(frozen=True)
 class Falcon(FeatureDrafter):
-    """Draft blocks of levels, one forward each, in a tree by the plan's tree builder, by default EAGLE-2's.
+    """Draft blocks of levels, with one forward per block, in a tree by the plan's tree builder, by default EAGLE-2's.
 
     Source: Gao et al. 2024, Falcon, arXiv:2412.12639, §3.
     """
@@ -245,6 +264,6 @@ class Falcon(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> BlockGrowth | None:
-        """Read the accepted pairs and start a tree; None for a text shorter than a block."""
+        """Read the accepted pairs and start a tree. Return None for a text shorter than a block."""
         guess = sequence.state.drafter.catch_up()
         return None if guess is None else BlockGrowth(sequence, self.net.kind, guess)

@@ -1,4 +1,4 @@
-"""Draft with a feature drafter: prefill it with the target's features, build a tree, drop the speculative entries."""
+"""Base of feature drafters: prefill with the target's features, build a tree, drop the speculative cache entries."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ FEATURES = CaptureSelection(features=True)
 
 @dataclass(slots=True)
 class FeatureState:
-    """State of a feature drafter for one text.
+    """Drafting state of a feature drafter for one text. A pair is a feature and the token after it.
 
     Attributes:
         net: the drafter.
         models: models of the run; the drafter shares the target's embedding and LM head.
         head: the target's LM head, over the tokens of the draft vocabulary.
         kv_cache: KV cache of the drafter.
-        position: position of the next pair.
-        guess: prediction at the newest stable pair, [1, D], or as many as the drafter predicts at once, [k, D]; None
-            before the first pair.
-        features: the target's features of accepted positions, [m, D] each, that have not been read yet.
-        tokens: the tokens that follow them.
+        position: position of the next pair in the text.
+        guess: feature predicted at the newest stable pair, [1, D], or as many as the drafter predicts at once, [k, D];
+            None before the first pair.
+        features: features of accepted positions, [m, D] each, that the drafter has not read yet.
+        tokens: tokens that follow these positions.
         compiled_net: compiled version of the net's layer and the LM head, if available.
     """
 
@@ -63,7 +63,12 @@ class FeatureState:
     _last_output: LevelOutput | None = None
 
     def prefill(self, inputs: PromptInputs, position: int) -> None:
-        """Read a prompt; `position` is the position after its last pair."""
+        """Read the inputs of a prompt.
+
+        Args:
+            inputs: pairs and compressed images.
+            position: position after the last pair.
+        """
         if inputs.inputs.shape[1]:
             self.guess = self.run_committed(inputs.inputs, inputs.positions)
         self.position = position
@@ -71,13 +76,19 @@ class FeatureState:
     def run_committed(
         self, x: Float[Tensor, "1 n E"], positions: Int[Tensor, " n"], since: Mark | None = None
     ) -> Float[Tensor, "k D"]:
-        """Read committed inputs, make their entries stable, and return the last prediction. `since`: see `_run`."""
+        """Read committed inputs, make their KV cache entries stable, and return the last prediction.
+
+        Args:
+            x: inputs.
+            positions: positions in the text.
+            since: see `_run`.
+        """
         state = self._run(x, positions, since=since)[:, -1]
         self.kv_cache.commit()
         return state
 
     def catch_up(self) -> Float[Tensor, "k D"] | None:
-        """Write all accepted pairs to the layer's KV cache, and return the prediction at the newest pair."""
+        """Read all accepted pairs, make their KV cache entries stable, and return the prediction at the newest pair."""
         since = self.models.target.clock.mark()
         if self.compiled_net is not None and self.features and self.compiled_net.takes(n := len(self.tokens)):
             places = torch.arange(self.position, self.position + n)
@@ -93,7 +104,7 @@ class FeatureState:
         return self.guess
 
     def take_new_pairs(self) -> Float[Tensor, "1 n E"] | None:
-        """Return the accepted pairs that were not read yet, and clear their list; None if there are none."""
+        """Return the accepted pairs that the drafter has not read yet, and clear their list; None if there are none."""
         if not self.features:
             return None
         tokens = to_device(self.tokens, self.features[0].device)
@@ -108,14 +119,14 @@ class FeatureState:
         positions: Int[Tensor, " w"],
         tree_mask: Tensor | None,
     ) -> Float[Tensor, "w D"]:
-        """Return states at predicted features; their entries are speculative and dropped after verification.
+        """Return the layer's states at w drafted tokens. Their KV cache entries are speculative.
 
         Args:
             features: predicted features.
-            tokens: the drafted tokens that follow them.
+            tokens: drafted tokens that follow them.
             positions: positions of the pairs, counted from the newest stable pair.
-            tree_mask: bool [w, s + w] over all speculative entries, the new ones last; None: a chain, with causal
-                attention.
+            tree_mask: bool [w, s + w], the speculative entries that each pair attends to, the new ones last. None: a
+                chain, with causal attention.
         """
         since, positions = self.models.target.clock.mark(), positions + (self.position - 1)
         if self.compiled_net is not None and self.compiled_net.takes(tokens.shape[0]):
@@ -131,7 +142,7 @@ class FeatureState:
         since: Mark,
         last_only: bool = False,
     ) -> Float[Tensor, "k D"]:
-        """Return states after pairs by the compiled net; its logits are cached until the next call."""
+        """Run the compiled net on n pairs, and return its states. Its logits are cached until the next call."""
         assert self.compiled_net is not None
         self._last_output = self.compiled_net.run_level(
             tokens, features, positions, tree_mask, self.kv_cache, last_only
@@ -149,9 +160,13 @@ class FeatureState:
         tree_mask: Tensor | None = None,
         since: Mark | None = None,
     ) -> Tensor:
-        """Return the layer's states, [1, n, D].
+        """Run the layer on inputs [1, n, E], and return its states [1, n, D].
 
-        `since`: start time of the input fusion, which is counted as part of the forward.
+        Args:
+            x: inputs.
+            positions: positions in the text [n].
+            tree_mask: see `speculate`.
+            since: start of the input fusion, whose time counts as part of the forward.
         """
         clock, meter = self.models.target.clock, self.models.meter
         start = since or clock.mark()
@@ -164,7 +179,7 @@ class FeatureState:
         return state
 
     def logits(self, features: Float[Tensor, "w D"]) -> Float[Tensor, "w K"]:
-        """Return logits over the draft vocabulary after each feature, by the target's own LM head."""
+        """Return logits over the K tokens of the draft vocabulary after each feature, computed by the LM head."""
         if (level := self._compiled_output(features)) is not None:
             return level.logits
         start = self.models.target.clock.mark()
@@ -179,7 +194,7 @@ class FeatureState:
         return self.head.top_tokens(self.logits(features), k)
 
     def _compiled_output(self, features: Float[Tensor, "w D"]) -> LevelOutput | None:
-        """Return the compiled net's output if these states are the ones that it returned last, else None."""
+        """Return the compiled net's last output if `features` are its states, else None."""
         level = self._last_output
         if level is None or level.states.data_ptr() != features.data_ptr() or level.states.shape != features.shape:
             return None
@@ -188,23 +203,23 @@ class FeatureState:
 
 @dataclass(frozen=True)
 class FeatureDistributions(NodeDistributions):
-    """Distributions after features, by the target's own LM head."""
+    """Distributions after predicted features, computed by the drafter's LM head."""
 
     state: FeatureState
     features: Float[Tensor, "w D"]
     sampling: SamplingParams
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary; penalties are not applied."""
+        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
         return FullDistributions.of(self.state.head.scatter_logits(self.state.logits(self.features)), self.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the most likely tokens of the draft vocabulary, without temperature."""
+        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary, without temperature."""
         return self.state.best(self.features, k)
 
 
 class FeatureGrowth(PartialTree):
-    """Tree after the newest stable pair; each node's input uses the feature that its parent predicts."""
+    """Tree after the newest stable pair. The input of each node uses the feature that its parent predicts."""
 
     def __init__(self, row: Sequence, source: str, guess: Float[Tensor, "1 D"]) -> None:
         super().__init__(row, source, guess.device)
@@ -219,7 +234,7 @@ class FeatureGrowth(PartialTree):
         return self._distributions()
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Drop the speculative entries."""
+        """Drop the speculative entries of the KV cache."""
         self.state.kv_cache.drop_speculative()
 
     def _distributions(self) -> FeatureDistributions:
@@ -228,9 +243,9 @@ class FeatureGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class FeatureDrafter(DistributionDrafter):
-    """Base class of feature drafters; each subclass is a dataclass that names its net.
+    """Base class of feature drafters. Each subclass is a dataclass that names its net.
 
-    The tree builder is the plan's, by default EAGLE-2's: see `BestFirst`.
+    The default tree builder is EAGLE-2's, `BestFirst`.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.1; EAGLE-2, arXiv:2406.16858, §4.
     """
@@ -244,11 +259,11 @@ class FeatureDrafter(DistributionDrafter):
 
     @property
     def image_options(self) -> Any:
-        """Return the parameters for images, as input of `FeatureNet.compress_image`."""
+        """Parameters for images, which are passed to `FeatureNet.compress_image`."""
         return None
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's features, for capture during prefill."""
+        """Select the target's features of the prompt, for capture during prefill."""
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> FeatureState:
@@ -267,7 +282,16 @@ class FeatureDrafter(DistributionDrafter):
         head: SharedHead,
         compiled_net: CompiledFeatureNet | None,
     ) -> FeatureState:
-        """Return the state of a sequence after the net has read its features. Other arguments: see `FeatureState`."""
+        """Return the state of a sequence after the net has read its features.
+
+        Args:
+            sequence: the sequence.
+            models: models of the run.
+            features: the target's features at all committed positions but the last.
+            net: see `FeatureState`.
+            head: see `FeatureState`.
+            compiled_net: see `FeatureState`.
+        """
         clock = models.target.clock
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
         entries = DraftKVCache(net.heads, net.head_size, capacity, features)
@@ -285,7 +309,7 @@ class FeatureDrafter(DistributionDrafter):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted pairs and start a tree; None after a prompt of one token, which has no pairs."""
+        """Read the accepted pairs and start a tree. Return None after a prompt of one token, which has no pairs."""
         guess = sequence.state.drafter.catch_up()
         return None if guess is None else FeatureGrowth(sequence, self.net.kind, guess)
 
@@ -303,7 +327,7 @@ class FeatureDrafter(DistributionDrafter):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return attribution maps over the target's patches: see `explain_feature_drafter`."""
+        """Return attribution maps over the target's image patches, see `explain_feature_drafter`."""
         return explain_feature_drafter(
             load_net(self.net, models), self.image_options, models, request, tokens, on_progress
         )
@@ -312,7 +336,7 @@ class FeatureDrafter(DistributionDrafter):
 def read_features(sequence: Sequence, models: Models) -> Float[Tensor, "n_minus_1 D"]:
     """Return the target's features at all committed positions but the last.
 
-    Features of a prompt with images were stored during its prefill; others are computed here if necessary.
+    Features of a prompt with images were stored during its prefill; all others are computed here if necessary.
     """
     target, pictured, end = models.target, sequence.cache_slot.image_prefill, len(sequence.committed) - 1
     features = torch.empty(0, target.hidden_size, dtype=target.dtype, device=target.device)
@@ -338,7 +362,13 @@ def collect_prompt_features(
 
 
 def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureState) -> dict[str, Any]:
-    """Return the drafter's image inputs for the trace; patch numbers run through all images."""
+    """Return the drafter's image inputs for the trace. Patches are numbered through all images.
+
+    Args:
+        prompt: features of the prompt.
+        inputs: inputs of the drafter's layer.
+        state: drafting state.
+    """
     sizes = [end - start for start, end in prompt.spans]
     views, entry_bytes = inputs.images, state.kv_cache.bytes_each
     n_drafter = sum(view.inputs.shape[1] for view in views)
@@ -366,10 +396,10 @@ def image_trace(prompt: PromptFeatures, inputs: PromptInputs, state: FeatureStat
 
 
 def load_net(kind: type[FeatureNet], models: Models, recipe: str = "vision-heads") -> FeatureNet:
-    """Return the trained net of a kind, loaded once for its target.
+    """Return the trained net of a kind for the target of `models`. It is loaded once.
 
     Raises:
-        ModelError: the folder cannot be read, or was trained for another target.
+        ModelError: the weights cannot be read, or were trained for another target.
     """
     is_single_command = recipe == "chat-heads"  # each of these nets has its own training command
     arguments = f"{kind.kind} --target …" if is_single_command else f"{recipe} --set method={kind.kind}"

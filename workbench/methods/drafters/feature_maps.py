@@ -34,14 +34,15 @@ def explain_feature_drafter(
 ) -> dict[str, Any] | None:
     """Return the attribution maps of a feature drafter over the target's patches, for `Trace.attribution`, or None.
 
-    None: the drafter reads no image. Each token is treated as drafted right after the true text before it, with the
-    image as the drafter read it then. *Attention* is the mean over heads of the weights from that position to the
-    image's entries; an entry computed from several patches distributes its weight over them. *Gradient* is
-    |Σ (∂ log q(token) / ∂x) · (x − x̄)| over the embedding x and the feature x at a patch, with x̄ their mean over the
-    patches of that image: the first-order change of log q if the patch looked like the image's mean. (Not gradient ×
-    input: these drafters normalise their inputs, so a patch's length cancels, and ∂/∂x · x would be the remainder of
-    the norms' ε, 1e-13 and rounding.) Both maps cover the image positions only: information about the image in the
-    target's features of the *text* also reaches the drafter, and is not counted.
+    The result is None if the drafter reads no image. Each token is treated as drafted right after the true text before
+    it, with the image as the drafter read it then. *Attention* is the mean over heads of the weights from that position
+    to the image's entries; an entry computed from several patches distributes its weight over these patches. *Gradient*
+    is |Σ (∂ log q(token) / ∂x) · (x − x̄)|, where the sum includes the embedding x and the feature x at a patch, and x̄
+    is their mean over the patches of that image. It is the first-order change of log q if the patch looked like the
+    image's mean. (Gradient × input is not used, because these drafters normalise their inputs: a patch's length
+    cancels, and ∂/∂x · x would be the remainder of the norms' ε, 1e-13 and rounding.) Both maps cover the image
+    positions only. Information about the image in the target's features of the *text* also reaches the drafter, and is
+    not counted.
 
     Args:
         net: the drafter.
@@ -95,7 +96,12 @@ def explain_feature_drafter(
 
 
 def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Float[Tensor, "1 n D"]:
-    """Return each patch minus the mean of its image's patches; zero at text positions."""
+    """Return the vector at each patch minus the mean over the patches of its image; 0 at text positions.
+
+    Args:
+        x: embeddings or features.
+        spans: positions [start, end) of each image.
+    """
     contrasts = torch.zeros_like(x)
     for start, end in spans:
         contrasts[:, start:end] = x[:, start:end] - x[:, start:end].mean(1, keepdim=True)
@@ -105,7 +111,14 @@ def contrast(x: Float[Tensor, "1 n D"], spans: Sequence[tuple[int, int]]) -> Flo
 def _on_patches(
     weights: Float[Tensor, "T m"], entered: PromptInputs, spans: Sequence[tuple[int, int]], n_prompt: int
 ) -> Float[Tensor, "T n_prompt"]:
-    """Distribute the weights of an image's entries over the patches they were computed from."""
+    """Distribute the attention weights of an image's entries over the patches from which they were computed.
+
+    Args:
+        weights: weights of T tokens over the m entries.
+        entered: inputs of the drafter's layer.
+        spans: positions [start, end) of each image.
+        n_prompt: number of positions of the prompt.
+    """
     patch_weights = weights.new_zeros(len(weights), n_prompt)
     for view, (start, end) in zip(entered.images, spans, strict=True):
         at, m = int((entered.positions < start).sum()), view.inputs.shape[1]
@@ -114,7 +127,7 @@ def _on_patches(
 
 
 def _patch_shares(image: CompressedImage, size: int) -> Float[Tensor, "M N"]:
-    """Return the share of each patch (column) in each entry (row)."""
+    """Return the share of each of N patches (column) in each of M entries (row) of an image."""
     if image.weights is not None:
         return image.weights
     parts = image.blocks or [[i] for i in (range(size) if image.kept_indices is None else image.kept_indices)]

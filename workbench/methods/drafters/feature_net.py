@@ -1,16 +1,15 @@
-"""Drafter of the EAGLE family: one decoder layer that reads features of the target and predicts the next feature.
+"""Drafters of the EAGLE family: one decoder layer that reads features of the target and predicts the next feature.
 
-A *feature* f(s) is the target's LM head input at position s. The token at s + 1 was drawn from it, so the feature and
-the embedding e(s + 1) of that token enter together. The layer returns a prediction of f(s + 1), which the
-target's own LM head turns into the distribution of the token at s + 2:
+A *feature* f(s) is the target's LM head input at position s. It determines the distribution of the token at s + 1, so
+f(s) and the embedding e(s + 1) of that token enter the layer together, as a *pair*. The layer predicts f(s + 1), and
+the target's own LM head computes from it the distribution of the token at s + 2:
 
     position     s         s + 1        s + 2
     input        f(s)      e(s + 1)
     output                 f̂(s + 1)  →  distribution of x(s + 2)
 
-The methods for vision-language targets differ only in how an *image* enters the drafter: each is a subclass that
-overrides `compress_image`, and some also override the embedding after a position or the number of positions predicted
-ahead. Training and drafting run this same code.
+The methods for vision-language targets differ in how an *image* enters the drafter. Each is a subclass that overrides
+`compress_image`; some also override `next_embeddings` or `ahead`. Training and drafting run this same code.
 
 """
 
@@ -28,7 +27,7 @@ from workbench.methods.drafters.attention_net import EPS, DecoderLayer, DraftKVC
 from workbench.models.checkpoints.description import Checkpoint
 
 NORMS = ("norm_embed", "norm_feature", "before", "after")
-"""Norms of the embedding and the feature, of the attention's input, and of the output."""
+"""Names of the norms of embedding, feature, attention input and output."""
 FUSED, QKV_ONLY, CUSTOM = "fused", "beside", ""
 """Ways in which a pair enters the layer (`FeatureNet.input_fusion`).
 
@@ -39,14 +38,14 @@ queries, keys and values also read the embedding. CUSTOM: another way.
 
 @dataclass(frozen=True, slots=True)
 class PromptFeatures:
-    """Target embeddings and features of a batch of prompts, which all have their images at the same positions.
+    """Target embeddings and features of a batch of B prompts with images at the same positions.
 
     Attributes:
-        embeds: inputs of the target's decoder, at every position.
-        features: inputs of its LM head, at every position but the last.
+        embeds: inputs of the target's decoder at every position.
+        features: inputs of the target's LM head at every position but the last.
         spans: positions [start, end) of each image's vision tokens, in order.
         grids: rows and columns of each image's vision tokens.
-        question: positions of the question's text; None: all text.
+        question: mask of the positions of the question's text; None: all text positions.
     """
 
     embeds: Float[Tensor, "B n D"]
@@ -56,7 +55,7 @@ class PromptFeatures:
     question: Bool[Tensor, "B n_minus_1"] | None = None
 
     def mean_question_feature(self) -> Float[Tensor, "B D"]:
-        """Return the mean feature of the question."""
+        """Return the mean feature over the positions of the question."""
         is_question = self.question
         if is_question is None:
             is_question = torch.ones(self.features.shape[:2], dtype=torch.bool, device=self.features.device)
@@ -68,16 +67,16 @@ class PromptFeatures:
 
 @dataclass(slots=True)
 class CompressedImage:
-    """Image of N vision tokens as the drafter reads it: M inputs, and their origin.
+    """Image of N vision tokens, compressed to M inputs of the drafter, with the origin of each input.
 
     Attributes:
-        inputs: inputs of the layer.
+        inputs: inputs of the drafter's layer.
         positions: position of each input, counted from the image's first token, increasing.
         compressor: name of the compression.
-        visible: in training, which inputs of each prompt can be attended to; None: all.
+        visible: in training, mask of the inputs of each prompt that can be attended to; None: all.
         kept_indices: indices of the remaining tokens, if some were dropped.
         blocks: indices of the tokens that were merged into each input, if some were merged.
-        weights: weight of each token in each input, if inputs attend to them all.
+        weights: weight of each token in each input, if every input is a weighted sum of all tokens.
         gate: weight of each compressor, if a gate chooses among several.
         cost: in training, the expected share of the image's tokens that a gate retains, averaged over prompts.
     """
@@ -95,7 +94,10 @@ class CompressedImage:
 
 @dataclass(slots=True)
 class PromptInputs:
-    """Inputs of the layer for a prompt: text and compressed images, in order. Shapes as in `CompressedImage`."""
+    """Inputs of the drafter's layer for a prompt: text and compressed images, in order.
+
+    Attributes are as in `CompressedImage`.
+    """
 
     inputs: Float[Tensor, "B m D"]
     positions: Int[Tensor, " m"]
@@ -104,7 +106,7 @@ class PromptInputs:
 
 
 class FeatureNet(DecoderLayer):
-    """EAGLE's drafter: the embedding of the next token and a feature, fused, then one decoder layer.
+    """EAGLE's drafter: the embedding of the next token and a feature are fused, and enter one decoder layer.
 
     Args:
         width: the target's hidden size D.
@@ -125,9 +127,9 @@ class FeatureNet(DecoderLayer):
     ahead: int = 1
     """Number of future features that one state predicts."""
     predicts_features: ClassVar[bool] = True
-    """Whether a state predicts a feature, and so passes the output norm; else the norm belongs to the LM head."""
+    """Whether a state predicts a feature, and so passes the output norm. Otherwise the norm belongs to the LM head."""
     input_fusion: ClassVar[str] = FUSED
-    """FUSED, QKV_ONLY or CUSTOM, for compiled passes (`compiled_feature_net`); set by subclasses."""
+    """One of FUSED, QKV_ONLY or CUSTOM. `compiled_feature_net` compiles the first two."""
     norm_embed: nn.Module
     norm_feature: nn.Module
 
@@ -152,7 +154,7 @@ class FeatureNet(DecoderLayer):
     # -- inputs ---------------------------------------------------------------------------------------------------
 
     def combine_hidden_states(self, features: Float[Tensor, "*b F"]) -> Float[Tensor, "*b D"]:
-        """Return the input that the layer reads from the target's features: here the features unchanged."""
+        """Return the layer's input for the target's features: here the features unchanged."""
         return features
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b E"]:
@@ -160,13 +162,13 @@ class FeatureNet(DecoderLayer):
         return self._times("fuse", torch.cat([self.norm_embed(next_embeds), self.norm_feature(features)], -1))
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding paired with each position: that of the next position."""
+        """Return the embedding that is paired with each position: here that of the next position."""
         return prompt.embeds[:, 1:]
 
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return an image as the drafter reads it: here all of the target's vision tokens.
+        """Return an image as the drafter's input: here all of the target's vision tokens.
 
         Args:
             prompt: the prompt.
@@ -179,17 +181,22 @@ class FeatureNet(DecoderLayer):
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> Any:
-        """Return how a training batch compresses its images, for `compress_image`; variable compression is sampled.
+        """Sample how a training batch compresses its images, as `options` of `compress_image`; here there is no choice.
 
         Args:
             n_prompts: number of prompts in the batch.
-            rand: function that returns uniform random numbers of a shape.
+            rand: function that returns uniform random numbers in [0, 1) of a given shape.
             step: index of the batch.
         """
         return None
 
     def build_inputs(self, prompt: PromptFeatures, options: Any = None) -> PromptInputs:
-        """Return a prompt's inputs in order: its text as pairs, its images as returned by `compress_image`."""
+        """Return a prompt's inputs of the layer in order: text as pairs, images as `compress_image` returns them.
+
+        Args:
+            prompt: features of the prompts.
+            options: see `compress_image`.
+        """
         pairs = self.make_pairs(self.next_embeddings(prompt), self.combine_hidden_states(prompt.features))
         inputs, places, views, end_before = list[Tensor](), list[Tensor](), list[CompressedImage](), 0
         visible: list[Tensor | None] = []
@@ -223,35 +230,40 @@ class FeatureNet(DecoderLayer):
         mask: Bool[Tensor, "*b n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n D"]:
-        """Return the layer's state at each input, its prediction of the next feature.
+        """Return the layer's state at each input: its prediction of the next feature.
 
         Args:
             x: inputs.
             positions: their positions in the text.
-            mask: KV cache entries that each input attends to; None: all earlier ones, and its own.
-            kv_cache: KV cache of earlier positions; the new ones are appended.
+            mask: KV cache entries that each input attends to; None: those of all earlier positions, and its own.
+            kv_cache: KV cache of earlier positions; the entries of the inputs are appended.
         """
         stream, attention_input = self.attention_inputs(x)
         return self.output_state(self.attend(stream, positions, mask, kv_cache, attention_input))
 
     def output_state(self, stream: Float[Tensor, "B n D"]) -> Float[Tensor, "B n D"]:
-        """Return the output state, given the residual stream after the attention."""
+        """Return the layer's output state, given the residual stream after the attention."""
         state = self.apply_mlp(stream)
         return self.after(state) if self.predicts_features else state
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the LM head's input for a state."""
+        """Return the LM head's input, given the layer's output state."""
         return state if self.predicts_features else self.after(state)
 
     def attention(self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"]) -> Float[Tensor, "B n n"]:
-        """Return each input's causal attention weights, averaged over heads."""
+        """Return the causal attention weights of each input, averaged over heads.
+
+        Args:
+            x: inputs.
+            positions: positions in the text.
+        """
         queries, keys, _ = self.project_qkv(self.attention_inputs(x)[1], positions)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (queries @ keys.mT) * self.head_size**-0.5
         return scores.masked_fill(later, -torch.inf).softmax(-1).mean(1)
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return the `ahead` next features that a state predicts; here there is one."""
+        """Return the k = `ahead` next features that a state predicts; here one."""
         return state.unsqueeze(-2)
 
     @property
@@ -271,7 +283,13 @@ class FeatureNet(DecoderLayer):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> FeatureNet:
-        """Return EAGLE's layer from an external checkpoint."""
+        """Create the net from an external checkpoint of EAGLE.
+
+        Args:
+            checkpoint: the checkpoint.
+            context: maximum sequence length, in positions.
+            layers: number of the target's layers.
+        """
         if checkpoint.architecture != "eagle":  # subclasses adopt checkpoints of their own architecture
             return super().from_checkpoint(checkpoint, context, layers)
         facts, weights = checkpoint.facts, layer_weights(checkpoint)
@@ -307,5 +325,5 @@ def layer_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _repeated(weight: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat the rows of shared key or value heads, once per query head."""
+    """Repeat the rows of shared key or value heads for each of the `groups` query heads that share them."""
     return weight.view(heads, -1, *weight.shape[1:]).repeat_interleave(groups, 0).flatten(0, 1)

@@ -25,14 +25,15 @@ from workbench.methods.tree_builders.template import PUBLISHED, template_of
 
 
 class FlashNet(FeatureNet):
-    """Read C learned combinations of the image's features, softmax(A Fᵀ) F, and predict k features ahead.
+    """FLASH's drafter: an image enters as C learned combinations of its features, and k features are predicted ahead.
 
-    Features at vision positions have passed through the whole target, hence the paper's "latent-aware"; no embedding is
-    fused with them. State s(t) predicts f̂(t + 1), as EAGLE's; an MLP on it adds f̂(t + 2) … f̂(t + k), which do not
-    depend on the tokens drafted before them. So k = 1 is EAGLE with compressed images.
+    The combinations are softmax(A Fᵀ) F, where F are the features of the image's N tokens and A the learned queries.
+    These features have passed through the whole target, hence the paper's "latent-aware"; no embedding is fused with
+    them. State s(t) predicts f̂(t + 1) as in EAGLE. An MLP on the state predicts f̂(t + 2) … f̂(t + k), which do not
+    depend on the tokens drafted before them. With k = 1 the net is EAGLE with compressed images.
 
-    The paper trains one drafter per C. Here training samples how many of the queries are used, always including the
-    first ones, so that one drafter can be measured at every size.
+    The paper trains one drafter per C. Here training samples the number of queries, of which the first ones are used,
+    so that one drafter can be measured at every C.
     """
 
     kind = "flash"
@@ -54,7 +55,7 @@ class FlashNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return C weighted sums of the image's features, or the first `options`, with the first prompt's weights."""
+        """Return the weighted sums of the image's features for the first `options` queries, or for all C."""
         start, end = prompt.spans[image]
         features, queries = prompt.features[:, start:end], self.queries[:options]
         weights = (queries @ features.mT).softmax(-1)  # [B, C, N]
@@ -63,12 +64,12 @@ class FlashNet(FeatureNet):
         )
 
     def sample_options(self, n_prompts: int, rand: Callable[..., Tensor], step: int) -> int:
-        """Return the number of queries for a batch: all, a half, a quarter, and so on."""
+        """Sample the number of queries for a training batch: all, a half, a quarter, and so on."""
         n_queries = len(self.queries)
         return n_queries >> int(rand(1) * n_queries.bit_length())
 
     def futures(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b k D"]:
-        """Return f̂(t + 1) … f̂(t + k) from state s(t); k is `ahead`."""
+        """Return the predicted features f̂(t + 1) … f̂(t + k) from state s(t); k is `ahead`."""
         if self.ahead == 1:
             return super().futures(state)
         later = self.later(nn.functional.silu(self.widen(state))).unflatten(-1, (self.ahead - 1, self.width))
@@ -82,12 +83,12 @@ class FlashNet(FeatureNet):
 
 @dataclass(frozen=True)
 class Flash(FeatureDrafter):
-    """Draft k levels with one forward; further forwards continue at the end of the most likely path.
+    """Draft k levels with one forward. Further forwards continue at the end of the most likely path.
 
-    The levels of a block do not depend on each other, so their predictions are combined as Medusa's are: a path's score
-    is the product of the probabilities of its tokens, each at its own level. Each block has the shape that the plan's
-    template names: a published one (the paper has one static tree), or the best one by the probabilities of the round.
-    Stop rules of the plan are ignored.
+    The levels of a block do not depend on each other, so their predictions are combined as in Medusa: a path's score is
+    the product of the probabilities of its tokens at their levels. Each block has the shape that the plan's template
+    names: a published one (the paper has one static tree), or the best one by the probabilities of the round. Policies
+    that stop drafting early have no effect.
 
     Source: Wang et al. 2025, FLASH, arXiv:2505.12728, §3.1 (compression), §3.2 (semi-autoregressive head).
     """
@@ -102,11 +103,14 @@ class Flash(FeatureDrafter):
         return self.latents
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, the most likely tokens of each level."""
+        """Return the kind of siblings: deterministic, because they are the most likely tokens of each level."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
-        """Draft blocks of k levels, one forward each. The key of a node is the ranks of its path's tokens."""
+        """Draft blocks of k levels with one forward per block, and return the tree of the best nodes.
+
+        While it is built, the key of a node is the tuple of the ranks of its path's tokens.
+        """
         state, depth, shape = cast(FeatureState, row.state.drafter), plan.depth, template_of(plan)
         guess = state.catch_up()
         if guess is None:

@@ -1,8 +1,9 @@
 """FSPAD: the drawn token's embedding gates the feature, and the LM head reads a projection of the predicted feature.
 
-EAGLE's layer has two conflicting tasks at its input and output. A feature f(s) contains all tokens that may follow. The
-embedding of the drawn token has to select one of them, and a single projection of both is a weak selection. At the
-output, one vector both approximates the next feature, since it is fed back, and has to give a peaked distribution.
+EAGLE's layer has two weaknesses. A feature f(s) represents all tokens that may follow, and the embedding e(s + 1) of
+the drawn token has to select one of them; a single projection of both selects weakly. At the output, one vector has to
+approximate the next feature, because it is fed back, and also has to give a peaked distribution. FSPAD separates these
+tasks:
 
     selection   g(s) = W ( silu( S e(s + 1) ) ⊙ ( O f(s) ) )     in a space `wide` times as wide
     prediction  f̂(s + 1) = layer( g(≤ s) )                       trained towards f(s + 1), and fed back
@@ -24,7 +25,7 @@ from workbench.methods.drafters.feature_net import NORMS, FeatureNet
 
 
 class FSPADNet(FeatureNet):
-    """Feature sampling before EAGLE's layer, and partial alignment after it.
+    """EAGLE's layer with a gated input (feature sampling) and a separate output for the LM head (partial alignment).
 
     Args:
         width: the target's hidden size D.
@@ -32,7 +33,8 @@ class FSPADNet(FeatureNet):
         ffn: width of the gated MLP.
         context: maximum sequence length, in positions.
         wide: width of the gated space, in multiples of D.
-        apart: whether the LM head reads the prediction plus a learned projection of it, instead of the prediction.
+        apart: whether the LM head reads the predicted feature plus a learned projection of it, instead of the predicted
+            feature.
         norms: see `FeatureNet`.
         head_size: see `FeatureNet`.
         options: further arguments of `AttentionNet`.
@@ -40,8 +42,8 @@ class FSPADNet(FeatureNet):
     Raises:
         ValueError: `wide` is less than 1.
 
-    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. No code was released, so the wiring is ours. The state is
-    aligned with the feature, so that it can be fed back; the LM head reads a projection of it.
+    Source: Gui et al. 2024, FSPAD, arXiv:2408.15562, §3. No code was released, so the details are ours. The state is
+    trained towards the feature, so that it can be fed back; the LM head reads a projection of the state.
     """
 
     kind: ClassVar[str] = "fspad"
@@ -64,12 +66,12 @@ class FSPADNet(FeatureNet):
             nn.init.zeros_(self.voice.weight)  # initialised as EAGLE: the LM head reads the prediction
 
     def make_pairs(self, next_embeds: Float[Tensor, "*b D"], features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return each feature gated by the token that follows it."""
+        """Return each feature, gated by the embedding of the token that follows it."""
         gate = nn.functional.silu(self._times("select", self.norm_embed(next_embeds)))
         return self._times("fuse", gate * self._times("offer", self.norm_feature(features)))
 
     def lm_head_input(self, state: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the LM head's input: the prediction plus its learned projection."""
+        """Return the LM head's input: the predicted feature plus its learned projection."""
         return state if self.voice is None else state + self.voice(state)
 
     @property

@@ -1,13 +1,14 @@
-"""Hidden transfer: predict hidden states of future tokens at a middle layer, and run them through the layers above.
+"""Hidden transfer: predict hidden states of future tokens at a middle layer, and run them through the later layers.
 
-Trained matrices P(k) turn the output of a middle layer at position t into *pseudo hidden states* of the tokens at
-t + 1, t + 2, …. They enter the forward there, in addition to the draft, and the layers above refine them:
+Trained matrices P(k) turn the output h(t) of middle layer l at position t into *pseudo hidden states* of the unknown
+tokens at t + 1, t + 2, …. The pseudo hidden states enter layer l + 1, in addition to the draft, and the later layers
+refine them:
 
     layers 1 … l       x(t) → h(t)
     between            h(t) → P(1) h(t), P(2) h(t), …, at positions t + 1, t + 2, …
     layers l + 1 … L   attend to the text, the draft up to their node, and the pseudo states before them → predictions
 
-`ProbeDrafter` defines the positions of such probes and the use of their predictions.
+Their positions in the forward are probes. `ProbeDrafter` defines the positions and uses the predictions.
 
 """
 
@@ -34,13 +35,13 @@ TRAIN_ADVICE = "Train it for this target: workbench train hidden-transfer --targ
 
 
 class Transfers(ProbeNet):
-    """K matrices of size D × D, each initialised as the identity; nothing else is trained.
+    """Drafter of hidden transfer: K matrices of size D × D, each initialised as the identity. Nothing else is trained.
 
     Args:
         width: the target's hidden size D.
-        transfers: K.
-        transfer_layer: l, number of the target layer whose output is transferred, counted from 1.
-        context: maximum sequence length, in positions; unused here.
+        transfers: number K of matrices.
+        transfer_layer: number l of the target layer whose output is transferred, counted from 1.
+        context: unused; all nets have this argument.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -58,7 +59,11 @@ class Transfers(ProbeNet):
             nn.init.eye_(step.get_parameter("weight"))
 
     def forward(self, states: Float[Tensor, "*b D"]) -> Float[Tensor, "*b K D"]:
-        """Return pseudo hidden states of the next K positions, given the residual stream after layer l."""
+        """Return the pseudo hidden states of the next K positions.
+
+        Args:
+            states: output of target layer l.
+        """
         return torch.stack([step(states) for step in self.steps], -2)
 
     @property
@@ -69,7 +74,7 @@ class Transfers(ProbeNet):
 
 @dataclass(frozen=True)
 class HiddenTransfer(ProbeDrafter):
-    """Draft with pseudo hidden states as probes. See `ProbeDrafter`.
+    """Draft with pseudo hidden states as probes. The base class `ProbeDrafter` describes how.
 
     Source: Wu et al. 2024, Parallel decoding via hidden transfer, arXiv:2404.12022, §3.
     """
@@ -81,7 +86,8 @@ class HiddenTransfer(ProbeDrafter):
         """Return the state with the transfer matrices, which are loaded once per target.
 
         Raises:
-            ModelError: the matrices cannot be read, are for another target, or its forward cannot be split there.
+            ModelError: the matrices cannot be read or were trained for another target, or the target's forward cannot
+                be split at their layer.
         """
         net, target = load_fitting(Transfers, models, "transfer matrices", TRAIN_ADVICE), models.target
         if net.transfer_layer > target.n_layers:
@@ -96,7 +102,10 @@ class HiddenTransfer(ProbeDrafter):
         return ProbeState(net)
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the pseudo states as probes; the trace shows each with the token at its source position."""
+        """Return the pseudo hidden states as probes.
+
+        The trace shows each with the token at the position it was computed from.
+        """
         net: Transfers = sequence.state.drafter.net
         tokens = torch.cat([to_device(sequence.committed[-1:], tree.tokens.device), tree.tokens])[layout.anchor]
 

@@ -1,7 +1,8 @@
-"""Hydra: Medusa's heads, each of which also reads the tokens drafted before its own.
+"""Hydra: Medusa's heads, each of which also reads the tokens drafted before the one it predicts.
 
-The newest committed token x(t + 1) was drawn from the target's last hidden state f(t), and has not been through the
-target. Head k predicts x(t + 1 + k). It reads f(t) and the embeddings of x(t + 1) and of the path drafted after it:
+The newest committed token x(t + 1) was predicted from the target's last hidden state f(t), and the target has not
+processed it yet. Head k predicts x(t + 1 + k). It reads f(t), the embedding e(t + 1) of x(t + 1), and those of the path
+drafted after it:
 
     head 1      f(t), e(t + 1)                          →  distribution of x(t + 2)
     head k      f(t), e(t + 1), …, e(t + k)             →  distribution of x(t + 1 + k)
@@ -31,12 +32,12 @@ _Heads = TypeVar("_Heads", bound="SequentialHeads")
 
 
 class SequentialHeads(TrainedNet):
-    """Base class of heads that read drafted tokens: Hydra and its variants.
+    """Base class of heads that read the drafted tokens before the one they predict: Hydra and its variants.
 
     Args:
         width: the target's hidden size D.
-        blocks: K.
-        cond: C, width of a projected embedding.
+        blocks: number K of heads.
+        cond: width C of a projected embedding.
         context: maximum sequence length, in positions; for variants that use positions.
     """
 
@@ -44,18 +45,22 @@ class SequentialHeads(TrainedNet):
         super().__init__()
         self.width, self.blocks, self.cond = width, blocks, cond
         self.accuracy: tuple[tuple[float, ...], ...] = ()
-        """Share of held-out positions, after correct paths, at which each block's r-th best token was correct,
+        """Share of held-out positions, after correct paths, at which each head's r-th best token was correct,
         [K, 10].
         """
         self.norm = Norm(width, eps=1e-6)
         self.narrow = nn.Linear(width, cond, bias=False)
 
     def project(self, embeds: Float[Tensor, "*b D"]) -> Float[Tensor, "*b C"]:
-        """Return projected embeddings of tokens."""
+        """Normalise token embeddings and project them to width C."""
         return self.narrow(self.norm(embeds))
 
     def head_inputs(self, features: Float[Tensor, "B n D"]) -> Float[Tensor, "B n R"]:
-        """Return the heads' input at each position of whole texts, given the target's features."""
+        """Return the heads' input at each position of whole texts, for training.
+
+        Args:
+            features: the target's last hidden states.
+        """
         return features
 
     @property
@@ -74,16 +79,17 @@ class SequentialHeads(TrainedNet):
 
 
 class HydraHeads(SequentialHeads):
-    """K blocks on the target's LM head input and on the tokens after it; all share the target's LM head.
+    """K heads on the target's last hidden state and on the tokens after it. All share the target's LM head.
 
-    Block k: f + A(k) u + SiLU(W(k) f + B(k) u + b(k)), u the k embeddings, each normalised and projected to `cond`
-    numbers by one matrix that all blocks share. Without A and B it is Medusa's block. Each starts as the identity.
+    Head k computes f + A(k) u + SiLU(W(k) f + B(k) u + b(k)) as input of the LM head. f is the hidden state, and u the
+    k embeddings, each normalised and projected to width `cond` by one matrix that all heads share. Without A and B it
+    is Medusa's head. Each head is initialised as the identity.
 
     Args:
         width: the target's hidden size D.
-        blocks: K.
-        cond: width of a projected embedding.
-        context: maximum sequence length, in positions; unused here.
+        blocks: number K of heads.
+        cond: width C of a projected embedding.
+        context: unused; all nets have this argument.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -103,12 +109,12 @@ class HydraHeads(SequentialHeads):
     def forward(
         self, features: Float[Tensor, "*b D"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a block's output for features and the tokens after them.
+        """Return a head's output, the input of the LM head.
 
         Args:
-            features: features of the target.
-            token_embeds: projected embeddings of block + 1 tokens, the newest committed one first.
-            block: index of the block, from 0.
+            features: the target's last hidden states.
+            token_embeds: projected embeddings of k = block + 1 tokens, the newest committed one first.
+            block: index of the head, from 0.
         """
         inner = self.read[block](features) + self.beside[block](token_embeds)
         return features + self.direct[block](token_embeds) + nn.functional.silu(inner)
@@ -116,7 +122,7 @@ class HydraHeads(SequentialHeads):
 
 @dataclass(slots=True)
 class HydraState:
-    """Drafting state of the heads: the net, and the target's LM head over the draft vocabulary."""
+    """Drafting state of Hydra: the heads, and the target's LM head over the draft vocabulary."""
 
     net: SequentialHeads
     head: SharedHead
@@ -124,22 +130,28 @@ class HydraState:
 
 @dataclass(frozen=True, slots=True)
 class HydraDistributions(NodeDistributions):
-    """Distributions of a block after each of w nodes, by the target's own LM head."""
+    """Distributions of one head after each of w nodes, computed by the target's LM head.
+
+    Attributes:
+        state: drafting state.
+        features: LM head inputs.
+        sequence: the sequence.
+    """
 
     state: HydraState
     features: Float[Tensor, "w D"]
     sequence: Sequence
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary; penalties are not applied."""
+        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
         return FullDistributions.of(self.state.head.scatter_logits(self._logits()), self.sequence.sampling).p
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the most likely tokens of the draft vocabulary, without temperature."""
+        """Return log-probabilities and ids of the k most likely tokens of the draft vocabulary, without temperature."""
         return self.state.head.top_tokens(self._logits(), k)
 
     def _logits(self) -> Float[Tensor, "w K"]:
-        """Return logits over the draft vocabulary; the time counts as part of the block's forward."""
+        """Return logits over the K tokens of the draft vocabulary. The time counts as part of the head's forward."""
         models = self.sequence.models
         start = models.target.clock.mark()
         logits = self.state.head(self.features)
@@ -152,7 +164,7 @@ class HydraGrowth(PartialTree):
 
     Args:
         row: the sequence.
-        hidden: input of the blocks: the target's LM head input for the newest token, or a state computed from it.
+        hidden: input of the heads: the target's newest hidden state, or a state computed from it.
     """
 
     def __init__(self, row: Sequence, hidden: Float[Tensor, " R"]) -> None:
@@ -182,9 +194,9 @@ class HydraGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class Hydra(DistributionDrafter):
-    """Draft with one head per level; each reads the target's last hidden state and the tokens of the node's path.
+    """Draft with one head per level. Each head reads the target's last hidden state and the tokens of the node's path.
 
-    So a head's predictions differ from node to node; in Medusa all nodes of a level have the same predictions.
+    A head's predictions therefore differ from node to node. In Medusa all nodes of a level have the same predictions.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §3.
     """
@@ -196,17 +208,17 @@ class Hydra(DistributionDrafter):
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = "Train heads for this target: workbench train hydra --target …"
         net = load_fitting(HydraHeads, models, "Hydra heads", advice)
         return HydraState(net, head_of(HydraHeads, models))
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return one level per head."""
+        """Return the maximum number of draft levels: one per head."""
         return sequence.state.drafter.net.blocks
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Start a tree, or return None after a prompt of one token: the target has no hidden state yet."""
+        """Start a tree. Return None after a prompt of one token, because the target has no hidden state yet."""
         hidden = sequence.cache_slot.last_hidden
         return None if hidden is None else HydraGrowth(sequence, hidden)

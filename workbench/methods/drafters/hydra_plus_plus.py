@@ -1,7 +1,8 @@
-"""Hydra++: deeper heads after an extra attention layer over the whole text, not only on the newest state.
+"""Hydra++: deeper heads, which also read an extra attention layer over the whole text.
 
-The prefix layer follows the target's last layer. It reads the features f(≤ t) of all positions that the target has
-processed. So it runs once per round, over the target's features only, and never has to be rolled back.
+The extra layer, the prefix layer, follows the target's last layer. It reads the target's last hidden states (features)
+f(1) … f(t) of all processed positions. It runs once per round, over features of committed tokens only, so it never has
+to be rolled back. e is a token's embedding:
 
     prefix      f(≤ t)  →  g(t)
     head k      g(t), e(t + 1), …, e(t + k)   →  distribution of x(t + 1 + k)
@@ -30,7 +31,7 @@ from workbench.models.runner import SCRATCH
 
 
 class Prefix(DecoderLayer):
-    """Decoder layer over features projected to width C."""
+    """Decoder layer over features projected to width C, the prefix layer of Hydra++."""
 
     def __init__(self, width: int, cond: int, heads: int, ffn: int, context: int) -> None:
         super().__init__(cond, heads, context)
@@ -40,36 +41,41 @@ class Prefix(DecoderLayer):
     def forward(
         self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n C"]:
-        """Return the layer's outputs for features at consecutive positions. Arguments: see `AttentionNet.attend`."""
+        """Return the layer's outputs for features at consecutive positions.
+
+        The arguments are those of `AttentionNet.attend`.
+        """
         return self.after(self.apply_mlp(self.attend(self.enter(features), positions, None, kv_cache)))
 
 
 class PrefixHeads(SequentialHeads):
-    """Base class of heads after layers that read the text: Hydra++ and its variants."""
+    """Base class of heads that read decoder layers over the text: Hydra++ and its variants."""
 
     @property
     def text_layers(self) -> list[DecoderLayer]:
-        """The layers that read the text and have a KV cache."""
+        """Decoder layers that read the text; each has a KV cache."""
         raise NotImplementedError
 
 
 class HydraPlusPlusHeads(PrefixHeads):
-    """K stacks of n layers, of width C, on the prefix layer's state and on the tokens after it.
+    """K stacks of n layers of width C, which read the prefix layer's state and the tokens after it.
 
-    From u, the state and the k embeddings, the first layer computes R(k) u + SiLU(W(k) u + b(k)), and each further one
-    y + SiLU(V(k, j) y + b(k, j)). One shared matrix projects back to the width of a feature; f(t) is added with a
-    learned weight per dimension and head. Each head is initialised to return f(t).
+    Let u be the prefix layer's state and k projected embeddings. The first layer computes R(k) u + SiLU(W(k) u + b(k)),
+    and each further layer y + SiLU(V(k, j) y + b(k, j)) from the output y before it. One shared matrix projects the
+    result to the width of a feature, and f(t) is added with a learned weight per dimension and head. Each head is
+    initialised to return f(t).
 
     Args:
         width: the target's hidden size D.
-        blocks: K.
-        cond: C, the inner width.
-        deep: n, layers of each stack.
+        blocks: number K of stacks.
+        cond: inner width C.
+        deep: number n of layers per stack.
         prefix_heads: attention heads of the prefix layer.
-        ffn: width of its MLP.
+        ffn: width of the prefix layer's MLP.
         context: maximum sequence length, in positions.
 
-    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4 (the first layer's two products: the released code).
+    Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4 (the two products of the first layer are those of the
+    released code).
     """
 
     kind: ClassVar[str] = "hydra-plus-plus"
@@ -92,7 +98,13 @@ class HydraPlusPlusHeads(PrefixHeads):
 
     def head_inputs(self, features: Float[Tensor, "B n D"], positions: Int[Tensor, " n"] | None = None,
              kv_cache: DraftKVCache | None = None) -> Float[Tensor, "B n DC"]:  # fmt: skip
-        """Return each feature concatenated with the prefix layer's state, which depends on all features up to it."""
+        """Return each feature, concatenated with the prefix layer's state for all features up to its position.
+
+        Args:
+            features: the target's last hidden states.
+            positions: positions in the text; by default 0 … n − 1.
+            kv_cache: KV cache of earlier positions; None: there are none.
+        """
         if positions is None:
             positions = torch.arange(features.shape[1], device=features.device)
         return torch.cat([features, self.prefix(features, positions, kv_cache)], -1)
@@ -100,7 +112,13 @@ class HydraPlusPlusHeads(PrefixHeads):
     def forward(
         self, features: Float[Tensor, "*b DC"], token_embeds: Float[Tensor, "*b kC"], block: int
     ) -> Float[Tensor, "*b D"]:
-        """Return a head's output for a row of `head_inputs` and the tokens after it. Arguments: see `HydraHeads`."""
+        """Return a head's output, the input of the LM head.
+
+        Args:
+            features: result of `head_inputs` for some positions.
+            token_embeds: projected embeddings of k = block + 1 tokens, the newest committed one first.
+            block: index of the head, from 0.
+        """
         feature, state = features[..., : self.width], features[..., self.width :]
         u = torch.cat([state, token_embeds], -1)
         y = self.around[block](u) + nn.functional.silu(self.first[block](u))
@@ -121,7 +139,7 @@ class HydraPlusPlusHeads(PrefixHeads):
         return [self.prefix]
 
     def prepare_for_drafting(self) -> HydraPlusPlusHeads:
-        """Prepare for drafting; the prefix layer is packed."""
+        """Prepare the net for drafting: no gradients, and the prefix layer's weights packed."""
         super().prepare_for_drafting()
         self.prefix.prepare_for_drafting()
         return self
@@ -129,12 +147,12 @@ class HydraPlusPlusHeads(PrefixHeads):
 
 @dataclass(slots=True)
 class PrefixState(HydraState):
-    """Drafting state of the heads and of one text.
+    """Drafting state of Hydra++ for one text.
 
     Attributes:
-        kv_caches: KV cache of each layer that reads the text; all entries come from the target's features.
-        newest: the heads' input at the newest feature, [R]; None before the first.
-        features: the target's features, [m, D] each, that those layers have not read yet.
+        kv_caches: KV cache of each layer in `PrefixHeads.text_layers`, computed from the target's features.
+        newest: the heads' input at the newest feature, [R]; None before the first feature.
+        features: features, [m, D] each, that these layers have not read yet.
     """
 
     kv_caches: list[DraftKVCache]
@@ -142,7 +160,7 @@ class PrefixState(HydraState):
     features: list[Tensor] = field(default_factory=list[Tensor])
 
     def catch_up(self, sequence: Sequence) -> Tensor | None:
-        """Run the layers that read the text on all accepted features in one call, and return the heads' input."""
+        """Run the layers over the text on all new features in one call, and return the heads' newest input [R]."""
         parts, self.features = self.features, []
         if any(map(len, parts)):
             features, begin = torch.cat(parts), self.kv_caches[0].n_used
@@ -155,14 +173,20 @@ class PrefixState(HydraState):
     def head_inputs(
         self, sequence: Sequence, features: Float[Tensor, "1 n D"], positions: Int[Tensor, " n"]
     ) -> Float[Tensor, "1 n R"]:
-        """Return the heads' input for features at the positions after those already read."""
+        """Return the heads' input at new positions.
+
+        Args:
+            sequence: the sequence.
+            features: the target's features at these positions.
+            positions: positions in the text, after those in the KV cache.
+        """
         assert isinstance(self.net, HydraPlusPlusHeads)
         return self.net.head_inputs(features, positions, self.kv_caches[0])
 
 
 @dataclass(frozen=True)
 class HydraPlusPlus(Hydra):
-    """Draft with Hydra's heads, n layers deep, on the state of a decoder layer over the text's features.
+    """Draft with Hydra's heads, n layers deep, which read a decoder layer over the text's features.
 
     Source: Ankner et al. 2024, Hydra, arXiv:2402.05109, §4.
     """
@@ -173,14 +197,14 @@ class HydraPlusPlus(Hydra):
     display_name: ClassVar[str] = "Hydra++"
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's features, for capture during prefill."""
+        """Select the target's features of the prompt, for capture during prefill."""
         return FEATURES
 
     def init_state(self, sequence: Sequence, models: Models) -> PrefixState:
         """Read the features of all committed positions but the last.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = f"Train heads for this target: workbench train {self.heads.kind} --target …"
         net = load_fitting(self.heads, models, f"{self.display_name} heads", advice)
@@ -192,7 +216,7 @@ class HydraPlusPlus(Hydra):
         return state
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Read the accepted features and start a tree; None after a prompt of one token, which has no features."""
+        """Read the new features and start a tree. Return None after a prompt of one token, which has no features."""
         clock = sequence.models.target.clock
         start = clock.mark()
         hidden = sequence.state.drafter.catch_up(sequence)
@@ -200,7 +224,12 @@ class HydraPlusPlus(Hydra):
         return None if hidden is None else self.growth(sequence, hidden)
 
     def growth(self, sequence: Sequence, hidden: Float[Tensor, " R"]) -> PartialTree:
-        """Return a tree without nodes. `hidden`: the heads' input at the newest feature."""
+        """Return a tree without nodes.
+
+        Args:
+            sequence: the sequence.
+            hidden: the heads' input at the newest feature.
+        """
         return HydraGrowth(sequence, hidden)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:

@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess a block, let the target correct the whole block at once, and draft the corrections."""
+"""Jacobi decoding: guess a block of tokens, let the target correct all of it at once, and draft the corrections."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ITERATED = TreeBuilderRule(
 
 @dataclass(slots=True)
 class Iterate:
-    """Jacobi iterate: guesses at the next tokens, nearest first.
+    """Jacobi iterate: guesses at the next tokens, the nearest first.
 
     Attributes:
-        tokens: y(1) … y(n).
-        stood: per guess, the number of iterations in which it did not change.
+        tokens: guesses y(1) … y(n).
+        stood: number of iterations in which each guess did not change.
         drafted: number of guesses drafted in the current round.
     """
 
@@ -42,7 +42,7 @@ class Iterate:
     drafted: int = 0
 
     def step(self, predictions: list[int], emitted: int) -> None:
-        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1); drop guesses that are now committed.
+        """Apply one iteration: y(i) ← the target's token after y(1) … y(i − 1). Drop guesses that are now committed.
 
         Args:
             predictions: the target's most likely tokens after the last committed token and after each drafted guess.
@@ -59,12 +59,12 @@ class Iterate:
 
 @dataclass(frozen=True)
 class Jacobi(Drafter):
-    """Draft a block of guesses; the target's prediction at each of its positions is the next round's guess.
+    """Draft a block of guesses. The target's prediction at each position of the block is the next round's guess.
 
-    A guess is right once all before it are: then the target predicts it again, and it is accepted. So a block of K
-    tokens takes at most K rounds, and fewer if a guess is right although one before it was wrong. The block moves with
-    the text: new positions start with random tokens of the text. The guesses are the target's most likely tokens at any
-    temperature.
+    If all guesses before a position are right, the target's prediction for it is right too, and is accepted in the next
+    round. So a block of K tokens takes at most K rounds, and fewer if a guess is right although one before it was
+    wrong. The block moves with the text; new positions start with random tokens of the text. The guesses are the
+    target's most likely tokens at any temperature.
 
     Source: Santilli et al. 2023, Accelerating transformer inference for translation via parallel decoding,
     arXiv:2305.10427, §3.2 (Jacobi and Gauss–Seidel–Jacobi decoding).
@@ -73,19 +73,19 @@ class Jacobi(Drafter):
     reuses_logits: ClassVar[bool] = True
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, the most likely tokens."""
+        """Return the kind of siblings: deterministic, because the guesses are the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory; the guesses depend on no parameter."""
+        """Return the key of the drafter's state. The guesses depend on no parameter."""
         return "jacobi"
 
     def init_state(self, sequence: Sequence, models: Models) -> Iterate:
-        """Return an empty block."""
+        """Return a state without guesses, because the first round draws them."""
         return Iterate()
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Propose the guesses, filled up to the plan's length."""
+        """Draft the guesses, filled up to the plan's length with random tokens of the text."""
         assert sequence.models is not None
         state: Iterate = sequence.state.drafter
         state.drafted = plan.limit_nodes(plan.depth)
@@ -99,7 +99,7 @@ class Jacobi(Drafter):
         )
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Apply the next iteration; after another drafter's round, only drop guesses whose positions are committed."""
+        """Apply the next iteration. After another drafter's round, only drop guesses whose positions are committed."""
         state: Iterate = sequence.state.drafter
         predictions = [top[0] for top in feedback.top_tokens] if state.drafted == len(feedback.tokens) else []
         state.step(predictions, len(feedback.emitted))

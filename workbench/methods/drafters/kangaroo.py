@@ -1,7 +1,7 @@
 """Kangaroo: draft with the target's first layers and a small adapter after them.
 
 An *exit state* h(s) is the residual stream at position s after the target's E-th layer. The adapter, one attention
-layer over the exit states of the text, turns it into a prediction of the LM head's input there:
+layer over the exit states of the text, predicts from it the LM head's input f(s):
 
     position        s
     target          x(s) → layers 1 … E → h(s)
@@ -42,12 +42,12 @@ CHUNK = 512
 
 
 class ExitAdapter(AttentionNet):
-    """One attention layer between two norms, without an MLP: 4 D² weights.
+    """Kangaroo's adapter: one attention layer between two norms, without an MLP (4 D² weights).
 
     Args:
         width: the target's hidden size D.
         heads: attention heads.
-        exit_layer: E, counted from 1.
+        exit_layer: number E of the layer after which the adapter reads, counted from 1.
         context: maximum sequence length, in positions.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1.
@@ -64,12 +64,12 @@ class ExitAdapter(AttentionNet):
     def forward(
         self, x: Float[Tensor, "B n D"], positions: Int[Tensor, " n"], kv_cache: DraftKVCache | None = None
     ) -> Float[Tensor, "B n D"]:
-        """Return predicted features from exit states at consecutive positions.
+        """Return predicted LM head inputs, given exit states at consecutive positions.
 
         Args:
             x: exit states.
-            positions: their positions in the text.
-            kv_cache: KV cache of earlier positions; the new ones are appended.
+            positions: positions in the text.
+            kv_cache: KV cache of earlier positions; the new entries are appended.
         """
         return self.after(self.attend(x, positions, None, kv_cache))
 
@@ -81,14 +81,14 @@ class ExitAdapter(AttentionNet):
 
 @dataclass(slots=True)
 class KangarooState:
-    """State of the drafter for one text.
+    """Drafting state of Kangaroo for one text.
 
     Attributes:
         net: the adapter.
-        head: the target's LM head, over the adapter's draft vocabulary.
+        head: the target's LM head over the adapter's draft vocabulary.
         kv_cache: the adapter's KV cache.
-        first: position of the first entry; the adapter did not read earlier ones (images).
-        position: position after the last entry of a committed token.
+        first: position of the first cache entry. The adapter does not read earlier positions (images).
+        position: position after the last cache entry of a committed token.
     """
 
     net: ExitAdapter
@@ -98,26 +98,26 @@ class KangarooState:
     position: int
 
     def guess(self, states: Float[Tensor, "n D"]) -> Float[Tensor, "n D"]:
-        """Return predicted LM head inputs from the next exit states, which are added to the adapter's KV cache."""
+        """Return predicted LM head inputs for the next exit states, and append them to the adapter's KV cache."""
         start = self.first + self.kv_cache.n_used
         places = torch.arange(start, start + len(states), device=states.device)
         return self.net(states.unsqueeze(0), places, self.kv_cache)[0]
 
     def truncate(self, position: int) -> None:
-        """Keep the cache entries before a position, and drop the others."""
+        """Drop the adapter's cache entries from this position on."""
         self.position = min(position, self.first + self.kv_cache.n_used)
         self.kv_cache.truncate(self.position - self.first)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedTargetWithAdapter(PartialTarget):
-    """The target's first layers followed by the adapter, with the interface of a model. See `draft_chain`."""
+    """The target's first layers followed by the adapter, with the interface of a model, for `draft_chain`."""
 
     meter: Meter
     states: Mapping[Slot, KangarooState]
 
     def forward(self, batch: abc.Sequence[Segment], layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits after each segment's tokens; −∞ for tokens outside the draft vocabulary."""
+        """Return logits after each segment's tokens, −∞ for tokens outside the draft vocabulary."""
         target = self.target
         order = sorted(batch, key=lambda segment: segment.slot.index)
         exit_layer = self.states[order[0].slot].net.exit_layer
@@ -136,11 +136,10 @@ class TruncatedTargetWithAdapter(PartialTarget):
 
 @dataclass(frozen=True)
 class Kangaroo(Drafter):
-    """Draft with the target's first layers over its own KV cache, then a trained adapter with its own cache.
+    """Draft with the target's first layers over its own KV cache, followed by a trained adapter with a KV cache.
 
-    The adapter's cache entries of a draft are valid as far as the draft was accepted. So the adapter's cache is cut
-    after verification, and nothing is read twice. After a fully accepted draft, its last token is read late, together
-    with the next token.
+    The adapter's cache entries of accepted drafts stay valid, so its cache is only cut after verification, and no token
+    is read twice. If a whole draft is accepted, its last token is read at the start of the next round.
 
     Source: Liu et al. 2024, Kangaroo, arXiv:2404.18911, §3.1 (adapter), §3.2 (double early exit: `policy=confidence`).
     """
@@ -149,11 +148,11 @@ class Kangaroo(Drafter):
     reads_target: ClassVar[bool] = True
 
     def captures(self, models: Models) -> CaptureSelection:
-        """Select the prompt's exit states, for capture during prefill."""
+        """Select the exit states of the prompt, for capture during prefill."""
         return CaptureSelection(layers=frozenset({load_adapter(models).exit_layer - 1}))
 
     def init_state(self, sequence: Sequence, models: Models) -> KangarooState:
-        """Read the exit states of all committed positions but the last, after images."""
+        """Read the exit states of all committed positions but the last; positions of images are left out."""
         net, head = load_adapter(models), head_of(ExitAdapter, models)
         target, slot = models.target, sequence.cache_slot
         first = slot.image_prefill_length
@@ -171,7 +170,10 @@ class Kangaroo(Drafter):
         return state
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains together; states that the adapter has not read yet are fed first."""
+        """Draft chains for all sequences in lock-step.
+
+        The first forward reads tokens that the adapter has not read yet.
+        """
         models = sequences[0].models
         slots = [row.cache_slot for row in sequences]
         states = [cast(KangarooState, row.state.drafter) for row in sequences]
@@ -189,7 +191,7 @@ class Kangaroo(Drafter):
                 slot.length, slot.scratch = len(row.committed) - 1, 0
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Keep the adapter's cache entries of committed tokens: the root and the accepted nodes after it."""
+        """Drop the adapter's cache entries of rejected nodes."""
         sequence.state.drafter.truncate(len(sequence.committed) - 1)
         if len(feedback.result.path) < len(feedback.tokens):
             root = len(sequence.committed) - len(feedback.emitted) - 1
@@ -197,10 +199,10 @@ class Kangaroo(Drafter):
 
 
 def load_adapter(models: Models) -> ExitAdapter:
-    """Return the adapter that was trained for a target, loaded once.
+    """Return the adapter that was trained for the target of `models`. It is loaded once.
 
     Raises:
-        ModelError: the folder cannot be read, or was trained for another target.
+        ModelError: the adapter cannot be read, or was trained for another target.
     """
     net, target = load_trained(ExitAdapter, models, "exit adapter", "Train or fetch it again."), models.target
     if net.width != target.hidden_size or not 1 <= net.exit_layer < target.n_layers:

@@ -1,8 +1,8 @@
-"""Draft with a part of the target, over its KV cache: without some attentions and MLPs, or with smaller MLPs.
+"""Draft with a part of the target over its KV cache: without some attention layers and MLPs, or with smaller MLPs.
 
-A draft writes keys and values after the committed part, in the layers whose attention it runs. They are not the
-target's, because the residual stream before them differs. Verification processes root and draft with the whole target,
-at the same positions of the cache, so nothing of a draft stays there.
+A draft writes keys and values after the committed part of the KV cache, in the layers whose attention it runs. They
+differ from the target's own, because the residual stream differs. Verification processes root and draft with the whole
+target and overwrites these entries.
 
 """
 
@@ -24,33 +24,38 @@ from workbench.methods.drafters.partial_target import PartialTarget
 from workbench.methods.tree_builders.chain import draft_chain
 
 HalfLayers = frozenset[int]
-"""Set of half layers: the attention of layer i is 2 i, its MLP is 2 i + 1."""
+"""Set of half layers. The attention of layer i is number 2 i, its MLP number 2 i + 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReducedTarget(PartialTarget):
-    """Target without some half layers, or a weight-sharing copy, with the interface of a model. See `draft_chain`."""
+    """Target without some half layers, or a weight-sharing copy, with the interface of a model, for `draft_chain`.
+
+    Attributes:
+        skipped: half layers that do not run.
+        shared_copy: copy to run instead of the target; None: the target itself.
+    """
 
     skipped: HalfLayers = frozenset()
     shared_copy: WeightSharingCopy | None = None
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits by the final norm and LM head, in the order of the sequences' cache slots."""
+        """Run the reduced target over new tokens. Outputs are in the order of the sequences' slots."""
         return self.target.forward(batch, layers=layers, skipped_halves=self.skipped, shared_copy=self.shared_copy)
 
 
 class ReducedTargetDrafter(Drafter):
-    """Draft chains with a part of the target, defined by subclasses."""
+    """Base of drafters that draft chains with a part of the target, which subclasses define."""
 
     reads_target: ClassVar[bool] = True
     source: ClassVar[str]
 
     def reduced_target(self, sequence: Sequence) -> ReducedTarget:
-        """Return the part of the target that drafts in this round, and record its signals."""
+        """Return the part of the target that drafts in this round, and record signals about it."""
         raise NotImplementedError
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, batched for sequences with the same part."""
+        """Draft chains, in one batch for all sequences with the same part of the target."""
         groups = dict[ReducedTarget, list[Sequence]]()
         for row in sequences:
             groups.setdefault(cast(ReducedTargetDrafter, row.drafter).reduced_target(row), []).append(row)
@@ -65,7 +70,7 @@ class ReducedTargetDrafter(Drafter):
 
 
 class LayerSkippingDrafter(ReducedTargetDrafter):
-    """Draft with the target without some half layers, chosen by subclasses."""
+    """Base of drafters that skip some half layers of the target, which subclasses choose."""
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
         """Return the half layers that are skipped in this round."""
@@ -79,7 +84,7 @@ class LayerSkippingDrafter(ReducedTargetDrafter):
 
 
 def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
-    """Return the skipped half layers if `n_run` layers run, evenly spread, including the first and the last.
+    """Return the half layers to skip if `n_run` of `n_layers` layers run, evenly spread, including first and last.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
 
@@ -93,7 +98,7 @@ def evenly_skipped(n_layers: int, n_run: int) -> HalfLayers:
 
 
 def layer_signals(skipped: Collection[int], n_layers: int) -> dict[str, float]:
-    """Return trace signals: 1 for each half layer that drafts, 0 for each that is skipped."""
+    """Return the trace's table of half layers: 1 for each that drafts, 0 for each that is skipped."""
     runs = {name: [float(2 * i + h not in skipped) for i in range(n_layers)] for h, name in enumerate(ROWS)}
     return make_table_signals("layers that draft", runs)
 

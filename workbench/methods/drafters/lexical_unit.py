@@ -1,4 +1,4 @@
-"""Lexical unit decoding: the target's predictions at placeholders after the text are the next draft."""
+"""Lexical unit decoding: the target's predictions at placeholders after the text become the next draft."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 GAP = "_"
-"""Placeholder for an unknown token; if a tokenizer lacks it, the text's first token is used."""
+"""Placeholder for an unknown token. If a tokenizer lacks it, the text's first token is used."""
 
 
 @dataclass(slots=True)
 class Unit:
-    """Predictions of the next tokens of a sequence.
+    """Predictions of a sequence's next tokens.
 
     Attributes:
-        blank: id of the placeholder.
-        logits: logits at the placeholders after the newest token that the target has processed: row j is for the token
-            j + 1 positions after the last committed one. None: no predictions.
+        blank: token id of the placeholder.
+        logits: logits at the m placeholders after the newest token that the target has processed. Row j predicts the
+            token j + 1 positions after the last committed one. None: there are no predictions.
     """
 
     blank: int
@@ -42,7 +42,7 @@ class Unit:
 
 
 class UnitGrowth(PartialTree):
-    """Chain over distributions that are fixed for every level, independent of the tokens on earlier levels."""
+    """Chain over the distributions of m levels, which do not depend on the tokens drafted on earlier levels."""
 
     def __init__(self, row: Sequence, logits: Float[Tensor, "m V"]) -> None:
         super().__init__(row, "lexical-unit", logits.device)
@@ -50,7 +50,7 @@ class UnitGrowth(PartialTree):
         self.root = self.of_level()
 
     def of_level(self) -> FullDistributions:
-        """Return the distribution of the next level; penalties and processors read the chain so far."""
+        """Return the distribution of the next level. Penalties and processors read the chain so far."""
         logits, row = self.logits[len(self.tokens)][None], self.sequence
         if row.sampling.needs_history:
             past = to_device(row.committed, self.device)
@@ -60,7 +60,7 @@ class UnitGrowth(PartialTree):
         return FullDistributions.of(logits, row.sampling)
 
     def distributions(self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"] | None) -> FullDistributions:
-        """Return the distribution of the next level; see `of_level`."""
+        """Return the distribution of the next level, see `of_level`."""
         return self.of_level()
 
 
@@ -68,12 +68,12 @@ class UnitGrowth(PartialTree):
 class LexicalUnit(DistributionDrafter):
     """Draft from the target's predictions at placeholders after the text: several positions at once, independently.
 
-    After every position at which a round may end (the last committed token and each drafted one), the verification
-    forward has `places` placeholders as probes: they attend to the text up to there, and to each other. Those after the
-    position where the round ends predict the tokens after the one that the target emits there, which is the
-    next draft. So drafting needs no forward of its own, and a round processes (K + 1) · m tokens in addition to its K
-    drafts. Only later placeholders attend to a placeholder, and none is committed, so the output distribution is the
-    target's.
+    A round may end at the last committed token or at any drafted one. After each of these K + 1 positions, the
+    verification forward has m = `places` placeholders as probes: extra positions that are never accepted. A placeholder
+    attends to the text up to its position, and to earlier placeholders of the same position. The placeholders after the
+    position where the round ends predict the tokens of the next draft. So drafting needs no forward of its own, and a
+    round processes (K + 1) · m tokens in addition to its K drafts. Only placeholders attend to placeholders, and none
+    is committed, so the output follows the target's distribution.
 
     Source: Sun et al. 2024, Lexical Unit Decoding, arXiv:2405.15208, §3. In the paper the target is trained with
     placeholders, and its confident predictions are accepted without verification (`verifier=as-drafted`).
@@ -85,7 +85,7 @@ class LexicalUnit(DistributionDrafter):
     places: int = param(2, ge=1, le=6, doc="m, number of placeholders after each position where a round may end")
 
     def init_state(self, sequence: Sequence, models: Models) -> Unit:
-        """Run placeholders after all committed tokens but the last; their predictions are the first draft."""
+        """Run placeholders after all committed tokens but the last. Their predictions are the first draft."""
         candidates = [*models.tokenizer.encode(GAP, add_special_tokens=False), sequence.committed[0]]
         blank = next(token for token in candidates if token < models.target.vocab_size)
         state, start = Unit(blank), len(sequence.committed) - 1
@@ -94,16 +94,16 @@ class LexicalUnit(DistributionDrafter):
         return state
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return one level per placeholder."""
+        """Return the maximum number of draft levels: one per placeholder."""
         return self.places
 
     def begin(self, sequence: Sequence) -> UnitGrowth | None:
-        """Start a chain over the predictions; None if there are none."""
+        """Start a chain over the predictions. Return None if there are no predictions."""
         state: Unit = sequence.state.drafter
         return None if state.logits is None else UnitGrowth(sequence, state.logits)
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes:
-        """Return the placeholders, `places` for each position where the round may end."""
+        """Return the placeholders as probes, `places` for each position where the round may end."""
         n, m, device = len(tree), self.places, tree.tokens.device
         ends = torch.arange(-1, n, device=device)
         sees = tree_attention_mask(tree.parents, n)
@@ -120,7 +120,10 @@ class LexicalUnit(DistributionDrafter):
         return Probes(tokens, parents, places, mask, tree.depth + m, "lexical-unit")
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the predictions after the position where the round ended; None after another drafter's round."""
+        """Store the predictions after the position where the round ended.
+
+        After another drafter's round there are none.
+        """
         state: Unit = sequence.state.drafter
         state.logits = None
         if feedback.probe_output is not None:

@@ -1,4 +1,4 @@
-"""Lookahead decoding: Jacobi iteration on a window of probes yields n-grams, which are the drafts."""
+"""Lookahead decoding: Jacobi iteration on a window of probe positions yields n-grams, which are drafted later."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from workbench.methods.tree_builders.shapes import MOST_NODES
 from workbench.models.loading import Models
 
 ENTRY_BYTES = 600
-"""Bytes of an n-gram in memory: its tail, its round, and its share of its first token's dictionary."""
+"""Memory of an n-gram in bytes: its tail, its round, and its share of its first token's dictionary."""
 KEPT = 16_384
-"""Maximum number of n-grams in a pool; n-grams of the least recently written first token are dropped first."""
+"""Maximum number of n-grams in a pool. N-grams of the least recently written first token are dropped first."""
 
 POOLED = TreeBuilderRule(
     "n-gram pool",
@@ -50,14 +50,20 @@ POOLED = TreeBuilderRule(
 
 
 class Pool:
-    """Map from a first token to its `guesses` newest tails, each with the round in which it was written."""
+    """Pool of n-grams: the newest `guesses` tails by first token, each with the round in which it was written."""
 
     def __init__(self, guesses: int, most: int = KEPT) -> None:
         self.guesses, self.most, self.n = guesses, most, 0
         self._tails: dict[int, dict[tuple[int, ...], int]] = {}  # both dicts are ordered by last write
 
     def add(self, first: int, tail: tuple[int, ...], now: int = 0) -> None:
-        """Add an n-gram, given as first token and tail."""
+        """Add an n-gram.
+
+        Args:
+            first: its first token.
+            tail: its other tokens.
+            now: number of the current round.
+        """
         tails = self._tails.pop(first, {})
         self.n -= tails.pop(tail, None) is not None
         if len(tails) >= self.guesses:
@@ -70,16 +76,25 @@ class Pool:
             self.n -= len(self._tails.pop(next(iter(self._tails))))
 
     def read(self, text: abc.Sequence[int], ngram: int, begin: int = 0) -> None:
-        """Add all n-grams of a text that end at or after index `begin`."""
+        """Add all n-grams of a text that end at or after index `begin`.
+
+        Args:
+            text: tokens.
+            ngram: number of tokens per n-gram.
+            begin: index in the text.
+        """
         for end in range(max(ngram, begin + 1), len(text) + 1):
             self.add(text[end - ngram], tuple(text[end - ngram + 1 : end]))
 
     def tails_after(self, first: int) -> list[tuple[tuple[int, ...], int]]:
-        """Return the tails after a token with the rounds in which they were written, newest first."""
+        """Return (tail, round in which it was written) of each n-gram that begins with a token, the newest first."""
         return list(self._tails.get(first, {}).items())[::-1]
 
     def newest(self) -> Iterator[tuple[int, tuple[int, ...], int]]:
-        """Yield all n-grams, by the first token written most recently, then the newest tail."""
+        """Yield (first token, tail, round) of all n-grams.
+
+        The most recently written first token comes first, and of its tails the newest.
+        """
         for first, tails in reversed(self._tails.items()):
             for tail, round_ in reversed(tails.items()):
                 yield first, tail, round_
@@ -87,16 +102,17 @@ class Pool:
 
 @dataclass
 class LookaheadState(InspectableState):
-    """Window and pool of one sequence.
+    """Lookahead window and n-gram pool of one sequence.
 
     Attributes:
-        pool: the n-grams.
-        rows: the window, oldest guesses first. Row r, column c is a guess at the token c + r positions after the last
-            committed token; column 0 of row 0 is that token itself, whatever is stored there. Empty: no window.
-        now: number of rounds.
+        pool: pool of n-grams.
+        rows: window of guesses, the oldest row first. Row r, column c is a guess at the token c + r positions after the
+            last committed token. Column 0 of row 0 stands for that token itself; its stored value is ignored. Empty:
+            there is no window.
+        now: number of rounds so far.
         drafted: number of nodes drafted in the current round.
         n_pool_hits: number of drafted tokens that were accepted so far.
-        probing: the window as probes of the current round's forward.
+        probing: probes that contain the window in the current round's forward; None: there are none.
     """
 
     title = "Pool of n-grams"
@@ -135,35 +151,36 @@ class LookaheadState(InspectableState):
 
     @property
     def size(self) -> int:
-        """Number of guesses in the window: all positions but that of the last committed token."""
+        """Number of guesses in the window: all its positions but that of the last committed token."""
         return len(self.rows) * len(self.rows[0]) - 1 if self.rows else 0
 
 
 @dataclass(frozen=True)
 class Lookahead(Drafter):
-    """Guess ahead in a window of `window` columns, and draft the n-grams collected from its columns.
+    """Guess ahead in a window of `window` columns, and draft the n-grams collected from these columns.
 
-    The window's rows are the last n − 1 steps of Jacobi iteration on the next tokens: its newest row contains the
-    target's predictions for the row before it. The whole window is processed as probes, in addition to the draft: row 0
-    is a chain after the last committed token; a guess below it attends to row 0 up to its own column, and to the
-    guesses above it in its column. The target's predictions after the last row are the next row. Each column extended
-    by it is an n-gram, which goes into the pool. The draft consists of the pool's tails after the newest token, up to
-    `guesses` tails of n − 1 tokens.
+    The window's rows are the last N − 1 steps of Jacobi iteration on the next tokens: each row contains the target's
+    predictions for the row before it. The forward processes the whole window as probes, extra positions that are never
+    accepted, in addition to the draft. Row 0 is a chain after the last committed token. A guess in a later row attends
+    to row 0 up to its own column, and to the guesses above it in its column. The target's predictions after the last
+    row are the next row. Each column with the prediction after it is an n-gram, which goes into the pool. The draft
+    consists of the pool's n-grams that begin with the newest token: up to `guesses` tails of N − 1 tokens.
 
-    The window guesses the most likely token at every temperature, and no draft attends to a probe. So drafts depend on
-    committed text alone, and the output distribution is the target's. A forward processes window · (n − 1) − 1 tokens
+    The guesses are the most likely tokens at every temperature, and no draft attends to a probe. So drafts depend on
+    committed text alone, and the output follows the target's distribution. A forward processes W · (N − 1) − 1 tokens
     in addition to the draft.
 
     Attributes:
-        window: W; 0: no window, so the pool contains only n-grams added by `from_text`.
-        ngram: N, number of rows plus one.
-        guesses: G.
-        follow: after a round of more than one token the window moves by as many; its last columns get random tokens.
-            The released code moves it by one position per round, so that its guesses lag.
-        from_text: also add the n-grams of the text to the pool.
+        window: number W of columns. 0: there is no window, so the pool contains only n-grams added by `from_text`.
+        ngram: number N of tokens per n-gram; the window has N − 1 rows.
+        guesses: number G of n-grams stored and drafted per first token.
+        follow: whether the window moves by the number of tokens that a round emits; its last columns then get random
+            tokens. The released code moves it by one position per round, so that its guesses lag.
+        from_text: whether the n-grams of the text are also added to the pool.
 
     Source: Fu et al. 2024, Break the sequential dependency of LLM inference using lookahead decoding, arXiv:2402.02057,
-    §3 and Figure 3. The window starts with tokens of the prompt, and fills in n − 2 rounds, as in the released code.
+    §3 and Figure 3. The window starts with tokens of the prompt, and is filled in N − 2 rounds, as in the released
+    code.
     """
 
     reuses_logits: ClassVar[bool] = True
@@ -176,17 +193,17 @@ class Lookahead(Drafter):
     from_text: bool = param(False, doc="also add n-grams of the text to the pool")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are looked up."""
+        """Return the kind of siblings: deterministic, because tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the parameters of window and pool."""
+        """Return the key of the drafter's state, with the parameters of window and pool."""
         return "lookahead", self.window, self.ngram, self.guesses, self.follow, self.from_text
 
     def init_state(self, sequence: Sequence, models: Models) -> LookaheadState:
-        """Return an empty pool and a first row of random tokens of the text.
+        """Return a state with an empty pool, and a window whose first row has random tokens of the text.
 
-        Each further row makes the window one column narrower.
+        The first row has extra columns, because every further row makes the window one column narrower.
         """
         state = LookaheadState(Pool(self.guesses))
         if self.window:
@@ -196,7 +213,7 @@ class Lookahead(Drafter):
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the tails after the newest token; tails with a common prefix share a branch."""
+        """Draft the tails of n-grams that begin with the newest token. Tails with a common prefix share a branch."""
         assert sequence.models is not None
         state: LookaheadState = sequence.state.drafter
         tails = state.pool.tails_after(sequence.committed[-1])
@@ -220,7 +237,7 @@ class Lookahead(Drafter):
         return replace(tree, explanation=TreeExplanation((POOLED,), before=to_device(ages, device, torch.float32)))
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the window's guesses as probes; the last committed token is not one of them."""
+        """Return the window's guesses as probes. The last committed token is not one of them."""
         state: LookaheadState = sequence.state.drafter
         if not state.size:
             return None
@@ -233,7 +250,7 @@ class Lookahead(Drafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Add the target's predictions to the window as a new row, and its columns' n-grams to the pool."""
+        """Add the target's predictions to the window as a new row, and the n-grams of its columns to the pool."""
         state: LookaheadState = sequence.state.drafter
         state.now += 1
         state.n_pool_hits += len(feedback.result.path) if state.drafted else 0
@@ -269,7 +286,9 @@ class Lookahead(Drafter):
 def window_layout(
     rows: int, width: int, device: torch.device
 ) -> tuple[Int[Tensor, " P"], Int[Tensor, " P"], Bool[Tensor, "P P"]]:
-    """Return positions, parents and attention mask of a window's guesses, row by row; callers must not modify them.
+    """Return positions, parents and attention mask of the P guesses in a window, row by row.
+
+    The tensors are cached; callers must not write to them.
 
     Args:
         rows: number of rows of the window.

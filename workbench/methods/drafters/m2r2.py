@@ -1,14 +1,14 @@
 """M2R2: an accelerated residual stream, parallel to the target's own, is close to the final state after a few layers.
 
-Early exit reads the residual stream h after layer E, but h still has to carry information for the layers above. A
-second stream r does not. It starts equal to h and goes through the same E layers, with each attention and each MLP
-between two low-rank adapters A = 1 + B C. It attends to the first stream's keys and values.
+Early exit reads the residual stream h after layer E, but h also has to carry information for the later layers. A second
+residual stream r does not. It starts equal to h and passes the same E layers, where each attention and each MLP is
+between two low-rank adapters A = 1 + B C. It attends to the keys and values of the first stream.
 
     slow     h ← h + O · attention( Q h, K h, V h )               h ← h + MLP( h )         for each token read
     fast     r ← r + A′ O · attention( Q A r, K h, V h )          r ← r + A‴ MLP( A″ r )   where a token is predicted
     exit     r(E)  →  final norm, LM head  →  distribution of the next token
 
-So the fast stream has no KV cache, and verification continues from the slow stream.
+The fast stream therefore needs no KV cache, and verification continues from the slow stream.
 
 """
 
@@ -36,15 +36,18 @@ from workbench.models.truncated_target import truncate_target, with_weights
 
 TRAIN_ADVICE = "Train them for this target: workbench train m2r2 --target …"
 ADAPTER_NAMES = (("asks", "read"), ("feeds", "fed"))
-"""Adapters before and after a layer's attention, and before and after its MLP."""
+"""Names of the adapters of a layer: (before, after) its attention, and (before, after) its MLP."""
 INPUT_PROJECTIONS = {"asks": ("self_attn.q_proj",), "feeds": ("mlp.gate_proj", "mlp.up_proj")}
-"""In Llama-like layers, the projections that read an adapter's output. Keys and values are not used."""
+"""Projections of Llama-like layers that read an adapter's output. Those of keys and values are not used."""
 OUTPUT_PROJECTIONS = {"read": "self_attn.o_proj", "fed": "mlp.down_proj"}
-"""In Llama-like layers, the projections whose output an adapter reads."""
+"""Projections of Llama-like layers whose output an adapter reads."""
 
 
 class Adapter(nn.Module):
-    """Low-rank adapter x + B C x, with C [R, D] and B [D, R]. B starts at zero, so it starts as the identity."""
+    """Low-rank adapter x + B C x, with C [R, D] and B [D, R].
+
+    B is initialised as 0, so the adapter starts as the identity.
+    """
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -55,18 +58,18 @@ class Adapter(nn.Module):
         return x + self.up(self.down(x))
 
     def merge_into_next(self, weight: Float[Tensor, "o D"]) -> Float[Tensor, "o D"]:
-        """Merge this adapter into the weight of the projection that reads its output."""
+        """Return the weight of a projection that reads this adapter's output, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + wide @ self.up.weight.to(wide) @ self.down.weight.to(wide)
 
     def merge_into_previous(self, weight: Float[Tensor, "D i"]) -> Float[Tensor, "D i"]:
-        """Apply this adapter to each column, which merges it into a preceding projection's weight or bias."""
+        """Return a weight or bias of the projection before this adapter, with the adapter merged into it."""
         wide = to_float32(weight)
         return wide + self.up.weight.to(wide) @ (self.down.weight.to(wide) @ wide)
 
 
 class AdaptedHalfLayer(nn.Module):
-    """Attention or MLP of a layer, between two adapters."""
+    """Attention or MLP of a layer between two adapters."""
 
     def __init__(self, half: nn.Module, before: Adapter, after: Adapter) -> None:
         super().__init__()
@@ -78,19 +81,19 @@ class AdaptedHalfLayer(nn.Module):
 
 
 class Accelerators(TrainedNet):
-    """Four adapters in each of the target's first E layers: 8 E R D weights, which depend on the target's width alone.
+    """Four adapters in each of the target's first E layers. The 8 E R D weights depend on the target's width alone.
 
     Args:
         width: the target's hidden size D.
-        exit_layer: E, number of layers, counted from 1.
-        rank: R.
-        context: maximum sequence length, in positions; unused here.
+        exit_layer: number E of layers with adapters.
+        rank: rank R of the adapters.
+        context: unused; all nets have this argument.
 
     Raises:
         ValueError: `exit_layer` or `rank` is less than 1.
 
     Source: Bhendawade et al. 2025, M2R2, arXiv:2502.02040 (accelerator adapters, keys and values of the slow stream).
-    The wiring is ours: no code was released.
+    No code was released, so the details are ours.
     """
 
     kind: ClassVar[str] = "m2r2"
@@ -109,16 +112,25 @@ class Accelerators(TrainedNet):
         )
 
     def adapter(self, layer: int, place: str) -> Adapter:
-        """Return one adapter of a layer, counted from 0."""
+        """Return one adapter.
+
+        Args:
+            layer: index of the target layer, from 0.
+            place: name of the adapter, from `ADAPTER_NAMES`.
+        """
         adapter = self.layers[layer].get_submodule(place)
         assert isinstance(adapter, Adapter)
         return adapter
 
     def with_adapters(self, layer: nn.Module, number: int) -> nn.Module:
-        """Return a weight-sharing copy of a target layer, with the adapters of layer `number` (from 0) inserted.
+        """Return a weight-sharing copy of a target layer with adapters inserted.
+
+        Args:
+            layer: target layer.
+            number: index of the layer whose adapters are used, from 0.
 
         Raises:
-            ModelError: its attention or MLP has an unknown name.
+            ModelError: attention or MLP of the layer has an unknown name.
         """
         shared_copy = shallow_copy(layer)
         for half, (before, behind) in enumerate(ADAPTER_NAMES):
@@ -136,7 +148,12 @@ class Accelerators(TrainedNet):
         return shared_copy
 
     def with_merged_adapters(self, layer: nn.Module, number: int) -> nn.Module:
-        """Return a copy of a Llama-like layer with the adapters merged into its projections. See `with_adapters`."""
+        """Return a copy of a Llama-like layer with the adapters merged into its projections.
+
+        Args:
+            layer: target layer.
+            number: index of the layer whose adapters are used, from 0.
+        """
         weights: dict[str, Tensor] = {}
         for place, products in INPUT_PROJECTIONS.items():
             for name in products:
@@ -160,12 +177,12 @@ class Accelerators(TrainedNet):
 
 @dataclass(slots=True)
 class M2R2State:
-    """M2R2's drafting state of a sequence.
+    """Drafting state of M2R2 for one sequence.
 
     Attributes:
-        shared_copy: the first layers, with the adapters inserted.
-        layer: E.
-        exit: exit states of the slow stream.
+        shared_copy: weight-sharing copy of the target's first layers with adapters.
+        layer: number E of these layers.
+        exit: last draft, and hidden states of the slow stream after layer E.
     """
 
     shared_copy: WeightSharingCopy
@@ -175,12 +192,12 @@ class M2R2State:
 
 @dataclass(frozen=True, slots=True)
 class FastTruncatedTarget(TruncatedTarget):
-    """The target's first layers, run on the slow stream, then on the fast stream. See `draft_chain`."""
+    """The target's first layers, run first on the slow stream, then on the fast stream, for `draft_chain`."""
 
     shared_copy: WeightSharingCopy
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits of the fast stream, in the order of the sequences' cache slots."""
+        """Return logits of the fast stream, in the order of the sequences' slots."""
         self.run_layers(batch, head=False)
         out = self.target.forward([fast_stream_segment(segment) for segment in batch], shared_copy=self.shared_copy)
         for segment in batch:
@@ -189,9 +206,10 @@ class FastTruncatedTarget(TruncatedTarget):
 
 
 def fast_stream_segment(segment: Segment) -> Segment:
-    """Return a segment that processes the tokens just read again, at the same positions and with the same mask.
+    """Return a segment that processes the same tokens a second time, at the same positions with the same mask.
 
-    Its KV cache entries are written after the sequence's scratch, where the next forward overwrites them.
+    Its KV cache entries are written after the scratch part of the sequence's slot, where the next forward overwrites
+    them.
     """
     slot, n = segment.slot, len(segment.tokens)
     sees = torch.ones(n, slot.scratch, dtype=torch.bool, device=segment.tokens.device).tril(slot.scratch - n)
@@ -201,7 +219,7 @@ def fast_stream_segment(segment: Segment) -> Segment:
 
 @dataclass(frozen=True)
 class M2R2(EarlyExitDrafter):
-    """Draft with a fast stream through the target's first layers; verify from the slow stream's states.
+    """Draft with a fast stream through the target's first layers, and verify from the slow stream's hidden states.
 
     Each drafted token costs two passes through these layers. The pass of the slow stream gives keys, values and exit
     states that are the target's own and are reused; the pass of the fast stream gives the prediction.
@@ -216,23 +234,29 @@ class M2R2(EarlyExitDrafter):
         """Return the state with the adapted layers, which are created once per target.
 
         Raises:
-            ModelError: the adapters cannot be read, are for another target, or need other layers.
+            ModelError: the adapters cannot be read, were trained for another target, or need other layers.
         """
         net = load_fitting(Accelerators, models, "accelerator adapters", TRAIN_ADVICE)
         return M2R2State(adapted_layers_of(net, models), net.exit_layer)
 
     def exit_of(self, sequence: Sequence) -> int:
-        """Return the exit layer that the adapters were trained for."""
+        """Return the number of layers for which the adapters were trained."""
         return sequence.state.drafter.layer
 
     def exit_record(self, sequence: Sequence) -> ExitStates:
-        """Return the exit states of the slow stream."""
+        """Return this round's draft, with the slow stream's hidden states after the exit layer."""
         return sequence.state.drafter.exit
 
     def truncated_target(
         self, sequences: abc.Sequence[Sequence], exit_layer: int, capture_layers: Collection[int]
     ) -> FastTruncatedTarget:
-        """Return the truncated target with both streams."""
+        """Return the truncated target with both streams.
+
+        Args:
+            sequences: sequences that draft together.
+            exit_layer: number of layers that draft.
+            capture_layers: indices of the layers whose hidden states are stored.
+        """
         slow = super().truncated_target(sequences, exit_layer, capture_layers)
         return FastTruncatedTarget(
             slow.target, exit_layer, capture_layers, slow.states, sequences[0].state.drafter.shared_copy
@@ -240,7 +264,7 @@ class M2R2(EarlyExitDrafter):
 
 
 def adapted_layers_of(net: Accelerators, models: Models) -> WeightSharingCopy:
-    """Return the target's first layers with the net's adapters inserted, created once per target.
+    """Return the target's first layers with the net's adapters inserted. They are created once per target.
 
     Raises:
         ModelError: the target has too few layers, or layers that do not support adapters.

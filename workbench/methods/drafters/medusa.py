@@ -1,4 +1,4 @@
-"""Medusa: heads on the target's last hidden state predict later tokens; a fixed tree combines their candidates."""
+"""Medusa: heads on the target's last hidden state predict later tokens, and a fixed tree combines their candidates."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ RANKS = 10
 
 
 class MedusaHeads(TrainedNet):
-    """K stacks of residual blocks on the target's LM head input, followed by that LM head or their own.
+    """K stacks of residual blocks on the target's last hidden state, each followed by the target's LM head or its own.
 
-    Block: x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
+    A block computes x + SiLU(W x + b). W and b are initialised as 0, so each block starts as the identity.
 
     Args:
         width: the target's hidden size D.
-        blocks: K.
-        layers: blocks of each stack.
-        own_rows: vocabulary size W of each stack's own LM head; 0: all share the target's LM head.
+        blocks: number K of stacks (heads).
+        layers: number of blocks per stack.
+        own_rows: vocabulary size W of each stack's own LM head; 0: all stacks share the target's LM head.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1.
     """
@@ -56,11 +56,11 @@ class MedusaHeads(TrainedNet):
 
     @property
     def stacks(self) -> list[nn.ModuleList]:
-        """The blocks, L layers of K each."""
+        """Blocks by layer: L layers of K blocks each."""
         return [self.heads, *(stack for stack in self.more if isinstance(stack, nn.ModuleList))]
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "K N D"]:
-        """Return each stack's output for features."""
+        """Return the K stacks' outputs, LM head inputs, for N hidden states of the target."""
         x = features.expand(len(self.heads), -1, -1)
         if not self._together:
             for stack in self.stacks:
@@ -70,7 +70,7 @@ class MedusaHeads(TrainedNet):
         return x
 
     def prepare_for_drafting(self) -> MedusaHeads:
-        """Prepare for drafting: no gradients, and one matrix product per layer for all stacks."""
+        """Prepare the net for drafting: no gradients, and one matrix product per layer for all stacks."""
         super().prepare_for_drafting()
         self._together = []
         for stack in self.stacks:
@@ -93,7 +93,13 @@ class MedusaHeads(TrainedNet):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint, context: int, layers: int) -> MedusaHeads:
-        """Return the stacks of an external checkpoint, without measured rank accuracies."""
+        """Create the net from an external checkpoint, without measured rank accuracies.
+
+        Args:
+            checkpoint: the checkpoint.
+            context: unused.
+            layers: unused.
+        """
         facts, weights = checkpoint.facts, checkpoint.read()
         blocks, n_layers = facts["n_heads"], facts["n_layers"]
         own_heads = [weights[f"vocabulary.{k}"] for k in range(blocks)] if "vocabulary.0" in weights else []
@@ -112,15 +118,15 @@ class MedusaHeads(TrainedNet):
 
 @dataclass(frozen=True, slots=True)
 class MedusaState:
-    """Drafting state of the heads: the heads, and the target's LM head over the draft vocabulary."""
+    """Drafting state of Medusa: the heads, and the target's LM head over the draft vocabulary."""
 
     net: MedusaHeads
     head: SharedHead
 
     def head_logits(self, hidden: Float[Tensor, "B D"]) -> Float[Tensor, "B K W"]:
-        """Return logits of each head: head k (from 1) predicts the token k + 1 positions after that of `hidden`.
+        """Return logits of all K heads. Head k (from 1) predicts the token k + 1 positions after that of `hidden`.
 
-        W is the target's vocabulary, or the size of the draft vocabulary: `head.token_ids` maps to target ids.
+        W is the size of the target's vocabulary, or of a draft vocabulary, which `head.token_ids` maps to target ids.
         """
         x = self.net(hidden)
         if self.net.own is not None:
@@ -128,7 +134,12 @@ class MedusaState:
         return self.head(x.transpose(0, 1))
 
     def level_logits(self, hidden: Float[Tensor, "B D"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one head over the target's whole vocabulary; −∞ outside the draft vocabulary."""
+        """Return logits of one head over the target's V tokens, −∞ outside the draft vocabulary.
+
+        Args:
+            hidden: hidden states of the target.
+            level: index of the head, from 0.
+        """
         x = self.net(hidden)[level]
         return (
             self.head.full_logits(x) if self.net.own is None else self.head.scatter_logits(x @ self.net.own[level].mT)
@@ -136,25 +147,30 @@ class MedusaState:
 
 
 class IndependentLevels(Protocol):
-    """State of a drafter whose predictions at one level do not depend on those at earlier levels."""
+    """State of a drafter whose predictions at one level do not depend on the tokens of earlier levels."""
 
     @property
     def net(self) -> Any:
-        """Net; its `accuracy` is the measured accuracy of each rank at each level."""
+        """Net of the drafter. Its `accuracy` is the measured accuracy of each rank at each level."""
 
     def level_logits(self, hidden: Float[Tensor, "B *b D"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level, counted from 0, over the target's whole vocabulary."""
+        """Return logits of one level over the target's V tokens.
+
+        Args:
+            hidden: input that `HeadsGrowth` was created with.
+            level: index of the level, from 0.
+        """
         ...
 
 
 class HeadsGrowth(PartialTree):
-    """Tree over independent predictions: head k has the same distribution after all nodes of level k.
+    """Tree over independent predictions: all nodes of level k have the distribution of head k.
 
     Args:
         row: the sequence; its drafter state is `IndependentLevels`.
         hidden: input of the state's `level_logits`.
         logq: log-probabilities of each head's most likely tokens, descending.
-        tokens: their ids.
+        tokens: ids of these tokens.
     """
 
     def __init__(
@@ -175,7 +191,7 @@ class HeadDistributions(NodeDistributions):
     """Distributions of one head after each of `n` nodes.
 
     Attributes:
-        growth: the tree.
+        growth: tree that contains the nodes.
         level: index of the head, from 0.
         n: number of nodes.
     """
@@ -185,13 +201,16 @@ class HeadDistributions(NodeDistributions):
     n: int
 
     def full_probs(self) -> Float[Tensor, "w V"]:
-        """Return distributions over the target's whole vocabulary; penalties are not applied."""
+        """Return distributions over the target's whole vocabulary. Penalties are not applied."""
         state = self.growth.state
         logits = state.level_logits(self.growth.hidden[None], self.level)
         return FullDistributions.of(logits, self.growth.sequence.sampling).p.expand(self.n, -1)
 
     def best(self, k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return the most likely tokens of the draft vocabulary, at most ten, without temperature."""
+        """Return log-probabilities and ids of the k ≤ 10 most likely tokens of the draft vocabulary.
+
+        Temperature is not applied.
+        """
         logq, tokens = self.growth.logq[self.level, :k], self.growth.guesses[self.level, :k]
         return logq.repeat(self.n, 1), tokens.repeat(self.n, 1)
 
@@ -200,10 +219,10 @@ class HeadDistributions(NodeDistributions):
 class Medusa(DistributionDrafter):
     """Draft with heads that independently read one hidden state: that of the newest token the target has processed.
 
-    The newest committed token was drawn from that state but has not been through the target, so head k predicts the
-    k-th token after it. A path (i₁, i₂, …) of the static tree means: the i₁-th best token of head 1, then the i₂-th
-    best of head 2, …; the paths are fixed, by the heads' accuracies on held-out text. See `Template`; other tree
-    builders combine the heads' distributions in each round.
+    The newest committed token was predicted from this hidden state, and the target has not processed it yet, so head k
+    predicts the k-th token after it. A path (i₁, i₂, …) of the static tree stands for the i₁-th best token of head 1,
+    then the i₂-th best token of head 2, and so on. The tree builder `Template` fixes the paths by the heads' accuracies
+    on held-out text; other tree builders combine the heads' distributions in each round.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.1.1 (heads), §2.1.2 and §2.3.3 (tree).
     """
@@ -215,18 +234,18 @@ class Medusa(DistributionDrafter):
         """Return the state with the heads, which are loaded once per target.
 
         Raises:
-            ModelError: the heads cannot be read, or are for another target.
+            ModelError: the heads cannot be read, or were trained for another target.
         """
         advice = "Train heads for this target: workbench train medusa --target …"
         net = load_fitting(MedusaHeads, models, "Medusa heads", advice)
         return MedusaState(net, head_of(MedusaHeads, models))
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return one level per head."""
+        """Return the maximum number of draft levels: one per head."""
         return len(sequence.state.drafter.net.heads)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Run the heads once for all sequences, then build each sequence's tree."""
+        """Run the heads once for all sequences, then build a tree for each sequence."""
         assert sequences[0].models is not None
         target, meter = sequences[0].models.target, sequences[0].models.meter
         hidden = {id(row): row.cache_slot.last_hidden for row in sequences}

@@ -1,4 +1,4 @@
-"""MSD: text enters the drafter as feature and embedding, images as vision embeddings."""
+"""MSD: text enters the drafter as pairs of feature and embedding, images as vision embeddings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, 
 class MSDNet(FeatureNet):
     """Feature net that reads text as pairs of feature and next embedding, and images as raw vision embeddings.
 
-    So the target's features at vision positions are not used. Where text stops before an image, the first embedding
-    after the image counts as the next one.
+    The target's features at vision positions are not used. At the last position before an image, the next embedding is
+    the first one after the image.
     """
 
     kind = "msd"
 
     def next_embeddings(self, prompt: PromptFeatures) -> Float[Tensor, "B n_minus_1 D"]:
-        """Return the embedding of the next text token after each position, skipping images."""
+        """Return the embedding of the next text token after each position. Images are skipped."""
         n = prompt.embeds.shape[1]
         next_one = list(range(1, n))
         for start, end in reversed(prompt.spans):
@@ -34,7 +34,7 @@ class MSDNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return the image as the vision embeddings that the projector returns."""
+        """Return an image's vision embeddings, the outputs of the target's projector."""
         start, end = prompt.spans[image]
         inputs = prompt.embeds[:, start : min(end, pairs.shape[1])]
         return CompressedImage(inputs, torch.arange(inputs.shape[1], device=inputs.device))
@@ -42,7 +42,7 @@ class MSDNet(FeatureNet):
 
 @dataclass(frozen=True)
 class MSD(FeatureDrafter):
-    """Draft from text as pairs of feature and next embedding, and from images as the projector's outputs.
+    """Draft from text as pairs of feature and next embedding, and from images as outputs of the target's projector.
 
     Source: Lin et al. 2025, Speculative decoding reimagined for multimodal large language models, arXiv:2505.14260, §3.
     """

@@ -28,15 +28,15 @@ from workbench.models.loading import Models
 
 TRANSFORMERS = "transformers"
 KEPT = 32_768
-"""Maximum number of indexed tokens of a text; the oldest are dropped first."""
+"""Maximum number of indexed tokens of a text. The oldest tokens are dropped first."""
 FORGOTTEN = 64
-"""Number of tokens dropped at a time."""
+"""Number of tokens that are dropped at a time."""
 ENTRY_BYTES = 320
-"""Bytes of an n-gram in memory: its key, its positions and its dictionary slot."""
+"""Memory of an n-gram in bytes: its key, its positions and its dictionary slot."""
 
 
 class NGramIndex(InspectableState):
-    """Index of the positions where each n-gram of a text ended, for all n up to a bound. Adding a token costs O(n)."""
+    """Index of the positions where each n-gram of a text ends, for n up to `n_max`. Adding a token costs O(`n_max`)."""
 
     title = "N-grams of the text"
     unit = "n-grams"
@@ -48,7 +48,7 @@ class NGramIndex(InspectableState):
         self._ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens."""
+        """Append tokens to the text, and index the n-grams that end with them."""
         for token in tokens:
             self.text.append(token)
             end = len(self.text)
@@ -58,7 +58,7 @@ class NGramIndex(InspectableState):
                 self._forget(FORGOTTEN)
 
     def _forget(self, n: int) -> None:
-        """Drop the oldest tokens, and the n-grams that begin with them."""
+        """Drop the oldest `n` tokens, and the n-grams that begin with them."""
         for start in range(n):
             for length in range(1, self.n_max + 1):
                 gram = tuple(self.text[start : start + length])
@@ -69,7 +69,13 @@ class NGramIndex(InspectableState):
         self._n_dropped += n
 
     def continuation(self, n: int, length: int, latest: bool) -> list[int]:
-        """Return at most `length` tokens after an earlier occurrence of the last n tokens, [] if there is none."""
+        """Return the tokens after an earlier occurrence of the last n tokens; [] if there is none.
+
+        Args:
+            n: number of tokens to look up, at most `n_max`.
+            length: maximum number of tokens to return.
+            latest: whether to use the latest earlier occurrence, instead of the first one.
+        """
         if n >= len(self.text):
             return []
         earlier = self._ends[tuple(self.text[-n:])][:-1]  # the last occurrence is the query itself
@@ -101,14 +107,14 @@ class NGramIndex(InspectableState):
 
 @dataclass(frozen=True)
 class NGram(Drafter):
-    """Look the newest `ngram` committed tokens up in the text so far and propose their continuation.
+    """Look up the newest `ngram` committed tokens in the text so far, and draft the tokens that followed them.
 
-    If there is no match, shorter suffixes are tried. If none matches, the tree is empty: the round is plain decoding.
-    Proposals are deterministic, so no distribution is needed.
+    If there is no match, shorter suffixes are tried. If none matches, the draft is empty, and the round is plain
+    decoding. Drafts are deterministic, so no distribution is needed.
 
-    Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original's choice; the newest occurrence
-    usually continues better. "transformers" drafts as `PromptLookupCandidateGenerator` does: from the first occurrence,
-    and not beyond an end-of-text token.
+    Source: Saxena 2023, prompt lookup decoding. `occurrence="first"` is the original rule; the latest occurrence
+    usually gives better drafts. "transformers" is the rule of `PromptLookupCandidateGenerator`: the first occurrence,
+    up to an end-of-text token.
     """
 
     ngram: int = param(3, ge=1, le=8, doc="longest suffix to look up, in tokens")
@@ -117,21 +123,21 @@ class NGram(Drafter):
     )
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are copied."""
+        """Return the kind of siblings: deterministic, because tokens are copied."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the parameter of the index but not `occurrence`."""
+        """Return the key of the drafter's state, an index that depends on `ngram` but not on `occurrence`."""
         return "prompt-lookup", self.ngram
 
     def init_state(self, sequence: Sequence, models: Models) -> NGramIndex:
-        """Index all committed tokens."""
+        """Return an index of the n-grams in the committed text."""
         index = NGramIndex(self.ngram)
         index.extend(sequence.committed)
         return index
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Propose the continuation of the longest suffix that occurred before."""
+        """Draft the tokens that followed the longest suffix that occurred before."""
         assert sequence.models is not None
         index: NGramIndex = sequence.state.drafter
         for n in range(self.ngram, 0, -1):
@@ -150,7 +156,7 @@ class NGram(Drafter):
         return DraftTree.empty(source="prompt-lookup", device=sequence.models.target.device)
 
     def _cut_at_stop(self, sequence: Sequence, continuation: list[int]) -> list[int]:
-        """Return the tokens up to the policy's stop; each copied token counts as having probability 1."""
+        """Return the tokens up to the policy's stop. Each copied token counts as having draft probability 1."""
         size, device = sequence.models.target.vocab_size, sequence.models.target.device
         for level, token in enumerate(continuation[1:], 1):
             probs = torch.zeros(1, size, device=device)
@@ -160,5 +166,5 @@ class NGram(Drafter):
         return continuation
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Index the new tokens."""
+        """Add the emitted tokens to the index."""
         sequence.state.drafter.extend(feedback.emitted)

@@ -1,4 +1,4 @@
-"""OmniDraft: a draft model with a different vocabulary; its text is re-tokenised for the target."""
+"""OmniDraft: a draft model with a different vocabulary, whose text is tokenised again for the target."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 CHUNK = 512
-"""Number of tokens read in one forward."""
+"""Maximum number of tokens that one forward reads."""
 
 
 @dataclass
 class OmniDraftState:
-    """State of a draft model for a sequence's text.
+    """Drafting state of OmniDraft for one sequence.
 
     Attributes:
         draft_model: the draft model.
-        vocabulary_map: mapping between the vocabularies; None: they are the same, and nothing is translated.
+        vocabulary_map: mapping between the vocabularies; None: the vocabularies are equal, and nothing is translated.
         ids: the committed text in the draft model's tokens.
         text: the committed text as a string, if tokens are translated.
-        ends_mid_character: whether the text ends within a multi-token character; then nothing can be drafted.
+        ends_mid_character: whether the text ends within a character of several tokens, so that nothing can be drafted.
         training: online-training state.
-        inspectable: trained state that can be viewed, saved and loaded; None if the layers are not trained.
+        inspectable: trained layers as a state that can be viewed, saved and loaded; None if they are not trained.
         slot: slot of the draft model's KV cache; None if the text exceeds its context.
-        cached_ids: tokens with KV cache entries, including drafts of the last round.
+        cached_ids: tokens with entries in the slot, including drafts of the last round.
     """
 
     draft_model: OtherVocabularyDrafter
@@ -68,7 +68,7 @@ class OmniDraftState:
     _seen: tuple[int, tuple[int, ...]] | None = None
 
     def tokenise_committed(self, sequence: Sequence) -> list[int]:
-        """Return the committed text in the draft model's tokens, without special tokens or incomplete characters."""
+        """Return the committed text in the draft model's tokens, without special tokens and incomplete characters."""
         if self.vocabulary_map is None:
             return list(sequence.committed)
         version = len(sequence.committed), tuple(sequence.committed[-4:])
@@ -85,9 +85,9 @@ class OmniDraftState:
         return ids
 
     def catch_up(self, sequence: Sequence) -> None:
-        """Drop cache entries of rejected drafts, and read the new committed tokens except the last.
+        """Drop KV cache entries of rejected drafts, and read the new committed tokens except the last.
 
-        The newest tokens may differ from the drafted ones: the same text may be tokenised differently as it grows.
+        The newest tokens may differ from the drafted ones, because a longer text may be tokenised differently.
         """
         assert self.slot is not None
         self.ids = self.tokenise_committed(sequence)
@@ -104,25 +104,25 @@ class OmniDraftState:
 
     @property
     def shared_copy(self) -> WeightSharingCopy | None:
-        """Return the trained copy that replaces the draft model."""
+        """Trained weight-sharing copy that replaces the draft model; None if nothing is trained."""
         return None if self.training.trainable is None else self.training.trainable.shared_copy
 
 
 @dataclass(frozen=True)
 class OmniDraft(Drafter):
-    """Let any draft model continue the text in its own tokens, and re-tokenise that text for the target.
+    """Let any draft model continue the text in its own tokens, and tokenise its text again for the target.
 
-    The two vocabularies have only text in common. The drafter's own tokenizer reads the target's committed text. The
-    drafter's continuation, always its most likely tokens, is tokenised as the target's tokenizer would do it. So
-    several drafter tokens that spell one target token are merged, and one that spells several is split. If the target
-    has already split a word, each next token is the longest that fits. A last token is withheld while more text could
-    lengthen it. The draft has no distribution over the target's tokens, so it is verified as deterministic: a token x
-    is accepted with probability p(x), and the output follows the target's distribution.
+    The draft model's tokenizer encodes the committed text. The drafter continues it with its most likely tokens, and
+    this text is tokenised as the target's tokenizer would do it: several drafter tokens that spell one target token are
+    merged, and one that spells several is split. If the target has already split a word, each next token is the longest
+    that fits. The last token is left out if more text could lengthen it. The draft has no distribution over the
+    target's tokens, so it is verified as deterministic: a token x is accepted with the target's probability p(x), and
+    the output follows the target's distribution.
 
-    With a `rate` a copy of its layers is trained online. Where both vocabularies have the token, the loss is the
-    divergence from the target's distribution over shared tokens. Where the target's token is spelt in several of the
-    drafter's tokens, the loss raises their probability. With `stop` a head on its hidden state is trained after each
-    verification to predict whether the next draft will be accepted.
+    With `rate` > 0, a copy of the drafter's layers is trained online. Where both vocabularies have the target's token,
+    the loss is the divergence from the target's distribution over shared tokens. Where several drafter tokens spell the
+    target's token, the loss raises their probability. With `stop` > 0, a head on the drafter's hidden state is trained
+    after each verification to predict whether the next drafted token will be accepted.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659 (the n-gram cache across vocabularies; online
     distillation; adaptive drafting).
@@ -156,15 +156,18 @@ class OmniDraft(Drafter):
             VocabularyMap.get_or_build(models, models.other_vocabulary_drafter)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, the most likely tokens."""
+        """Return the kind of siblings: deterministic, because they are the most likely tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm and (self.rate or self.stop) else ""
 
     def state_key(self) -> Hashable | None:
-        """Return the name of the drafter's memory, without training schedule; None if the layers are not trained."""
+        """Return the key of the drafter's state.
+
+        It does not depend on the training schedule; None if nothing is trained.
+        """
         return ("omnidraft", self.warm, self.stop > 0) if self.rate else None
 
     def init_state(self, sequence: Sequence, models: Models) -> OmniDraftState:
@@ -190,7 +193,12 @@ class OmniDraft(Drafter):
         return state
 
     def new_training_state(self, models: Models, draft_model: OtherVocabularyDrafter) -> OnlineTrainingState:
-        """Return new online-training state; with `warm` the state of earlier runs."""
+        """Return a new online-training state. With `warm`, continue the one of earlier runs.
+
+        Args:
+            models: models of the run.
+            draft_model: model that drafts.
+        """
         key = ("omnidraft online training", draft_model.name)
         training: OnlineTrainingState | None = models.shared.get(key) if self.warm else None
         if training is None or training.runner is not draft_model.runner:
@@ -206,14 +214,17 @@ class OmniDraft(Drafter):
         )
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the draft model's free positions; a drafter token seldom spells less than a target token."""
+        """Return the number of positions that remain in the draft model's context.
+
+        This is about the number of draft levels, because a drafter token seldom spells less than a target token.
+        """
         state: OmniDraftState = sequence.state.drafter
         return (
             0 if state.slot is None else state.draft_model.runner.context - len(state.tokenise_committed(sequence)) + 1
         )
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft a chain of at most `plan.depth` of the target's tokens."""
+        """Draft a chain of at most `plan.depth` tokens of the target."""
         if sequence.state.drafter.draft_model.runner is not sequence.models.draft_model:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)
@@ -232,7 +243,13 @@ class OmniDraft(Drafter):
         return DraftTree.chain(tokens[: plan.depth], source=self.source, device=sequence.models.target.device)
 
     def continue_text(self, sequence: Sequence, state: OmniDraftState, depth: int) -> list[int]:
-        """Return the drafter's continuation of the committed text in its own tokens, for `depth` target tokens."""
+        """Continue the committed text, and return the drafter's tokens.
+
+        Args:
+            sequence: the sequence.
+            state: drafting state, whose KV cache is updated.
+            depth: number of target tokens that the text should give.
+        """
         state.catch_up(sequence)
         slot, runner, vocabulary_map = state.slot, state.draft_model.runner, state.vocabulary_map
         assert slot is not None
@@ -296,7 +313,11 @@ class OmniDraft(Drafter):
     def training_positions(
         self, sequence: Sequence, training: OnlineTrainingState, vocabulary_map: VocabularyMap
     ) -> Iterator[tuple[int, int, Float[Tensor, " V"], int]]:
-        """Yield per waiting position: the token's start and end in the text, the target's distribution, the token."""
+        """Yield the positions that wait for a training step.
+
+        Each is (start of the token in the text, its end, the target's distribution, token id); start and end count
+        characters.
+        """
         head = sequence.models.target.lm_head
         distributions = head.forward(torch.stack([hidden for _, hidden in training.waiting])).float().softmax(1).cpu()
         for (index, _), probs in zip(training.waiting, distributions, strict=True):
@@ -304,14 +325,14 @@ class OmniDraft(Drafter):
             yield begin, end, probs, sequence.committed[index]
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Free the cache slot."""
+        """Free the slot of the draft model's KV cache."""
         state: OmniDraftState | None = sequence.state.drafter
         if state is not None and state.slot is not None:
             state.draft_model.runner.close(state.slot)
 
 
 def _decode(sequence: Sequence, n: int) -> str:
-    """Return the text of the first n committed tokens; incomplete characters become `BROKEN`."""
+    """Return the text of the first n committed tokens. Incomplete characters become `BROKEN`."""
     tokenizer, ids = sequence.models.tokenizer, sequence.committed[:n]
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 

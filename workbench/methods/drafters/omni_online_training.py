@@ -1,4 +1,4 @@
-"""Online training for a different vocabulary: losses on shared tokens and on spellings of other tokens."""
+"""Online training of a drafter with a different vocabulary: losses on shared tokens and on spellings of others."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from workbench.decoders.draft_verify.online_layers import TrainableLayers
 from workbench.decoders.draft_verify.online_weights import MAX_STEPS
 
 SURE = 2.0
-"""Initial log-odds that a drafted token is accepted."""
+"""Initial log-odds of the stopping head that a drafted token is accepted."""
 STEP = 0.2
-"""Stopping head: size of the first step along one dimension of the state."""
+"""Size of the stopping head's first step along one dimension of the hidden state."""
 
 
 class SharedTokens(NamedTuple):
     """Tokens with the same text in both vocabularies.
 
     Attributes:
-        drafter_ids: the drafter's ids, int64 [S].
-        target_ids: the target's ids, in the same order.
+        drafter_ids: the drafter's ids of the S tokens, int64.
+        target_ids: the target's ids in the same order, int64.
     """
 
     drafter_ids: Int[Tensor, " S"]
@@ -33,11 +33,11 @@ class SharedTokens(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """A position whose next token is a single token in both vocabularies.
+    """Training position whose next token is a single token in both vocabularies.
 
     Attributes:
-        at: index of the drafter's token before it.
-        probs: the target's distribution over shared tokens, which sums to 1.
+        at: index of the drafter's token before the position.
+        probs: the target's distribution over shared tokens, normalised.
     """
 
     at: int
@@ -45,7 +45,7 @@ class Direct(NamedTuple):
 
 
 class Spelt(NamedTuple):
-    """A position whose next target token is spelt in several drafter tokens.
+    """Training position whose next target token is spelt by several drafter tokens.
 
     Attributes:
         at: index of the drafter's token before the spelling.
@@ -59,14 +59,14 @@ class Spelt(NamedTuple):
 
 
 def borders(text: str, ids: Sequence[int], tokenizer: Any, token_texts: Sequence[str]) -> dict[int, int]:
-    """Map each text index at which a token ends to the number of tokens up to it.
+    """Return the number of tokens up to each text index at which a token ends, by this index.
 
     Args:
         text: text of the tokens.
         ids: token ids.
-        tokenizer: their tokenizer; used only if it returns token offsets.
-        token_texts: text that each token adds, for tokenizers without offsets; if these do not spell the text, the
-            result is empty.
+        tokenizer: tokenizer of these tokens. It is used if it returns token offsets.
+        token_texts: text that each token of the vocabulary adds, for tokenizers without offsets. If these texts do not
+            spell `text`, the result is empty.
     """
     if getattr(tokenizer, "is_fast", False):
         ends = [end for _, end in tokenizer(text, return_offsets_mapping=True)["offset_mapping"]][: len(ids)]
@@ -87,9 +87,9 @@ def training_positions(
     """Return training positions at target tokens that start and end at token borders in both vocabularies.
 
     Args:
-        target_tokens: per token, its start and end in the text, the target's distribution there, and its id.
-        ends: as `borders` returns them.
-        ids: the text in the drafter's tokens.
+        target_tokens: (start in the text, end in the text, the target's distribution, token id) of each token.
+        ends: result of `borders`.
+        ids: drafter tokens of the text.
         shared: tokens of both vocabularies.
     """
     direct, spelt = list[Direct](), list[Spelt]()
@@ -109,14 +109,17 @@ def training_positions(
 def hybrid(
     logq: Float[Tensor, "n V"], direct: Sequence[Direct], spelt: Sequence[Spelt], shared: SharedTokens, share: float
 ) -> Tensor:
-    """Return mean D(p ‖ q) over shared tokens at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
+    """Return the loss mean D(p ‖ q) at direct positions + λ · mean −p(t) Σ log q(dⱼ) at spelt positions.
+
+    p is the target's distribution over shared tokens, q the drafter's. p(t) is the target's probability of a token t
+    that the drafter tokens d₁, d₂, … spell.
 
     Args:
-        logq: the drafter's log-probabilities after each input token.
-        direct: direct positions, by their index in `logq`.
-        spelt: spelt positions, by their index in `logq`.
+        logq: the drafter's log-probabilities after each of n input tokens.
+        direct: positions with a shared token; `at` is an index in `logq`.
+        spelt: positions with a spelt token; `at` is an index in `logq`.
         shared: tokens of both vocabularies.
-        share: λ.
+        share: weight λ of spelt positions.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.2 (hybrid distillation).
     """
@@ -138,10 +141,10 @@ def hybrid(
 
 
 class StoppingHead:
-    """Stopping head: log-odds that the next drafted token is accepted, linear in the drafter's state; trained online.
+    """Stopping head: predicts, linearly from the drafter's hidden state, whether the next drafted token is accepted.
 
-    Each dimension of the state has a step size that shrinks with its updates (AdaGrad), so there is no learning
-    rate to choose.
+    It is trained online. Each dimension of the hidden state has a step size that shrinks with its updates (AdaGrad), so
+    there is no learning rate to choose.
 
     Source: Ramakrishnan et al. 2025, OmniDraft, arXiv:2507.02659, §3.3 (adaptive drafting; the paper's head has
     several layers).
@@ -153,11 +156,20 @@ class StoppingHead:
         self._squared_gradients = torch.full((width + 1,), 1e-6)
 
     def acceptance_prob(self, state: Float[Tensor, " D"]) -> float:
-        """Return the probability that the token after this state is accepted."""
+        """Return the predicted probability that the next drafted token is accepted.
+
+        Args:
+            state: the drafter's hidden state before that token.
+        """
         return float(torch.sigmoid(self._weights @ _input(state)))
 
     def learn(self, state: Float[Tensor, " D"], accepted: bool) -> None:
-        """Run a training step; `accepted`: whether the token after this state was accepted."""
+        """Run a training step.
+
+        Args:
+            state: hidden state before a drafted token.
+            accepted: whether the token was accepted.
+        """
         x = _input(state)
         gradient = (torch.sigmoid(self._weights @ x) - float(accepted)) * x
         self._squared_gradients += gradient.square()
@@ -165,7 +177,10 @@ class StoppingHead:
 
 
 def _input(state: Float[Tensor, " D"]) -> Float[Tensor, " D1"]:
-    """Return the state at unit length (the LM head's norm removes its length anyway) with a 1 appended for the bias."""
+    """Return the hidden state at unit length, with a 1 appended for the bias.
+
+    The LM head's norm removes the length of the state anyway.
+    """
     return torch.cat([F.normalize(state.float().cpu(), dim=0), torch.ones(1)])
 
 
@@ -174,14 +189,14 @@ class OnlineTrainingState:
     """Online-training state of a sequence.
 
     Attributes:
-        trainable: layers that are trained; None: no training.
-        stop: stopping head; None: not used.
-        waiting: positions for the next training step, oldest first: index of a committed token, and the target's LM
-            head input before it.
+        trainable: layers that are trained; None: no layer is trained.
+        stop: stopping head; None: no stopping head is used.
+        waiting: positions for the next training step, the oldest first: (index of a committed token, the target's LM
+            head input that predicts it).
         rounds: number of rounds with training data since the last training step.
-        draft_states: per token of the last draft, the state before it and its end, in characters after the committed
-            text.
-        before: length of the committed text at that draft, in characters.
+        draft_states: (hidden state before the token, end of the token in characters after the committed text) of each
+            token of the last draft.
+        before: length in characters of the committed text before the last draft.
         runner: draft model that is trained.
     """
 
@@ -195,7 +210,7 @@ class OnlineTrainingState:
 
     @property
     def is_due(self) -> bool:
-        """Return whether layers are trained and their limit of training steps is not reached."""
+        """Whether layers are trained and their limit of training steps is not reached."""
         return self.trainable is not None and self.trainable.n_steps < MAX_STEPS
 
     def train_stopping_head(self, n_characters: int, rejected: bool) -> None:
@@ -224,7 +239,17 @@ class OnlineTrainingState:
         share: float,
         rate: float,
     ) -> None:
-        """Run a training step on positions within the `reads` newest tokens."""
+        """Run a training step on the positions within the newest tokens.
+
+        Args:
+            ids: drafter tokens of the text.
+            direct: positions with a shared token.
+            spelt: positions with a spelt token.
+            shared: tokens of both vocabularies.
+            reads: number of newest tokens.
+            share: weight λ of spelt positions.
+            rate: learning rate.
+        """
         assert self.trainable is not None
         begin = max(0, len(ids) - 1 - reads)
         direct = [place._replace(at=place.at - begin) for place in direct if place.at >= begin]

@@ -1,4 +1,4 @@
-"""OSD: train the draft model while it drafts, on positions where the target rejected its tokens."""
+"""OSD: train the draft model while it drafts, on the target's distributions at verified positions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from workbench.models.loading import Models
 
 REJECTED, ALL = "rejected", "all"
 MAX_POSITIONS = 64
-"""Maximum number of positions per training step; the newest ones are used."""
+"""Maximum number of positions per training step. The newest ones are used."""
 
 
 class OnlineTraining(TrainedState[TrainableLayers]):
-    """Online-training state of a sequence: its cache slot, and the positions that wait for a training step.
+    """Online-training state of a sequence: its KV cache slot, and the positions that wait for a training step.
 
     Attributes:
-        slot: slot in the draft model's cache.
-        pending: positions to train on, oldest first: index of a committed token, the target's LM head input before it.
+        slot: slot of the draft model's KV cache.
+        pending: positions to train on, the oldest first: (index of a committed token, the target's LM head input that
+            predicts it).
         rounds: number of rounds with such a position since the last training step.
     """
 
@@ -53,12 +54,13 @@ class OnlineTraining(TrainedState[TrainableLayers]):
 
 @dataclass(frozen=True)
 class Online(Drafter):
-    """Draft with a draft model whose layers are trained, every few rounds, on the target's distributions.
+    """Draft with a draft model whose layers are trained every few rounds on the target's distributions.
 
-    Verification has already computed the distribution p at a rejected position. A training step is one step of AdamW on
-    the mean of D(p ‖ q) over the collected positions. Drafts carry the distribution that they were drawn from, so the
-    output is the target's whatever the weights are. KV cache entries from before a training step are not recomputed:
-    reading the text again after each step would cost more than it gains.
+    Verification has already computed the target's distribution p at every position. A training step is one step of
+    AdamW on the mean of D(p ‖ q) over the collected positions, where q is the draft model's distribution. The verifier
+    gets the distribution from which each draft was drawn, so the output follows the target's distribution whatever the
+    weights are. KV cache entries from before a training step are not computed again, because that would cost more than
+    it gains.
 
     Source: Liu et al. 2024, Online speculative decoding, arXiv:2310.07177, §4 (the buffer and the update).
     """
@@ -74,15 +76,15 @@ class Online(Drafter):
     warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which does not contain the training schedule."""
+        """Return the key of the drafter's state, which does not depend on the training schedule."""
         return "online", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> OnlineTraining:
-        """Return a fresh copy of the draft model's layers; with `warm` the copy trained by earlier runs."""
+        """Return a state with a copy of the draft model's layers: a fresh one, or with `warm` that of earlier runs."""
         assert models.drafter is not None
         key = ("online", models.drafter_name)
         trainable = models.shared.get(key) if self.warm else None
@@ -93,15 +95,15 @@ class Online(Drafter):
         return OnlineTraining(trainable, open_prefilled_slot(sequence, models), self.warm)
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the number of levels that the draft model has positions for."""
+        """Return the number of draft levels that fit the draft model's context."""
         return max_draft_depth(sequence, sequence.state.drafter.slot)
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains, one sequence after the other: each has its own trained copy."""
+        """Draft chains, one sequence after the other, because each has its own trained copy."""
         return [tree for row in sequences for tree in row.drafter.draft(row)]
 
     def draft(self, sequence: Sequence) -> list[DraftTree]:
-        """Draft a chain."""
+        """Draft a chain for one sequence. Return it in a list."""
         if sequence.state.drafter.trainable.runner is not sequence.models.drafter:  # the draft model was changed
             self.release(sequence, sequence.models)
             sequence.state.drafter = self.init_state(sequence, sequence.models)
@@ -114,7 +116,7 @@ class Online(Drafter):
         return draft_chain([sequence], trained_model, [state.slot], [feed], self.source)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Keep cache entries of accepted tokens, collect positions to train on, and run a training step when due."""
+        """Retain KV cache entries of accepted tokens, collect training positions, and run a training step when due."""
         state: OnlineTraining = sequence.state.drafter
         keep_accepted_chain(sequence, state.slot, feedback)
         if sequence.image_inputs is not None or not isinstance(sequence.drafter, Online):
@@ -128,7 +130,7 @@ class Online(Drafter):
     def training_positions(
         self, sequence: Sequence, feedback: RoundFeedback
     ) -> Iterator[tuple[int, Float[Tensor, " D"]]]:
-        """Yield (index of the committed token, the target's LM head input before it) for the round's positions."""
+        """Yield (index of the committed token, the target's LM head input that predicts it) for this round."""
         if feedback.hidden is None or not feedback.tokens:
             return
         path = feedback.result.path
@@ -153,6 +155,6 @@ class Online(Drafter):
         )
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Free the cache slot."""
+        """Free the slot of the draft model's KV cache."""
         if sequence.state.drafter is not None:
             sequence.state.drafter.trainable.runner.close(sequence.state.drafter.slot)

@@ -1,4 +1,4 @@
-"""Oracle: draft from a mixture with the target's own distribution, at an acceptance rate set by the user."""
+"""Oracle: draft from a mixture that contains the target's own distribution, at an acceptance rate set by the user."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from workbench.methods.tree_builders.chain import draft_chain
 
 @dataclass(frozen=True)
 class Oracle(Drafter):
-    """Draft from q = a·p + (1 − a)·(the target's least likely token), with p from the target itself.
+    """Draft from q = a·p + (1 − a)·(point mass at the target's least likely token), with p the target's distribution.
 
     Then Σ min(p, q) = a, up to the least likely token's own probability. So every drafted token is accepted with
-    probability a, independent of earlier tokens, as the closed forms of the literature assume. It runs the target to
-    draft, so its speed has no meaning: it is a simulation, for teaching and for testing curves.
+    probability a = `acceptance`, independent of earlier tokens, as closed forms in the literature assume. The target
+    itself drafts, so the speed has no meaning: this is a simulation, for teaching and for tests of such formulas.
     """
 
     acceptance: float = param(0.8, ge=0.0, le=1.0, doc="probability that a drafted token is accepted")
 
     def propose(self, sequences: abc.Sequence[Sequence]) -> list[DraftTree]:
-        """Draft chains from the mixture."""
+        """Draft chains from the mixture, in lock-step for all sequences."""
         target = sequences[0].models.target
         for row in sequences:
             row.cache_slot.scratch = 0
@@ -41,7 +41,7 @@ class Oracle(Drafter):
 
 
 def mixture(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the distribution that the oracle draws from."""
+    """Return the mixture q for a position, given the target's logits."""
     a = cast(Oracle, sequence.drafter).acceptance
     p = to_probs(logits, sequence.sampling)
     return (a * p).scatter_add(1, logits.argmin(1, keepdim=True), p.new_full((1, 1), 1.0 - a))

@@ -1,15 +1,16 @@
 """PARD: draft all tokens in one forward of the drafter, with masks at the positions of unknown tokens.
 
-A drafter that drafts one token after the other runs once per token. Here the forward that reads the accepted tokens
-continues over one mask for each further token of the draft, and every position predicts its own next token:
+A drafter that drafts one token after the other runs once per token. Here one forward reads the accepted tokens and one
+mask m for each further token of the draft, and every position predicts its own next token. f is a feature of the
+target, e an embedding:
 
     position          t                     t + 1          t + 2
     input             f(t), e(x(t + 1))     f(t), m        f(t), m
     distribution of   x(t + 2)              x(t + 3)       x(t + 4)
 
-The mask m is one learned embedding for all positions, so a draft may be longer than any in training; the last known
-feature is fused with it. A mask attends to the text and the masks before it, and to no drafted token: its prediction
-does not depend on earlier tokens of the draft, which lowers acceptance.
+The mask m is one learned embedding for all positions, so a draft may be longer than any in training. It is fused with
+the last known feature. A mask attends to the text and to earlier masks, but to no drafted token. Its prediction does
+not depend on earlier tokens of the draft, which lowers acceptance.
 
 """
 
@@ -33,7 +34,7 @@ from workbench.methods.tree_builders.chain import Chain
 
 
 class PARDNet(FeatureNet):
-    """EAGLE's layer with a mask; its states are trained on distributions alone, as in multi-token prediction.
+    """EAGLE's layer with a mask. Its states are trained on distributions alone, as in multi-token prediction.
 
     Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (masks); one mask for all positions, as released.
     """
@@ -51,7 +52,7 @@ class PARDNet(FeatureNet):
         self.mask = nn.Parameter(torch.randn(width) * width**-0.5)
 
     def mask_inputs(self, features: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Return the inputs of masks, fused with these features."""
+        """Return the layer's inputs at masks, fused with the given features."""
         return self.make_pairs(self.mask.expand_as(features), self.combine_hidden_states(features))
 
     def forward_drafts(
@@ -60,19 +61,19 @@ class PARDNet(FeatureNet):
         features: Float[Tensor, "B n D"],
         columns: abc.Sequence[Int[Tensor, " _"]],
     ) -> list[Float[Tensor, "B _ D"]]:
-        """Return the states after all pairs of a text and in the drafts after them, in one forward, for training.
+        """Return the states after all pairs of a text, and in the drafts after them, in one forward, for training.
 
-        In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. It attends to the
+        In the draft after the pair at s, step 0 is the pair itself, and step i the mask at s + i. A mask attends to the
         pairs up to s, and to the masks of its own draft up to itself.
 
         Args:
             next_embeds: embeddings of the tokens that follow the features.
             features: features of the target.
-            columns: per step, indices of the pairs after which it is computed. Step 0 comes after all pairs, each later
-                step after a subset of those of the step before.
+            columns: indices of the pairs after which each step is computed. Step 0 is computed at all pairs, each later
+                step after a subset of the pairs of the step before.
 
         Returns:
-            The states of each step.
+            States of each step.
         """
         column = torch.cat(list(columns))
         step = torch.cat([torch.full_like(part, index) for index, part in enumerate(columns)])
@@ -86,12 +87,12 @@ class PARDNet(FeatureNet):
 
 @dataclass(slots=True)
 class PARDState(FeatureState):
-    """State of the drafter for one text. The predictions at a position do not depend on earlier drafted tokens."""
+    """Drafting state of PARD for one text. The prediction at a position does not depend on earlier drafted tokens."""
 
     def draft(self, masks: Float[Tensor, "1 k D"]) -> Float[Tensor, "k_plus_1 W"]:
-        """Return logits at the newest pair and at the masks after it, by one forward that also reads accepted pairs.
+        """Return logits at the newest pair and at k masks after it, from one forward that also reads accepted pairs.
 
-        The KV cache entries of masks are dropped.
+        The KV cache entries of masks are dropped afterwards.
         """
         clock = self.models.target.clock
         start = clock.mark()
@@ -111,18 +112,23 @@ class PARDState(FeatureState):
         return logits
 
     def level_logits(self, logits: Float[Tensor, "1 K W"], level: int) -> Float[Tensor, "1 V"]:
-        """Return logits of one position of the draft, counted from 0, over the target's whole vocabulary."""
+        """Return logits over the target's V tokens at one position of the draft.
+
+        Args:
+            logits: result of `draft`, over the W tokens of the draft vocabulary.
+            level: index of the position, from 0.
+        """
         return self.head.scatter_logits(logits[:, level])
 
 
 @dataclass(frozen=True)
 class PARD(FeatureDrafter):
-    """Draft all levels of the plan by one forward of the layer and one product with the target's LM head.
+    """Draft all levels of the plan with one forward of the layer and one product with the target's LM head.
 
-    A tree over them is built as Medusa's: all nodes of a level have the same distribution for their children.
+    A tree is built as in Medusa: all nodes of a level have the same distribution for their children.
 
-    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the forward). Its drafter is a separate language model; here
-    it reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
+    Source: An et al. 2025, PARD, arXiv:2504.18583, §3.1 (the forward). The paper's drafter is a separate language
+    model; this one reads the target's features, as in PARD-2 (An et al. 2026, arXiv:2605.08632).
     """
 
     needs: ClassVar[tuple[str, ...]] = (PARDNet.kind, "trees")
@@ -132,7 +138,7 @@ class PARD(FeatureDrafter):
     recipe: ClassVar[str] = "chat-heads"
 
     def begin(self, sequence: Sequence) -> PartialTree | None:
-        """Draft all levels, or return None after a prompt of one token: the target has no feature yet."""
+        """Draft all levels. Return None after a prompt of one token, because the target has no feature yet."""
         state: PARDState = sequence.state.drafter
         feature = sequence.cache_slot.last_hidden
         if feature is None:

@@ -1,4 +1,4 @@
-"""Base class of truncated targets used as draft models."""
+"""Base class of parts of the target that are used as draft models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.models.runner import Runner
 
 @dataclass(frozen=True, slots=True)
 class PartialTarget:
-    """Base class with the target's properties that `draft_chain` needs in addition to a forward."""
+    """Base class with the properties of the target that `draft_chain` needs in addition to a forward."""
 
     target: Runner
 

@@ -1,7 +1,7 @@
-"""Parallel prompt decoding: trained embeddings after the draft make the target itself predict later tokens.
+"""Parallel prompt decoding: the target itself predicts later tokens at trained embeddings after the draft.
 
 A prompt token is a learned input embedding that belongs to no vocabulary token. `ProbeDrafter` defines the positions of
-prompt tokens and the use of their predictions.
+prompt tokens, and uses the predictions there.
 
 """
 
@@ -23,15 +23,15 @@ from workbench.models.loading import Models
 
 
 class PromptTokens(ProbeNet):
-    """m prompt tokens, each of v input embeddings; nothing else is trained.
+    """m prompt tokens with v input embeddings each. Nothing else is trained.
 
-    With several embeddings, each has its own probes, and the predictions are averaged.
+    Each of a prompt token's embeddings has its own position, and the predictions at these positions are averaged.
 
     Args:
         width: the target's hidden size D.
-        prompts: m.
-        ensemble: v.
-        context: maximum sequence length, in positions; unused here.
+        prompts: number m of prompt tokens.
+        ensemble: number v of embeddings per prompt token.
+        context: unused; all nets have this argument.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3.
     """
@@ -51,14 +51,18 @@ class PromptTokens(ProbeNet):
 
 @dataclass(slots=True)
 class PromptState(ProbeState):
-    """State of probes; `similar_tokens`: for each embedding the most similar token, for the trace only."""
+    """Drafting state of parallel prompt decoding.
+
+    Attributes:
+        similar_tokens: vocabulary token most similar to each embedding, shown in the trace.
+    """
 
     similar_tokens: Int[Tensor, " jv"] | None = None
 
 
 @dataclass(frozen=True)
 class PPD(ProbeDrafter):
-    """Draft with prompt tokens as probes. See `ProbeDrafter`.
+    """Draft with prompt tokens as probes. The base class `ProbeDrafter` describes how.
 
     Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §3 and Figure 2.
     """
@@ -70,7 +74,7 @@ class PPD(ProbeDrafter):
         """Return the state with the prompt tokens, which are loaded once per target.
 
         Raises:
-            ModelError: the prompt embeddings cannot be read, or are for another target.
+            ModelError: the prompt embeddings cannot be read, or were trained for another target.
         """
         advice = "Train prompt tokens for this target: workbench train ppd --target …"
         net = load_fitting(PromptTokens, models, "prompt tokens", advice)

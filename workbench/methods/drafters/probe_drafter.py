@@ -1,15 +1,16 @@
 """Draft from the target's predictions at probe positions of the forward that verifies the previous draft.
 
-Probes are extra positions that follow nodes of the draft, each at the position of an unknown token. The target's
-prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next one:
+Probes s(1), s(2), … are extra positions that follow nodes of the draft, each at the position of an unknown token. The
+target's prediction at a probe is a guess at the token after it. So one forward verifies a draft and guesses the next
+one:
 
     positions     t        t + 1    t + 2    t + 3    …
     verified      x(t)     draft
     after x(t)             s(1)     s(2)     s(3)     s(j) guesses x(t + 1 + j); the forward itself decides x(t + 1)
     after the draft                 s(1)     s(2)     …
 
-Only the guesses after the last accepted node are used; those after other nodes are discarded. The subclass defines the
-input of a probe; this module, or `DynamicSparse`, decides the number of probes after each node.
+Only the guesses after the last accepted node are used. A subclass defines the input of a probe; this module, or the
+tree builder `DynamicSparse`, decides the number of probes after each node.
 
 """
 
@@ -41,19 +42,22 @@ _Net = TypeVar("_Net", bound="ProbeNet")
 
 
 class ProbeNet(TrainedNet):
-    """Net that computes probes."""
+    """Base of trained nets that compute the inputs of probes."""
 
     levels: int
-    """Largest number of probes after one position, and of draft levels."""
+    """Maximum number of probes after one position, and of draft levels."""
     ensemble: int = 1
-    """Probes per step, whose predictions are averaged. A probe attends only to probes with the same index in the
-    ensemble.
-    """
+    """Number of probes per step, whose predictions are averaged. A probe attends only to probes of the same ensemble
+    index."""
     accuracy: tuple[tuple[float, ...], ...] = ()
     """Share of held-out positions at which each probe's r-th best token was correct, [levels, 10]."""
 
     def probe_logits(self, logits: Float[Tensor, "*b jv V"]) -> Float[Tensor, "*b j V"]:
-        """Return logits per probe step: the target's, in the order of `probe_layout`, averaged over the ensemble."""
+        """Return logits of j probe steps, averaged over the ensemble of v probes per step.
+
+        Args:
+            logits: the target's logits at all probes, in the order of `probe_layout`.
+        """
         *batch, _, vocabulary = logits.shape
         return logits.reshape(*batch, -1, self.ensemble, vocabulary).mean(-2)
 
@@ -69,13 +73,13 @@ class ProbeNet(TrainedNet):
 
 @dataclass(slots=True)
 class ProbeState:
-    """Drafting state of the probes and of one text.
+    """Drafting state of a probe drafter for one text.
 
     Attributes:
-        net: net that computes the probes.
-        guesses: logits of s ≤ m probes after the position where the last round ended, [s, V].
-        end: text length for which `guesses` are valid.
-        probe_counts: probes per node in the current forward.
+        net: net that computes the inputs of probes.
+        guesses: logits at the s probes after the position where the last round ended; None: there are none.
+        end: text length in tokens for which `guesses` are valid.
+        probe_counts: number of probes after the root and each node in the current forward.
         probing: probes of the current forward.
     """
 
@@ -86,19 +90,24 @@ class ProbeState:
     probing: Probes | None = None
 
     def current_guesses(self, sequence: Sequence) -> Float[Tensor, "s V"] | None:
-        """Return the guesses for the current text, or None."""
+        """Return the guesses if they are valid for the current text, else None."""
         return self.guesses if self.end == len(sequence.committed) else None
 
     def level_logits(self, hidden: Float[Tensor, "B s V"], level: int) -> Float[Tensor, "B V"]:
-        """Return logits of one level, counted from 0; `hidden` already contains them."""
+        """Return logits of one level over the target's V tokens.
+
+        Args:
+            hidden: guesses, which are logits already.
+            level: index of the level, from 0.
+        """
         return hidden[:, level]
 
 
 class ProbeDrafter(DistributionDrafter):
     """Draft from the target's predictions at probes, computed in the forward that verified the previous draft.
 
-    A text's first forward has no draft: it processes the root and its probes. The same holds after a position without
-    probes. Subclasses create a `ProbeState` for each sequence.
+    The first forward of a text has no draft: it processes the root and its probes. The same holds if the last round
+    ended at a position without probes. Subclasses create a `ProbeState` for each sequence.
     """
 
     reads_target: ClassVar[bool] = True
@@ -106,15 +115,22 @@ class ProbeDrafter(DistributionDrafter):
     """Display name of the probes, in the plural."""
 
     def add_probe_inputs(self, sequence: Sequence, tree: DraftTree, layout: ProbeLayout, probes: Probes) -> Probes:
-        """Return the probes with their inputs. `probes`: their positions and attention mask; its tokens are −1."""
+        """Return the probes with their inputs.
+
+        Args:
+            sequence: the sequence.
+            tree: its draft.
+            layout: anchor, step and ensemble index of each probe.
+            probes: positions and attention mask of the probes; the tokens are −1.
+        """
         raise NotImplementedError
 
     def max_levels(self, sequence: Sequence) -> int:
-        """Return the number of draft levels: one per probe after a position, at least 1."""
+        """Return the maximum number of draft levels: one per probe after a position, at least 1."""
         return max(1, sequence.state.drafter.net.levels)
 
     def begin(self, sequence: Sequence) -> HeadsGrowth | None:
-        """Start a tree over the guesses; None if there are no guesses for the current text."""
+        """Start a tree over the guesses. Return None if there are no guesses for the current text."""
         guesses = sequence.state.drafter.current_guesses(sequence)
         if guesses is None:
             return None
@@ -128,7 +144,7 @@ class ProbeDrafter(DistributionDrafter):
         return super().propose_one(row, plan if guesses is None else replace(plan, depth=min(plan.depth, len(guesses))))
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return the probes after the nodes of the draft; None if the plan has none."""
+        """Return the probes after the root and the nodes of the draft; None if the plan has none."""
         state: ProbeState = sequence.state.drafter
         useful = min(state.net.levels, sequence.remaining - 2) if sequence.state.plan.depth else 0
         state.probing, state.probe_counts = None, probes_per_node(sequence, tree, useful)
@@ -148,11 +164,11 @@ class ProbeDrafter(DistributionDrafter):
         return state.probing
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the logits at the probes after the last accepted node."""
+        """Store the logits at the probes after the position where the round ended."""
         state: ProbeState = sequence.state.drafter
         state.guesses, probed = None, feedback.probe_output
         if probed is None or probed.probes is not state.probing:
-            return  # the cache had no room for them
+            return  # the KV cache had no room for the probes
         last = feedback.result.path[-1] + 1 if feedback.result.path else 0
         begin, n = sum(state.probe_counts[:last]), state.probe_counts[last]
         if n:
@@ -164,17 +180,17 @@ class ProbeDrafter(DistributionDrafter):
 
 
 def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCounts:
-    """Return the number of probes after the root and each node, by the tree builder's plan or as many as fit.
+    """Return the number of probes after the root and each node: the tree builder's plan, or as many as fit.
 
     Args:
         sequence: the sequence.
         tree: its draft.
-        useful: largest useful number after one position; it is smaller near the end of the generation.
+        useful: maximum useful number after one position, which is smaller near the end of the text.
     """
     planned = planned_probe_counts(sequence, tree) if len(tree) else None
     counts = [useful] * (1 + len(tree)) if planned is None else [min(n, useful) for n in planned]
     room = (ROOM - len(tree)) // sequence.state.drafter.net.ensemble
-    while sum(counts) > room:  # other tree builders' trees may be large
+    while sum(counts) > room:  # trees of other tree builders may be large
         largest = max(counts)
         if largest == 1:  # the last positions are the least likely
             counts = [n if sum(counts[:i]) < room else 0 for i, n in enumerate(counts)]
@@ -185,14 +201,14 @@ def probes_per_node(sequence: Sequence, tree: DraftTree, useful: int) -> ProbeCo
 
 @dataclass(frozen=True, slots=True)
 class ProbeLayout:
-    """Probes of a forward, ordered by position, then by step.
+    """Layout of the P probes of a forward, ordered by position, then by step.
 
     Attributes:
         anchor: position that each probe follows: 0 is the root, i + 1 is node i.
-        step: number of earlier probes after the same position, in the same part of the ensemble.
-        input_index: index of the probe's input in the net: step · ensemble + part.
-        before: index of the previous probe in the same part of the ensemble; −1 for the first after a position.
-        mask: attention mask: a probe attends to those of its position and its part of the ensemble, up to itself.
+        step: number of earlier probes after the same position with the same index in the ensemble.
+        input_index: index of the probe's input in the net: step · ensemble + index in the ensemble.
+        before: index of the previous probe with the same anchor and index in the ensemble; −1 for the first.
+        mask: attention mask. A probe attends to probes with the same anchor and index in the ensemble, up to itself.
     """
 
     anchor: Int[Tensor, " P"]
@@ -204,7 +220,13 @@ class ProbeLayout:
 
 @lru_cache(maxsize=256)
 def probe_layout(counts: ProbeCounts, ensemble: int, device: torch.device) -> ProbeLayout:
-    """Return the layout of probes, `ensemble` per step. It is cached: callers, also training, must not modify it."""
+    """Return the layout of probes for given numbers after each position. It is cached: callers must not modify it.
+
+    Args:
+        counts: number of steps after the root and after each node.
+        ensemble: number of probes per step.
+        device: device of the tensors.
+    """
     with torch.inference_mode(False):  # the first caller may be in inference mode, whose tensors training cannot use
         cells = [(place, step, i) for place, n in enumerate(counts) for step in range(n) for i in range(ensemble)]
         place, step, part = torch.tensor(cells, device=device).unbind(1)

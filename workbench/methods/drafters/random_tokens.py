@@ -10,9 +10,9 @@ def sample_from_text(sequence: Sequence, n: int, level: int = 0) -> list[int]:
     """Return `n` random tokens of the sequence's text, uniformly over its positions.
 
     Args:
-        sequence: the sequence; its random stream is indexed by the length of its text.
+        sequence: the sequence. The draw depends on its seed and on the length of its text.
         n: number of tokens.
-        level: index of the random stream for that length.
+        level: index of the draw among those at the same text length.
     """
     text = sequence.committed
     return [text[int(u * len(text))] for u in sequence.random_stream.uniform(len(text), Purpose.GUESS, n, level)]

@@ -1,4 +1,4 @@
-"""RASD: merge retrieved continuations from a datastore into a draft model's tree."""
+"""RASD: merge continuations that were retrieved from a datastore into a draft model's tree."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from workbench.methods.tree_builders.best_first import BestFirst
 from workbench.models.loading import Models
 
 MODEL, STORE, BOTH = "draft-model", "store", "draft-model + store"
-"""Origins of a node, for the trace."""
+"""Origins of a node, as shown in the trace."""
 TREE_BUILDER = BestFirst(ranked=False)
-"""Tree builder for the draft model's tree, the only one supported: other builders draw siblings at random."""
+"""Tree builder of the draft model's tree. Others are not supported, because they draw siblings at random."""
 
 
 class FusedState(DraftModelState):
-    """A slot of the draft model's KV cache, and the datastore used with it."""
+    """Drafting state of RASD: a slot of the draft model's KV cache, and the datastore."""
 
     def __init__(self, draft_state: DraftModelState, store: Datastore) -> None:
         super().__init__(draft_state.slot)
@@ -47,7 +47,7 @@ class FusedState(DraftModelState):
 
 
 def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree:
-    """Return only the branches whose first token is in `allowed`."""
+    """Return the retrieved branches whose first token is in `allowed`."""
     index_of, nodes = dict[int, int](), list[int]()
     for node, (token, parent) in enumerate(zip(retrieved.tokens, retrieved.parents, strict=True)):
         if parent in index_of or (parent < 0 and token in allowed):
@@ -64,23 +64,23 @@ def prune(retrieved: RetrievedTree, allowed: abc.Sequence[int]) -> RetrievedTree
 def fuse(
     tokens: abc.Sequence[int], parents: abc.Sequence[int], other: RetrievedTree, most: int
 ) -> tuple[list[int], list[int]]:
-    """Merge a tree into another one by the longest common prefix of each path.
+    """Merge a tree into an existing one. Paths share nodes as far as their tokens are equal.
 
     Args:
         tokens: tokens of the existing tree; its nodes keep their numbers.
-        parents: parents in the existing tree.
+        parents: parents of its nodes.
         other: tree to merge, parents first.
         most: maximum number of nodes of `other` to add.
 
     Returns:
-        For each node of `other`, its number in the merged tree, or −1 if there was no room; and the added nodes of
-        `other`, in order.
+        Number in the merged tree of each node of `other`, −1 if there was no room; and the added nodes of `other`, in
+        order.
     """
     at = {(parent, token): node for node, (token, parent) in enumerate(zip(tokens, parents, strict=True))}
     place, added = list[int](), list[int]()
     for node, (token, parent) in enumerate(zip(other.tokens, other.parents, strict=True)):
         merged_parent = -1 if parent < 0 else place[parent]
-        if parent >= 0 and merged_parent < 0:  # there was no room for its parent
+        if parent >= 0 and merged_parent < 0:  # there was no room for the parent
             place.append(-1)
             continue
         merged = at.get((merged_parent, token), -1)
@@ -93,11 +93,11 @@ def fuse(
 
 @dataclass(frozen=True)
 class Rasd(TreeFromModel):
-    """Build a tree with the draft model, look the newest tokens up in a datastore, and verify both as one tree.
+    """Build a tree with the draft model, look up the newest tokens in a datastore, and verify both results as one tree.
 
     Retrieved branches whose first token is not among the draft model's `top` most likely tokens are dropped. The others
-    are merged where they leave the model's tree, and may be deeper than it. Every node records its origin. Both trees
-    depend on committed tokens alone, so their tokens are deterministic.
+    share the nodes of the model's tree as far as their tokens are equal, and may be deeper. Every node records its
+    origin. Both trees are functions of the committed tokens, so their tokens are deterministic.
 
     Source: Quan et al. 2025, RASD, arXiv:2503.03434, §3 (pruning, and fusion by the longest prefix).
     """
@@ -117,15 +117,15 @@ class Rasd(TreeFromModel):
     shortest: int = shortest_param()
 
     def notice(self) -> str:
-        """Return a note if `longest` and `shortest` allow no match."""
+        """Return a note for the user if `longest` and `shortest` allow no match, else ""."""
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kinds of siblings: the model's most likely tokens and retrieved tokens; both are deterministic."""
+        """Return the kind of siblings: deterministic, because they are most likely tokens and retrieved tokens."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """Tokenise and sort the bundled texts."""
+        """Load the datastore; the bundled texts are tokenised and sorted for this target."""
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> FusedState:
@@ -134,7 +134,7 @@ class Rasd(TreeFromModel):
         return FusedState(super().init_state(sequence, models), store)
 
     def propose_one(self, row: Sequence, plan: Plan) -> DraftTree:
-        """Draft the model's tree, merged with retrieved branches."""
+        """Build the draft model's tree, and merge retrieved branches into it."""
         state: FusedState = row.state.drafter
         growth = self.begin(row)
         tree = (plan.tree_builder or TREE_BUILDER).build(growth, replace(plan, depth=min(plan.depth, self.levels)))
@@ -159,10 +159,10 @@ class Rasd(TreeFromModel):
 def merge_explanations(
     whole: DraftTree, tree: DraftTree, retrieved: RetrievedTree, added: abc.Sequence[int]
 ) -> DraftTree:
-    """Return the merged tree with the scores of its nodes and their reasons for the trace.
+    """Return the merged tree with the scores of its nodes, and with their explanations for the trace.
 
     Args:
-        whole: the merged tree: the draft model's nodes, then those of the datastore.
+        whole: merged tree, first the draft model's nodes, then those of the datastore.
         tree: the draft model's tree.
         retrieved: retrieved and pruned branches.
         added: indices of the retrieved nodes that were added.

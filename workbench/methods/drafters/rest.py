@@ -1,4 +1,4 @@
-"""REST: draft the continuations of the newest tokens in a datastore of text, by the longest match."""
+"""REST: draft the continuations of the newest tokens in a datastore of texts, by the longest match."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 READ = 512
-"""Maximum number of occurrences read, spread evenly over all occurrences; the released code reads 5,000."""
+"""Maximum number of occurrences read, spread evenly over all. The released code reads 5,000."""
 LONGEST = 16
-"""Maximum number of matched tokens."""
+"""Maximum number of context tokens that are matched."""
 DEEPEST = ORDERED - LONGEST
-"""Maximum number of tokens read after a match: the suffix array orders occurrences up to this length."""
+"""Maximum number of tokens read after a match. The suffix array orders occurrences by up to `ORDERED` tokens."""
 
 RETRIEVED = TreeBuilderRule(
     "rest",
@@ -40,7 +40,7 @@ RETRIEVED = TreeBuilderRule(
 
 
 def store_param() -> Any:
-    """Return the parameter for the datastore."""
+    """Return the declaration of a drafter's parameter for the datastore."""
     return param(
         "own",
         choices=("own", "bundled"),
@@ -49,17 +49,17 @@ def store_param() -> Any:
 
 
 def longest_param() -> Any:
-    """Return the parameter for the longest suffix."""
+    """Return the declaration of a drafter's parameter for the longest suffix to look up."""
     return param(LONGEST, ge=1, le=LONGEST, doc="longest suffix to look up, in tokens")
 
 
 def shortest_param() -> Any:
-    """Return the parameter for the shortest match."""
+    """Return the declaration of a drafter's parameter for the shortest match."""
     return param(2, ge=1, le=8, doc="shortest match to draft from, in tokens")
 
 
 def no_match_notice(longest: int, shortest: int) -> str:
-    """Return a note if the parameters allow no match, otherwise ""."""
+    """Return a note for the user if matches of `shortest` to `longest` tokens are impossible, else ""."""
     if shortest <= longest:
         return ""
     return (
@@ -75,10 +75,10 @@ class RetrievedTree:
     Attributes:
         tokens: token of each node, parents first.
         parents: index of each node's parent; −1 below the root.
-        counts: number of read occurrences whose continuation contains the path to each node.
-        n_read: number of occurrences read.
-        matched: number of tokens that matched.
-        hits: number of occurrences in the datastore.
+        counts: number of read occurrences whose continuation begins with the path to each node.
+        n_read: number of occurrences that were read.
+        matched: number of context tokens that matched.
+        hits: number of occurrences of these tokens in the datastore.
         entry: index in the datastore of an occurrence that continues with the first node; −1: no such occurrence.
     """
 
@@ -92,11 +92,11 @@ class RetrievedTree:
 
     @property
     def shares(self) -> list[float]:
-        """Share of the read occurrences that contain each node's path."""
+        """Share of the read occurrences whose continuation begins with the path to each node."""
         return [count / self.n_read for count in self.counts]
 
     def record_signals(self, sequence: Sequence, store: Datastore) -> None:
-        """Record the match and its position in the sequence's trace."""
+        """Record the match and its position in the datastore as signals of the round."""
         sequence.report.signals["datastore tokens"] = len(store)
         sequence.report.signals["matched tokens"] = self.matched
         sequence.report.signals["occurrences in the datastore"] = self.hits
@@ -113,7 +113,7 @@ def retrieve(
     depth: int,
     vocabulary: int | None = None,
 ) -> RetrievedTree:
-    """Return the `nodes` most frequent prefixes of the continuations of the longest match.
+    """Retrieve the continuations of the longest match, as a tree of their most frequent prefixes.
 
     Args:
         store: datastore, read only.
@@ -122,7 +122,8 @@ def retrieve(
         shortest: minimum number of tokens of a match.
         nodes: maximum number of nodes of the tree.
         depth: maximum number of levels of the tree.
-        vocabulary: size of the target's vocabulary, if it may be smaller than that of the datastore's tokenizer.
+        vocabulary: size of the target's vocabulary, if it may be smaller than that of the datastore's tokenizer; None:
+            it is not.
     """
     hit, depth = store.find(context, longest, shortest), min(depth, DEEPEST)
     if not hit or nodes < 1 or depth < 1:
@@ -154,7 +155,7 @@ def retrieve(
 
 
 class DatastoreState(InspectableState):
-    """Datastore that a request reads, as shown to the user."""
+    """Datastore that a request reads, as a state that users can view."""
 
     title = "Datastore of texts"
     unit = "tokens"
@@ -173,7 +174,7 @@ class DatastoreState(InspectableState):
 
 @dataclass(frozen=True)
 class Rest(Drafter):
-    """Look the newest tokens up in a datastore, longest match first, and draft the most frequent continuations.
+    """Look up the newest tokens in a datastore, longest match first, and draft the most frequent continuations.
 
     The continuations of the longest match are merged into a tree whose nodes count their occurrences; the most frequent
     nodes are verified. The datastore is read only, so requests do not influence each other.
@@ -192,19 +193,19 @@ class Rest(Drafter):
     shortest: int = shortest_param()
 
     def notice(self) -> str:
-        """Return a note if `longest` and `shortest` allow no match."""
+        """Return a note for the user if `longest` and `shortest` allow no match, else ""."""
         return no_match_notice(self.longest, self.shortest)
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are retrieved."""
+        """Return the kind of siblings: deterministic, because tokens are retrieved."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def make_ready(self, models: Models) -> None:
-        """Tokenise and sort the bundled texts."""
+        """Load the datastore; the bundled texts are tokenised and sorted for this target."""
         store_of(models, self.store == "own")
 
     def init_state(self, sequence: Sequence, models: Models) -> DatastoreState:
-        """Return the datastore."""
+        """Return the datastore as the drafter's state."""
         return DatastoreState(store_of(models, self.store == "own"))
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:

@@ -1,23 +1,24 @@
 """S2D: a draft model with several exits; each token comes from the first exit that is confident enough.
 
-A small language model has exits after some of its layers. All exits share one norm and one LM head. Each size is
-the first layers of the next larger one:
+A small language model has exits after some of its layers. All exits share one norm and one LM head. Each smaller model
+consists of the first layers of the next larger one:
 
     blocks   | layer 1 |  layer 2  |  layers 3, 4  |
     exits              1           2               3
 
-A token comes from the first exit whose largest probability reaches its threshold. If an exit is not confident enough,
-the next block runs. The last exit always returns a token; if even its confidence is low, the draft ends.
+A token comes from the first exit whose largest probability (its confidence) reaches a threshold. If no exit so far has
+reached it, the next block of layers runs. The last exit always returns a token; if even its confidence is low, the
+draft ends.
 
-Tokens that exited early have no keys and values in the layers above, which later tokens need. So the hidden state of
-such a token waits before the next block. When a later token goes further, all waiting positions run through the block
+Tokens that exited early have no keys and values in the later layers, which later tokens need. So the hidden state of
+such a token waits before the next block. When a later token needs that block, all waiting positions run through it
 together, in one pass:
 
     positions    0 … 5   6   7   8          read by layer 1:  0 … 8
     exit           3     1   1   2          by layer 2:       0 … 5, and now 6, 7, 8 in one pass
                                             by layers 3, 4:   0 … 5; 6, 7 and 8 wait
 
-So each layer ends up with the entries that it would have if every token had run through all layers.
+So each layer gets the same cache entries as if every token had run through all layers at once.
 
 """
 
@@ -50,7 +51,7 @@ from workbench.models.loading import Models
 from workbench.models.runner import SCRATCH
 
 CHUNK = 512
-"""Maximum number of positions that run through a block at a time, since a long prompt would need a large mask."""
+"""Maximum number of positions that run through a block at a time, because a long prompt would need a large mask."""
 TRAIN_ADVICE = "Train it for this target: workbench train s2d --target …"
 
 
@@ -59,9 +60,9 @@ class Block:
     """Layers before an exit, with the KV cache of processed positions and the hidden states of waiting positions.
 
     Attributes:
-        layers: layers of the net, from after the previous exit to this one.
-        kv_caches: per layer, the KV cache of the positions that it has processed.
-        waiting: hidden states at the input of the block for the following positions, [m, W].
+        layers: layers of the net after the previous exit, up to this one.
+        kv_caches: KV cache of each layer, for the positions that it has processed.
+        waiting: inputs of the block for the m positions after these, [m, W].
     """
 
     layers: abc.Sequence[S2DLayer]
@@ -82,18 +83,18 @@ class Block:
 
 @dataclass(slots=True)
 class S2DState:
-    """State of the drafter for one text.
+    """Drafting state of S2D for one text.
 
     Attributes:
         net: the drafter.
         models: models of the run, for their clock and meter.
         head: the drafter's LM head, over its draft vocabulary.
-        blocks: one per exit.
-        first: position of the first token that it reads; earlier ones (images) are never read.
-        thresholds: per exit, the minimum top probability for using its token; below the last one, the draft ends.
+        blocks: block of layers before each exit.
+        first: position of the first token that the drafter reads. Earlier positions (images) are never read.
+        thresholds: minimum top probability at each exit for using its token. Below the last one, the draft ends.
         n_text: number of text positions, processed or waiting.
-        levels: per level of the draft, its attention mask over draft nodes, bool [w, nodes].
-        scratch_of: index after the text of each node of the last draft that was processed.
+        levels: attention mask of each level of the draft over draft nodes, bool [w, nodes].
+        scratch_of: index, counted after the text, of each processed node of the last draft.
         is_unsure: whether even the last exit's confidence was low at all nodes of the newest level.
     """
 
@@ -109,7 +110,12 @@ class S2DState:
     is_unsure: bool = False
 
     def queue_tokens(self, tokens: Int[Tensor, " w"], tree_mask: Bool[Tensor, "w n"] | None = None) -> None:
-        """Queue tokens before the first block: the text's next tokens, or with `tree_mask` a level of the draft."""
+        """Queue tokens before the first block.
+
+        Args:
+            tokens: the text's next tokens, or the tokens of a level of the draft.
+            tree_mask: attention mask of the level over draft nodes; None: the tokens are text.
+        """
         block = self.blocks[0]
         block.waiting = torch.cat([block.waiting, self.net.embed_tokens(tokens)])
         if tree_mask is None:
@@ -118,13 +124,13 @@ class S2DState:
             self.levels.append(tree_mask)
 
     def truncate(self, n: int) -> None:
-        """Drop all positions after the first n, in every block; remaining draft positions become text."""
+        """Drop all positions after the first n in every block. Draft positions that remain become text."""
         for block in self.blocks:
             block.truncate(n)
         self.n_text, self.levels, self.scratch_of = self.blocks[0].n_processed + len(self.blocks[0].waiting), [], {}
 
     def run_block(self, number: int) -> Float[Tensor, "m W"]:
-        """Run all waiting positions of a block through it; return the outputs, which wait before the next block."""
+        """Run all waiting positions of a block through it. Return the outputs, which wait before the next block."""
         block, outputs = self.blocks[number], list[Tensor]()
         for at in range(0, len(block.waiting), CHUNK):
             stream = block.waiting[at : at + CHUNK].unsqueeze(0)
@@ -138,7 +144,10 @@ class S2DState:
         return stream
 
     def positions_and_mask(self, start: int, end: int) -> tuple[Int[Tensor, " n"], Bool[Tensor, "n end"] | None]:
-        """Return the text positions and the attention mask of the entries `start` to `end`; mask None: causal."""
+        """Return text positions and attention mask of the entries `start` to `end`.
+
+        The mask is None if it is causal.
+        """
         device, text, widths = self.blocks[0].waiting.device, self.n_text, [len(level) for level in self.levels]
         if end <= text or max(widths) == 1:  # a chain is causal, as a text is
             return torch.arange(start, end, device=device), None
@@ -180,13 +189,13 @@ class S2DState:
 
 
 def top_prob(logits: Float[Tensor, "w K"]) -> Float[Tensor, " w"]:
-    """Return the largest probability per position, without temperature."""
+    """Return the largest probability at each of w positions, without temperature."""
     summary = summarise_softmax(logits, 1)
     return logits.softmax(1).amax(1) if summary is None else summary.p_top[:, 0]
 
 
 class S2DGrowth(PartialTree):
-    """Tree after the committed text; each level runs through as many blocks as its least confident node needs."""
+    """Tree after the committed text. Each level runs through as many blocks as its least confident node needs."""
 
     def __init__(self, row: Sequence) -> None:
         self.state: S2DState = row.state.drafter
@@ -199,13 +208,16 @@ class S2DGrowth(PartialTree):
         return self._distributions(len(tokens))
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return False for nodes at which even the last exit's confidence is low; tested before a token is drawn."""
+        """Return False if even the last exit's confidence is low for all nodes.
+
+        The test precedes the draw of tokens.
+        """
         if self.state.is_unsure:
             self.sequence.report.signals[STOPPED] = len(self.tokens)
         return not self.state.is_unsure and super().should_continue(distributions)
 
     def close(self, nodes: Int[Tensor, " kept"] | None = None) -> None:
-        """Store the indices of drafted nodes, and record which exit drafted each."""
+        """Store the indices of the drafted nodes, and record which exit drafted each."""
         empty = self.tokens[0][:0]
         index_tensors = [torch.cat([empty, *self.expanded]), torch.cat(self.exits), torch.cat(self.parents)]
         read, exits, parents, *selection = to_host([*index_tensors, *([] if nodes is None else [nodes])])
@@ -226,15 +238,15 @@ class S2DGrowth(PartialTree):
 
 @dataclass(frozen=True)
 class S2D(DistributionDrafter):
-    """Draft a chain or a tree, with each token drawn from the distribution of the first confident exit.
+    """Draft a chain or a tree. Each token is drawn from the distribution of the first confident exit.
 
-    The exit depends on earlier tokens alone, so a draft carries the distribution that its token was drawn from. In a
-    prompt with images the drafter reads only the text after them.
+    The exit depends on earlier tokens alone, so the verifier gets the distribution from which each token was drawn. In
+    a prompt with images the drafter reads only the text after the images.
 
     Attributes:
-        sure: minimum top probability for using the smallest size's token.
-        sure_later: minimum top probability for using the token of an intermediate size.
-        least: the draft ends if the top probability of the whole drafter is below this.
+        sure: minimum top probability for using the first exit's token.
+        sure_later: minimum top probability for using the token of an intermediate exit.
+        least: minimum top probability at the last exit; below it the draft ends.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3 (adaptive draft size).
     """
@@ -248,7 +260,7 @@ class S2D(DistributionDrafter):
     least: float = param(0.2, ge=0.0, le=1.0, doc="stop drafting when the largest size's top probability is below this")
 
     def init_state(self, sequence: Sequence, models: Models) -> S2DState:
-        """Return an empty state; tokens are read when a draft needs them."""
+        """Return a state without processed positions. Tokens are read when a draft needs them."""
         net = _net(models)
         like = net.embed.weight.detach()
         capacity = len(sequence.committed) + sequence.remaining + SCRATCH
@@ -265,7 +277,7 @@ class S2D(DistributionDrafter):
         return S2DState(net, models, _head(net, models), blocks, first, [*thresholds, self.least])
 
     def begin(self, sequence: Sequence) -> S2DGrowth | None:
-        """Read the committed tokens and start a tree; None if even the last exit's confidence is low."""
+        """Read the committed tokens and start a tree. Return None if even the last exit's confidence is low."""
         state: S2DState = sequence.state.drafter
         state.truncate(min(state.n_text, len(sequence.committed) - 1 - state.first))
         unread = sequence.committed[state.first + state.n_text :]
@@ -277,7 +289,7 @@ class S2D(DistributionDrafter):
         return growth
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Keep the cache entries of accepted nodes that directly follow their parents; other nodes are read again."""
+        """Retain KV cache entries of accepted nodes that directly follow their parents. Other nodes are read again."""
         state: S2DState = sequence.state.drafter
         n = 0
         for node in feedback.result.path[: len(feedback.emitted)]:
@@ -288,7 +300,7 @@ class S2D(DistributionDrafter):
 
 
 def _net(models: Models) -> S2DNet:
-    """Return the net that was trained for a target, loaded once.
+    """Return the net that was trained for the target of `models`. It is loaded once.
 
     Raises:
         ModelError: the draft model cannot be read, or has another vocabulary than the target.
@@ -302,7 +314,7 @@ def _net(models: Models) -> S2DNet:
 
 
 def _head(net: S2DNet, models: Models) -> SharedHead:
-    """Return the net's LM head over its draft vocabulary, packed once and cached.
+    """Return the net's LM head over its draft vocabulary. It is packed once and cached.
 
     Raises:
         ModelError: its draft vocabulary has tokens that the target does not have.

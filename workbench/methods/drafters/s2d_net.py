@@ -16,7 +16,7 @@ from workbench.methods.drafters.trained_net import TrainedNet
 
 
 class S2DLayer(DecoderLayer):
-    """Decoder layer of a language model."""
+    """Decoder layer of S2D's language model, without an output norm."""
 
     def __init__(self, width: int, heads: int, ffn: int, context: int, head_size: int) -> None:
         super().__init__(width, heads, context, head_size=head_size)
@@ -30,25 +30,25 @@ class S2DLayer(DecoderLayer):
         mask: Bool[Tensor, "n used"] | None = None,
         kv_cache: DraftKVCache | None = None,
     ) -> Float[Tensor, "B n W"]:
-        """Return the residual stream after the layer; arguments: see `AttentionNet.attend`."""
+        """Return the residual stream after the layer. The arguments are those of `AttentionNet.attend`."""
         return self.apply_mlp(self.attend(x, positions, mask, kv_cache))
 
 
 class S2DNet(TrainedNet):
-    """Language model of a few layers with exits after some of them.
+    """S2D's drafter: a language model of a few layers with exits after some of them.
 
     Args:
-        width: the target's hidden size D; identifies the target, otherwise unused.
+        width: the target's hidden size D. It only serves to recognise the target.
         heads: attention heads.
         ffn: width of the gated MLP.
-        cond: W, the drafter's own hidden size.
-        vocabulary: V, size of the target's vocabulary; the embeddings are tied with the LM head.
-        exits: number of layers of each size, ascending; the last is the number of all layers.
+        cond: the drafter's own hidden size W.
+        vocabulary: size V of the target's vocabulary. The embeddings are tied with the LM head.
+        exits: number of layers before each exit, ascending. The last is the number of all layers.
         context: maximum sequence length, in positions.
-        head_size: size of an attention head; 0: the heads share the width W.
+        head_size: size of an attention head; 0: W divided by the number of heads.
 
     Raises:
-        ValueError: exits are not distinct and ascending from 1; the heads do not divide the width.
+        ValueError: exits are not distinct and ascending from 1, or the heads do not divide the width.
 
     Source: Kavehzadeh et al. 2024, S2D, arXiv:2407.01955, §3; one norm and LM head for all exits: Valipour et al. 2023,
     SortedNet, arXiv:2309.00255.
@@ -77,12 +77,12 @@ class S2DNet(TrainedNet):
 
     @property
     def blocks(self) -> list[list[S2DLayer]]:
-        """Layers between the previous exit and this one, for each exit."""
+        """Layers of each block: those after the previous exit, up to the next one."""
         layers = cast(Sequence[S2DLayer], self.layers)
         return [list(layers[first:end]) for first, end in pairwise((0, *self.exits))]
 
     def embed_tokens(self, tokens: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n W"]:
-        """Return the residual stream before the first layer."""
+        """Return the residual stream before the first layer: the embeddings of tokens."""
         return nn.functional.embedding(tokens, self.embed.weight)
 
     def forward(self, tokens: Int[Tensor, "B n"]) -> list[Float[Tensor, "B n W"]]:
@@ -99,7 +99,7 @@ class S2DNet(TrainedNet):
         return outputs
 
     def prepare_for_drafting(self) -> S2DNet:
-        """Prepare for drafting: no gradients, and weights packed for inputs of few positions."""
+        """Prepare the net for drafting: no gradients, and weights packed for inputs of few positions."""
         super().prepare_for_drafting()
         for layer in cast(Sequence[S2DLayer], self.layers):
             layer.prepare_for_drafting()

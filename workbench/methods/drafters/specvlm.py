@@ -1,4 +1,4 @@
-"""SpecVLM: an elastic compressor reduces the image for the drafter."""
+"""SpecVLM: an elastic compressor reduces the vision tokens of an image for the drafter."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from workbench.methods.drafters.feature import FeatureDrafter
 from workbench.methods.drafters.feature_net import CompressedImage, FeatureNet, PromptFeatures
 
 MENU = ("prune", "pool", "conv", "resample", "none")
-"""Compression operations that the gate chooses from."""
+"""Compression operations among which the gate chooses."""
 RATIOS = (1, 2, 4, 8, 16)
-"""Compression ratios in training."""
+"""Compression ratios that training samples."""
 EVEN = 0.5
-"""Share of prompts with a uniformly drawn operation, so that all operations are trained if the gate prefers one."""
+"""Share of training prompts with a uniformly drawn operation, so that all are trained even if the gate prefers one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """Compression of an image.
+    """Options for the compression of an image.
 
     Attributes:
         compressor: "gate", "all", or one of `MENU`.
-        ratio: vision tokens per remaining token, for prune, pool and conv.
+        ratio: number of vision tokens per remaining token, for prune, pool and conv.
         seed: seed of the random subset that pruning retains.
-        noise: Gumbel noise, one row per prompt; set in training only, where the gate samples its choice.
-        even: in training, whether each prompt's operation is drawn uniformly, so that all operations are trained.
+        noise: in training, Gumbel noise for each prompt and operation, with which the gate samples its choice.
+        even: in training, whether the operation of each prompt is drawn uniformly.
     """
 
     compressor: str = "gate"
@@ -45,9 +45,9 @@ class Compression:
 class SpecVLMNet(FeatureNet):
     """EagleVLM's net with images compressed by one of five operations, which a gate chooses from the question.
 
-    In drafting the gate selects its largest weight. In training it samples by the Gumbel trick: all operations run in
-    parallel, those not sampled are masked, and the sampled one is scaled by a weight whose value is 1 and whose
-    gradient is that of the gate's softmax (straight-through).
+    In drafting the gate chooses the operation of largest weight. In training it samples by the Gumbel trick: all
+    operations run in parallel, the outputs of those not sampled are masked, and the output of the sampled one is scaled
+    by a weight whose value is 1 and whose gradient is that of the gate's softmax (straight-through).
     """
 
     kind = "specvlm"
@@ -61,7 +61,14 @@ class SpecVLMNet(FeatureNet):
     def compress_image(
         self, prompt: PromptFeatures, pairs: Float[Tensor, "B n_minus_1 D"], image: int, options: Any = None
     ) -> CompressedImage:
-        """Return the image's pairs, compressed."""
+        """Return the pairs at an image's positions, compressed by the chosen operation.
+
+        Args:
+            prompt: features of the prompts.
+            pairs: fused features and embeddings of all positions.
+            image: index of the image in the prompt.
+            options: a `Compression`; None: the defaults.
+        """
         options = options or Compression()
         full_view = super().compress_image(prompt, pairs, image)
         if options.compressor == "all":
@@ -79,7 +86,14 @@ class SpecVLMNet(FeatureNet):
     def compress(
         self, x: Float[Tensor, "B N D"], grid: tuple[int, int], name: str, options: Compression
     ) -> CompressedImage:
-        """Apply one operation."""
+        """Apply one operation to an image.
+
+        Args:
+            x: pairs at its N positions.
+            grid: rows and columns of its vision tokens.
+            name: operation, one of `MENU`.
+            options: ratio and seed.
+        """
         rows, cols = grid if grid[0] * grid[1] == x.shape[1] else (1, x.shape[1])
         if name == "prune":
             indices = compressors.subset(x.shape[1], compressors.n_kept(x.shape[1], options.ratio), options.seed)
@@ -98,7 +112,10 @@ class SpecVLMNet(FeatureNet):
         return Compression("gate", ratio, seed=step, noise=-(-uniform.log()).log(), even=is_uniform)
 
     def _drawn(self, x: Tensor, grid: tuple[int, int], logits: Tensor, options: Compression) -> CompressedImage:
-        """Return the concatenated outputs of all operations; each prompt sees only those of its sampled operation."""
+        """Return the concatenated outputs of all operations.
+
+        For each prompt, the outputs of operations that were not sampled are masked.
+        """
         assert options.noise is not None
         gate_logits = logits if options.even is None else logits.masked_fill(options.even, 0)
         probs = (gate_logits + options.noise).softmax(-1)

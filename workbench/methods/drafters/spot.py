@@ -1,10 +1,10 @@
-"""Spot training: train EAGLE's layer on features that decoding itself has computed.
+"""Spot training: train EAGLE's layer while it drafts, on features that decoding has computed anyway.
 
     texts that the target generates ─► tokens and features, tagged with the step of its weights ─► pool
     pool, only the last two steps ─► random windows ─► training step ─► the net that drafts from now on
 
-A training step uses only the target's embedding and LM head, which are not trained: the features were computed when
-the text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
+Of the target, a training step uses only embedding and LM head, which are not trained, because the features were
+computed when the text was verified. A pair at s predicts the feature at s + 1, as in the training of the initial head.
 
 """
 
@@ -32,26 +32,26 @@ from workbench.models.loading import HeadInfo
 from workbench.models.runner import SCRATCH, Runner
 
 CLIP = 0.5
-"""Gradients of a training step are clipped to this norm."""
+"""Maximum norm to which the gradients of a training step are clipped."""
 FEATURE_LOSS_WEIGHT, DISTRIBUTION_LOSS_WEIGHT = 1.0, 0.1
-"""Weights of EAGLE's two losses: Huber distance of features, cross-entropy with the target's distribution."""
+"""Weights of EAGLE's two losses: Huber distance of features, and cross-entropy with the target's distribution."""
 MAX_POSITIONS = 16_384
 """Maximum number of text positions whose features a pool stores."""
 MAX_DISTRIBUTIONS = 512
-"""Maximum number of positions per training step with a loss on distributions; the LM head is most of the cost."""
+"""Maximum number of positions per training step with a loss on distributions, because the LM head costs most."""
 STEPS = 2
-"""Number of newest versions of the target's weights whose texts a training step samples."""
+"""Number of newest versions of the target's weights from whose texts a training step samples."""
 
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """Text of a sequence, and the target's LM head inputs at all of its positions but the last.
+    """Text of a sequence, with the target's LM head inputs (features) at all of its positions but the last.
 
     Attributes:
         step: version number of the target's weights when the text began.
         n_prompt: number of prompt tokens, which are not trained on.
-        tokens: prompt and answer.
-        features: features of the text, in chunks.
+        tokens: token ids of prompt and answer.
+        features: features of the text, in chunks of m positions.
     """
 
     step: int
@@ -60,7 +60,7 @@ class Text:
     features: list[Float[Tensor, "m D"]]
 
     def __len__(self) -> int:
-        """Number of positions with a feature."""
+        """Return the number of positions with a feature."""
         return len(self.tokens) - 1
 
     def whole(self) -> Float[Tensor, "n D"]:
@@ -71,7 +71,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Window of a text: n tokens and their features; training uses the features from `first` on."""
+    """Window of a text for training: n tokens and their features.
+
+    Attributes:
+        tokens: token ids.
+        features: features of these tokens.
+        first: index from which features are training targets.
+    """
 
     tokens: list[int]
     features: Float[Tensor, "n D"]
@@ -79,12 +85,12 @@ class Window:
 
 
 class Pool:
-    """Texts of the last two weight versions, oldest first, with a bounded number of positions.
+    """Texts of the last two versions of the target's weights, the oldest first, with a bounded number of positions.
 
     Attributes:
-        texts: stored texts; the text of a running sequence still grows.
-        step: number of changes of the target's weights.
-        most: maximum number of positions; the newest text is never dropped, whatever its length.
+        texts: stored texts. The text of a running sequence still grows.
+        step: number of changes of the target's weights so far.
+        most: maximum number of positions. The newest text is never dropped, whatever its length.
     """
 
     def __init__(self, most: int = MAX_POSITIONS) -> None:
@@ -92,11 +98,11 @@ class Pool:
         self.step, self.most = 0, most
 
     def __len__(self) -> int:
-        """Number of positions with a feature."""
+        """Return the number of positions with a feature."""
         return sum(map(len, self.texts))
 
     def add(self, text: Text) -> None:
-        """Add a text."""
+        """Add a text, and drop old ones."""
         self.texts.append(text)
         self.trim()
 
@@ -106,17 +112,22 @@ class Pool:
         self.trim()
 
     def trim(self) -> None:
-        """Drop texts that training no longer samples, then the oldest texts until the bound holds."""
+        """Drop texts that training no longer samples, then the oldest texts until at most `most` positions remain."""
         self.texts = [text for text in self.texts if text.step > self.step - STEPS]
         n_positions = len(self)
         while n_positions > self.most and len(self.texts) > 1:
             n_positions -= len(self.texts.pop(0))
 
     def sample_windows(self, random: Random, n: int, longest: int) -> list[Window]:
-        """Return random windows of at most n texts, each of at most `longest` positions and with a part of the answer.
+        """Return random windows of up to n texts. Each contains a part of the answer.
 
-        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, since long answers of the current step, which
-        matter most, are not finished yet when there is time to train).
+        Args:
+            random: random generator.
+            n: maximum number of texts.
+            longest: maximum number of positions per window.
+
+        Source: Hu et al. 2025, TLT, arXiv:2511.16665 (the last two steps, because the long answers of the current step,
+        which matter most, are not finished yet when there is time to train).
         """
         self.trim()
         candidates = [text for text in self.texts if len(text) >= max(2, text.n_prompt)]
@@ -131,15 +142,15 @@ class Pool:
 
 
 class OnlineHead(OnlineTrainer):
-    """Trainable copy of a trained net, its optimiser, and its training data.
+    """Trainable copy of a trained net, with its optimiser and its training data.
 
     Args:
-        net: the trained net, which is not changed.
-        target: target whose embedding and LM head it shares.
+        net: trained net, which is not changed.
+        target: target whose embedding and LM head the net shares.
         info: origin of the net.
 
     Attributes:
-        net: the net that drafts, in the target's dtype; it is updated after each training step.
+        net: net that drafts, in the target's dtype. It is updated after each training step.
         head: the target's LM head with its current weights.
         compiled_net: compiled version of net and head, if available.
         pool: texts to train on.
@@ -166,9 +177,11 @@ class OnlineHead(OnlineTrainer):
     # -- the target --------------------------------------------------------------------------------------------------
 
     def detect_target_changes(self) -> None:
-        """Detect changes of the target's weights: start a new step of the pool, and draft with the new LM head.
+        """Detect changes of the target's weights.
 
-        Changes that PyTorch does not track (through `.data`) are missed, as in the target's compiled layers.
+        After a change, start a new step of the pool, and draft with the new LM head.
+
+        Changes that PyTorch does not track (through `.data`) are not detected, as in the target's compiled layers.
         """
         if (versions := self._weight_versions()) == self._target_versions:
             return
@@ -184,7 +197,7 @@ class OnlineHead(OnlineTrainer):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def train_step(self, texts: int, longest: int, rate: float) -> bool:
-        """Run one step of AdamW; return False if there is no training data.
+        """Run one step of AdamW. Return False if there is no training data.
 
         Args:
             texts: maximum number of windows.
@@ -212,7 +225,10 @@ class OnlineHead(OnlineTrainer):
         return True
 
     def _loss(self, windows: list[Window], random: Random) -> Float[Tensor, ""]:
-        """Return EAGLE's two losses, each the mean over positions. Source: Li et al. 2024, arXiv:2401.15077, §4.2."""
+        """Return the weighted sum of EAGLE's two losses, each the mean over positions.
+
+        Source: Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
+        """
         net, device, n = self._student, self.target.device, max(len(w.tokens) for w in windows)
         like = next(net.parameters())
         with torch.no_grad():
@@ -239,7 +255,7 @@ class OnlineHead(OnlineTrainer):
         )
 
     def _logits(self, features: Float[Tensor, "m D"]) -> Float[Tensor, "m K"]:
-        """Return logits over the draft vocabulary, by the target's current LM head, with gradients."""
+        """Return logits over the K tokens of the draft vocabulary, by the target's current LM head, with gradients."""
         head, token_ids = self.target.lm_head, self.head.token_ids
         weight, bias = head.get_parameter("weight").detach(), getattr(head, "bias", None)
         if token_ids is not None:
@@ -263,7 +279,7 @@ class OnlineHead(OnlineTrainer):
         return digest.hexdigest()
 
     def pairs(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the name, trained weight and initial weight of each parameter."""
+        """Yield (name, trained weight, initial weight) of each parameter."""
         weights = zip(self._student.named_parameters(), self.origin.parameters(), strict=True)
         return ((name, weight.detach(), origin) for (name, weight), origin in weights)
 
@@ -277,7 +293,7 @@ class OnlineHead(OnlineTrainer):
             self.compiled_net = compile_net(self.net, self.head, self.target)
 
     def reset(self) -> None:
-        """Reset to the initial net, with an empty pool."""
+        """Reset to the initial net, and empty the pool."""
         self.reset_weights()
         self._optimizer, self.pool.texts, self.rounds = self._new_optimizer(), [], 0
         self.use_weights()
@@ -300,7 +316,13 @@ class OnlineHead(OnlineTrainer):
 
 
 def _copy_net(net: FeatureNet, dtype: torch.dtype, context: int) -> FeatureNet:
-    """Return a copy of a net with the same weights, not packed yet."""
+    """Return a copy of a net with the same weights in another dtype, not packed yet.
+
+    Args:
+        net: net to copy.
+        dtype: dtype of the copy.
+        context: maximum sequence length of the copy, in positions.
+    """
     net_class: Any = type(net)
     shared_copy: FeatureNet = net_class(**net.sizes, context=context)
     shared_copy.load_state_dict(net.state_dict())

@@ -1,4 +1,4 @@
-"""STAND: draft from contexts of a few tokens and the target's mean distribution after each."""
+"""STAND: draft from a table of short contexts, with the target's mean distribution after each context."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from workbench.methods.drafters.warm_start import WARM_NOTICE, warm_param
 from workbench.models.loading import Models
 
 KEPT = 16_384
-"""Maximum number of contexts in a table; the least recently updated ones are dropped first."""
+"""Maximum number of contexts in a table. The least recently updated ones are dropped first."""
 ENTRY_BYTES = 900
-"""Bytes of a context in memory: its key, two lists, the numbers in them."""
+"""Memory of a context in bytes: its key, two lists, and the numbers in them."""
 PROBLEMS = 8
 """Maximum number of prompts whose tables are stored for later runs."""
 
@@ -46,12 +46,12 @@ Context = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Mean of the target's distributions after a context.
+    """Mean of the target's distributions after one context.
 
     Attributes:
-        tokens: the most likely tokens, descending.
-        probs: their mean probabilities.
-        n: number of distributions averaged.
+        tokens: most likely tokens, descending.
+        probs: mean probability of each of these tokens.
+        n: number of distributions in the mean.
     """
 
     tokens: abc.Sequence[int]
@@ -59,7 +59,12 @@ class Entry:
     n: int = 1
 
     def averaged_with(self, tokens: abc.Sequence[int], chances: abc.Sequence[float]) -> Entry:
-        """Return (n · mean + distribution) / (n + 1), over the tokens of both, cut to as many as before."""
+        """Return the entry with one more distribution in its mean. The number of stored tokens stays the same.
+
+        Args:
+            tokens: most likely tokens of the new distribution.
+            chances: their probabilities.
+        """
         mean = {token: self.n * prob for token, prob in zip(self.tokens, self.probs, strict=True)}
         for token, prob in zip(tokens, chances, strict=True):
             mean[token] = mean.get(token, 0.0) + prob
@@ -68,7 +73,7 @@ class Entry:
 
 
 class Table(InspectableState):
-    """Contexts of up to `longest` tokens, and the target's mean distribution after each."""
+    """Table of the target's mean distribution after each context of up to `longest` tokens."""
 
     title = "Distributions after contexts"
     unit = "contexts"
@@ -115,7 +120,13 @@ class Table(InspectableState):
         self._entries.clear()
 
     def learn(self, text: abc.Sequence[int], tokens: abc.Sequence[int], probs: abc.Sequence[float]) -> None:
-        """Add the target's distribution after a text: its most likely tokens, descending, and their probabilities."""
+        """Add the target's distribution after a text to the entries of all contexts that end the text.
+
+        Args:
+            text: tokens.
+            tokens: most likely next tokens, descending.
+            probs: their probabilities.
+        """
         for n in range(min(self.longest, len(text)) + 1):
             context = tuple(text[len(text) - n :])
             entry = self._entries.pop(context, None)
@@ -127,7 +138,10 @@ class Table(InspectableState):
             del self._entries[next(iter(self._entries))]
 
     def lookup(self, text: abc.Sequence[int]) -> tuple[int, Entry | None]:
-        """Return length and entry of the longest known context at the text's end; length 0: the overall mean."""
+        """Return length and entry of the longest known context at the end of a text.
+
+        Length 0 is the mean over all contexts.
+        """
         for n in range(min(self.longest, len(text)), -1, -1):
             if (entry := self._entries.get(tuple(text[len(text) - n :]))) is not None:
                 return n, entry
@@ -136,11 +150,11 @@ class Table(InspectableState):
 
 @dataclass(frozen=True)
 class SparseDistributions(NodeDistributions):
-    """Sparse distributions, each over a few tokens.
+    """Distributions after w nodes, each over k tokens of the vocabulary.
 
     Attributes:
-        tokens: token ids, in any order.
-        p: their probabilities, which sum to 1.
+        tokens: token ids of each distribution, in any order.
+        p: probabilities of these tokens, which sum to 1.
         size: size of the vocabulary.
     """
 
@@ -157,7 +171,7 @@ class SparseDistributions(NodeDistributions):
 
 
 class TableGrowth(PartialTree):
-    """Tree built from a table; a node's distribution is that of the longest known context that ends with the node."""
+    """Tree built from a table. A node's distribution is that of the longest known context that ends with the node."""
 
     def __init__(self, row: Sequence, table: Table) -> None:
         assert row.models is not None
@@ -182,7 +196,7 @@ class TableGrowth(PartialTree):
         )
 
     def should_continue(self, distributions: NodeDistributions) -> bool:
-        """Return False for nodes without a known context: the mean over all contexts is not used for drafts."""
+        """Return False for nodes without a known context, because the mean over all contexts is not used for drafts."""
         return self.is_known and super().should_continue(distributions)
 
 
@@ -190,16 +204,17 @@ class TableGrowth(PartialTree):
 class Stand(DistributionDrafter):
     """Store the target's mean distributions after contexts of up to `longest` tokens, and draft from them.
 
-    At each verified position the target's most likely tokens and their probabilities are added to the entries of the
-    contexts that end there. The distribution after a node is the entry of the longest known context, normalised, or
-    else the mean of all distributions. A draft ends if no node of a level has a known context. Any tree builder can
-    draw from these distributions and any exact rule can verify the draft, as with a draft model. The distributions
-    include the temperature at the time when they were stored.
+    At each verified position, the probabilities of the target's most likely tokens are added to the entries of the
+    contexts that end there. The distribution after a node is the normalised entry of the longest known context, or the
+    mean of all distributions if none is known. A draft ends if no node of a level has a known context. Any tree builder
+    can draw from these distributions and any exact rule can verify the draft, as with a draft model. The stored
+    distributions include the temperature of their round.
 
     Attributes:
         longest: maximum number of tokens of a context.
-        everywhere: also store distributions after rejected drafts: verification computes them anyway.
-        warm: later runs of the same prompt also draft from the table, as trajectories of one problem do in the paper.
+        everywhere: whether distributions after rejected drafts are also stored, which verification computes anyway.
+        warm: whether later runs of the same prompt also draft from the table, as trajectories of one problem do in the
+            paper.
 
     Source: Song et al. 2025, STAND, arXiv:2506.04708, §3.
     """
@@ -210,15 +225,18 @@ class Stand(DistributionDrafter):
     warm: bool = warm_param("the table of a prompt, for the same prompt,")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the parameters of the table."""
+        """Return the key of the drafter's state, with the parameters of the table."""
         return "stand", self.longest, self.everywhere, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Table:
-        """Return a new table, or with `warm` the prompt's; distributions at committed positions are not available."""
+        """Return a new table, or with `warm` the table of the prompt.
+
+        It lacks the distributions at committed positions, which are not available.
+        """
         if not self.warm:
             return Table(self.longest)
         tables: dict[Hashable, Table] = models.shared.setdefault("stand", {})
@@ -230,7 +248,7 @@ class Stand(DistributionDrafter):
         return tables[problem]
 
     def begin(self, sequence: Sequence) -> TableGrowth | None:
-        """Start a tree; None if no known context ends with the newest token."""
+        """Start a tree. Return None if no known context ends with the newest token."""
         table: Table = sequence.state.drafter
         n, entry = table.lookup(sequence.committed)
         sequence.report.signals |= {"known contexts": len(table), "matched tokens": n}
@@ -240,7 +258,10 @@ class Stand(DistributionDrafter):
         return TableGrowth(sequence, table)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the distributions after the last committed token and after accepted drafts, or after all drafts."""
+        """Store the distributions after the last committed token and after accepted drafts.
+
+        With `everywhere`, also store those after rejected drafts.
+        """
         table: Table = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)
         before = sequence.committed[max(0, first - self.longest) : first]

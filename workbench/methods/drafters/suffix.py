@@ -1,4 +1,4 @@
-"""Suffix decoding: draft the continuations of the longest suffix matches, with probabilities from counts."""
+"""Suffix decoding: draft the continuations of the longest suffix matches, with probabilities estimated from counts."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from workbench.methods.tree_builders.shapes import NODES
 from workbench.models.loading import Models
 
 END = -1
-"""Separator after each text of a store: no continuation crosses it."""
+"""Separator after each text of a store. No continuation crosses it."""
 SHOWN = 4
-"""Length of the token strings displayed by the state viewer, in tokens."""
+"""Length in tokens of the strings that the state viewer shows."""
 STORED = 65_536
-"""Maximum number of stored tokens of earlier runs (256 KiB); the oldest are dropped first, a quarter at a time."""
+"""Maximum number of stored tokens of earlier runs (256 KiB). The oldest are dropped first, a quarter at a time."""
 LOOKED_AT = 16_384
-"""Number of newest tokens in which the most frequent strings are counted."""
+"""Number of newest tokens in which the state viewer counts the most frequent strings."""
 COUNTED = 256
-"""Maximum number of occurrences counted; older ones are ignored."""
+"""Maximum number of occurrences that are counted. Older ones are ignored."""
 
 
 class Text:
-    """Tokens in one array. A node of its suffix tree is represented by the indices after a string's occurrences.
+    """Tokens in one array, searched for suffix matches.
 
-    No tree is built: the few nodes that a round needs are computed from occurrences.
+    A node of the text's suffix tree is represented by the indices after the occurrences of a string. No tree is built:
+    the few nodes that a round needs are computed from occurrences.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Text:
         return self._room[: self.n]
 
     def extend(self, tokens: abc.Sequence[int]) -> None:
-        """Append tokens."""
+        """Append tokens to the text."""
         if (size := self.n + len(tokens)) > len(self._room):
             self._room = np.concatenate([self.tokens, np.empty(size, np.int32)])
         self._room[self.n : size] = tokens
@@ -77,7 +78,7 @@ class Text:
             self.n = most
 
     def most_frequent(self, width: int, n: int) -> list[tuple[list[int], int]]:
-        """Return the `n` strings of `width` tokens that occur most often among the newest tokens, and their counts."""
+        """Return the `n` most frequent strings of `width` tokens among the newest tokens, with their counts."""
         tokens = self.tokens[-LOOKED_AT:]
         if len(tokens) < width:
             return []
@@ -87,13 +88,17 @@ class Text:
 
     @property
     def n_bytes(self) -> int:
-        """Size in bytes."""
+        """Memory of the array in bytes."""
         return self._room.nbytes
 
     def matches(self, context: abc.Sequence[int], longest: int) -> list[np.ndarray]:
-        """Return, for m = 1, 2, …, the ascending indices that follow occurrences of the context's last m tokens.
+        """Return, for m = 1, 2, …, the ascending indices after occurrences of the last m tokens of a context.
 
         The list ends before the first m without an occurrence.
+
+        Args:
+            context: tokens whose last ones are searched.
+            longest: maximum of m.
         """
         text, matches = self.tokens, list[np.ndarray]()
         places = np.flatnonzero(text[:-1] == context[-1]) + 1
@@ -108,7 +113,11 @@ class Text:
         return matches
 
     def children(self, positions: np.ndarray) -> list[tuple[int, float, np.ndarray]]:
-        """Return the continuations at these indices, by count, then newest first: (token, share, next indices)."""
+        """Return the next tokens at these indices, by count, then newest first.
+
+        Returns:
+            (token, share of all occurrences, indices after it) of each token.
+        """
         positions = positions[positions < self.n]
         following = self.tokens[positions]
         next_places: dict[int, list[int]] = {}
@@ -122,7 +131,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Draft with each node's probability estimated from counts: the product of the shares along its path."""
+    """Draft with probabilities estimated from counts.
+
+    Attributes:
+        tokens: token of each node, parents first.
+        parents: index of each node's parent; −1 below the root.
+        probs: product of the shares along the path to each node.
+        matched: length of the match in tokens.
+    """
 
     tokens: list[int] = field(default_factory=list[int])
     parents: list[int] = field(default_factory=list[int])
@@ -131,15 +147,20 @@ class Guess:
 
     @property
     def score(self) -> float:
-        """Expected number of accepted tokens, by the counts."""
+        """Expected number of accepted tokens, estimated from counts."""
         return sum(self.probs)
 
 
 @dataclass
 class SuffixState(InspectableState):
-    """State of one request: its text, the index where the drafted part starts, and a store, if any.
+    """Drafting state of suffix decoding for one request.
 
-    The store contains the outputs of earlier runs if it is shared, otherwise the content of a file.
+    Attributes:
+        text: text of the request.
+        since: number of committed tokens when drafting began.
+        store: other texts to search; None: there are none. If `shared`, the outputs of earlier runs, otherwise the
+            content of a file that the user loaded.
+        shared: whether the store is shared by several runs.
     """
 
     title = "Suffixes of texts"
@@ -150,7 +171,7 @@ class SuffixState(InspectableState):
     shared: bool = False
 
     def watch(self, tokens: abc.Sequence[int]) -> None:
-        """Append new tokens of the request's text."""
+        """Append new tokens to the request's text, and drop the oldest of a long text."""
         self.text.extend(tokens)
         if self.text.n > STORED:
             self.text.cut(STORED * 3 // 4)
@@ -182,9 +203,9 @@ class SuffixState(InspectableState):
 class Suffix(Drafter):
     """Match the newest tokens, count the continuations of each match, and draft the tree with the most expected tokens.
 
-    The longer the match, the larger the draft: nodes ≤ factor · match + offset. Among the drafts of all match lengths
-    the one with the largest sum of probabilities is proposed, so drafts are small where counts are low. The request's
-    own text is always searched; with `warm` also the outputs of earlier runs, which are used if they give more
+    A match of m tokens allows a draft of up to `factor` · m + `offset` nodes. Of the drafts of all match lengths, the
+    one with the largest sum of node probabilities is proposed, so drafts are small where counts are low. The request's
+    own text is always searched. With `warm` the outputs of earlier runs are searched too, and used if they give more
     expected tokens.
 
     Host cost per round, CPU time on an Intel Xeon with 2 cores, English text and code split into words: 0.08 ms
@@ -205,19 +226,19 @@ class Suffix(Drafter):
     warm: bool = warm_param("outputs")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are looked up."""
+        """Return the kind of siblings: deterministic, because tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which does not contain the parameters of drafting."""
+        """Return the key of the drafter's state, which does not depend on the parameters of drafting."""
         return "suffix", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> SuffixState:
-        """Index all committed tokens."""
+        """Return a state that contains all committed tokens."""
         text = Text()
         text.extend(sequence.committed)
         store = models.shared.setdefault("suffix", Text()) if self.warm else None
@@ -225,7 +246,7 @@ class Suffix(Drafter):
         return SuffixState(text, len(sequence.committed), store, self.warm)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Propose the best draft from the request's own text, or from the store if that has more expected tokens."""
+        """Draft from the request's own text, or from the store if that has more expected tokens."""
         assert sequence.models is not None
         state: SuffixState = sequence.state.drafter
         guess, device = self.draft(state.text, sequence.committed, plan), sequence.models.target.device
@@ -238,7 +259,13 @@ class Suffix(Drafter):
         return DraftTree.from_parents(guess.tokens, guess.parents, source="suffix", device=device, score=guess.probs)
 
     def draft(self, text: Text, context: abc.Sequence[int], plan: Plan) -> Guess:
-        """Return the best draft over all match lengths; ties go to the longer match."""
+        """Return the draft with the most expected tokens over all match lengths. Ties go to the longer match.
+
+        Args:
+            text: text to search.
+            context: committed tokens.
+            plan: depth, and maximum number of nodes.
+        """
         best, n_places, max_nodes = Guess(), 0, plan.limit_nodes(self.nodes)
         matches = text.matches(context[-self.longest :], self.longest)
         for m in range(len(matches), 0, -1):
@@ -253,7 +280,15 @@ class Suffix(Drafter):
         return best
 
     def grow(self, text: Text, positions: np.ndarray, budget: int, depth: int, matched: int) -> Guess:
-        """Return the `budget` most likely continuations at these indices as a tree, parents first."""
+        """Return the most likely continuations at these indices as a tree, parents first.
+
+        Args:
+            text: text that was searched.
+            positions: indices after the occurrences of the match.
+            budget: maximum number of nodes.
+            depth: maximum number of levels.
+            matched: length of the match in tokens.
+        """
         guess, order = Guess(matched=matched), itertools.count()
         heap: list[tuple[float, int, int, int, int, np.ndarray]] = []
 
@@ -275,11 +310,11 @@ class Suffix(Drafter):
         return guess
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Index the new tokens."""
+        """Append the emitted tokens to the request's text."""
         sequence.state.drafter.watch(feedback.emitted)
 
     def release(self, sequence: Sequence, models: Models) -> None:
-        """Add the generated text to the store for later runs."""
+        """Add the generated text to the store, for later runs."""
         state: SuffixState | None = sequence.state.drafter
         if state is not None and state.store is not None and len(sequence.committed) > state.since:
             state.store.extend([*sequence.committed[state.since :], END])

@@ -1,4 +1,4 @@
-"""SWIFT: search for attentions and MLPs that a draft can skip, during generation."""
+"""SWIFT: search, during generation, for attention blocks and MLPs that a draft can skip."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from workbench.models.loading import Models
 from workbench.models.side_passes import recompute_logits
 
 POOL = 128
-"""Number of random candidate sets for the surrogate model, in addition to all sets one swap away from the best set."""
+"""Number of random candidate sets that the surrogate model scores, besides all sets one swap away from the best set."""
 REMEMBERED = 128
 """Number of newest scored sets that the surrogate model uses."""
 KAPPA, NOISE = 2.5, 1e-2
-"""Surrogate model: standard deviations of the upper bound above the mean, and noise variance of a score."""
-POOR, PATIENCE = 0.5, 8
-"""Matchness threshold and number of scored sets of one size.
-
-If the best matchness is below the threshold after that many sets, half as many half layers are skipped.
+"""Parameters of the surrogate model: standard deviations of the upper bound above the mean; noise variance of a score.
 """
+POOR, PATIENCE = 0.5, 8
+"""Matchness threshold, and number of scored sets of one size after which it is tested.
+
+If the best matchness is then below the threshold, half as many half layers are skipped. """
 
 
 @dataclass(slots=True)
 class Search:
-    """Layer-skip search of a sequence.
+    """State of a sequence's search for half layers to skip.
 
     Attributes:
         size: number of skipped half layers.
@@ -42,8 +42,8 @@ class Search:
         score: matchness of `best` on the window; 0 before the first window.
         end: position after the last token of the window; None: no window yet.
         n_tried: number of sets scored so far, including the first.
-        of_size: number of scored sets with the current size.
-        scored: scored sets, as bits over the half layers that may be skipped, and their matchness.
+        of_size: number of scored sets of the current size.
+        scored: (bits over the half layers that may be skipped, matchness) of each scored set.
     """
 
     size: int
@@ -57,13 +57,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Swift(LayerSkippingDrafter):
-    """Draft with the target minus a set of attention blocks and MLPs; search for a better set before each round.
+    """Draft with the target minus a set of attention blocks and MLPs, and search for a better set before each round.
 
     One set is tried per round: the reduced target processes a window of committed tokens again, in one forward. The
-    score of the set, the *matchness*, is the share of positions at which the most likely token is the text's token. A
-    set with a better score is used for drafting from then on. Every few steps the set with the highest upper bound
-    (μ + κ σ) of a Gaussian process over the scored sets is tried, otherwise a random one. The first and the last layer
-    always run. If all tried sets score low, half as many attention blocks and MLPs are skipped.
+    score of the set, the *matchness*, is the share of positions at which the reduced target's most likely token is the
+    text's token. A set with a better score is used for drafting from then on. Every few steps, the set with the highest
+    upper bound (μ + κ σ) of a Gaussian process over the scored sets is tried, in other steps a random set. The first
+    and the last layer always run. If all tried sets score low, half as many attention blocks and MLPs are skipped.
 
     Source: Xia et al. 2024, SWIFT, arXiv:2410.06916, §4.1 (search), §4.2 (drafting).
     """
@@ -82,13 +82,13 @@ class Swift(LayerSkippingDrafter):
     enough: float = param(0.95, ge=0.0, le=1.0, doc="stop the search at this matchness: share of equal top tokens")
 
     def init_state(self, sequence: Sequence, models: Models) -> Search:
-        """Return an initial state that skips evenly spread layers, as many as the ratio demands."""
+        """Return a search whose first set skips evenly spread layers, as many as the ratio demands."""
         n = models.target.n_layers
         size = int(self.ratio * max(0, 2 * n - 4) + 1e-9)
         return Search(size, initial_set(n, size))
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the best set of skipped half layers so far."""
+        """Return the half layers of the best set so far."""
         state: Search = sequence.state.drafter
         return state.best
 
@@ -99,7 +99,10 @@ class Swift(LayerSkippingDrafter):
         return super().propose(sequences)
 
     def step(self, sequence: Sequence) -> None:
-        """Score a new set and use it if it is better; score the best set again if the window moved."""
+        """Run a search step: score a new set, and use it if it is better.
+
+        If the window moved, score the best set again.
+        """
         state: Search = sequence.state.drafter
         begin = 0 if sequence.cache_slot.image_prefill is None else len(sequence.cache_slot.image_prefill.embeds)
         end, n = len(sequence.committed) - 1, sequence.models.target.n_layers
@@ -121,7 +124,7 @@ class Swift(LayerSkippingDrafter):
             sequence.report.signals["matchness"] = state.score
 
     def candidate(self, sequence: Sequence, state: Search) -> HalfLayers:
-        """Return the set to score next."""
+        """Return the set of half layers to score next."""
         n = 2 * sequence.models.target.n_layers - 4
         numbers = np.reshape(
             sequence.random_stream.uniform(len(sequence.committed), Purpose.GUESS, POOL * n), (POOL, n)
@@ -133,7 +136,7 @@ class Swift(LayerSkippingDrafter):
         return to_halves(pool[bounds(state.scored, pool).argmax()])
 
     def score_set(self, sequence: Sequence, state: Search, skipped: HalfLayers) -> float:
-        """Score a set: return its matchness on the window."""
+        """Return the matchness of a set on the window, and record it in the search."""
         assert state.end is not None
         start, target = state.end - self.window, sequence.models.target
         logits = recompute_logits(target, sequence.cache_slot, start, sequence.committed[start : state.end], skipped)
@@ -145,23 +148,28 @@ class Swift(LayerSkippingDrafter):
 
 
 def initial_set(n_layers: int, size: int) -> HalfLayers:
-    """Return the initial set of a search: whole layers, evenly spread, plus one attention if `size` is odd."""
+    """Return the first set of a search: whole layers, evenly spread, plus one attention block if `size` is odd.
+
+    Args:
+        n_layers: number of the target's layers.
+        size: number of half layers to skip.
+    """
     halves = evenly_skipped(n_layers, n_layers - size // 2)
     return halves if size % 2 == 0 else halves | {min(h for h in range(2, 2 * n_layers - 2, 2) if h not in halves)}
 
 
 def to_bits(halves: HalfLayers, n: int) -> Bool[np.ndarray, " n"]:
-    """Encode a set as bits over the n half layers after the first layer."""
+    """Encode a set as bits over the n half layers that may be skipped."""
     return np.isin(np.arange(2, n + 2), list(halves))
 
 
 def to_halves(bits: Bool[np.ndarray, " n"]) -> HalfLayers:
-    """Decode bits to a set of half layers."""
+    """Decode bits over the half layers that may be skipped to a set."""
     return frozenset((np.flatnonzero(bits) + 2).tolist())
 
 
 def sets_one_swap_away(bits: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, "m n"]:
-    """Return all sets in which one half layer is exchanged for another."""
+    """Return all m sets in which one half layer of a set is exchanged for another, as bits."""
     pairs = [(i, j) for i in np.flatnonzero(bits) for j in np.flatnonzero(~bits)]
     variants = np.repeat(bits[None], len(pairs), 0)
     for row, (i, j) in zip(variants, pairs, strict=True):
@@ -174,8 +182,8 @@ def bounds(
 ) -> Float[np.ndarray, " m"]:
     """Return upper bounds μ + κ σ on the scores of sets, by a Gaussian process over the scored sets (Matérn 5/2).
 
-    The distance of two sets is the square root of the number of half layers in which they differ. The length scale
-    corresponds to a difference in half of the half layers. Scores are scaled by their standard deviation.
+    The distance of two sets is the square root of the number of half layers in which they differ. The length scale is
+    the distance of sets that differ in half of the half layers. Scores are scaled by their standard deviation.
 
     Args:
         scored: scored sets, at least two.

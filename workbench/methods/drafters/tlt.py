@@ -1,4 +1,4 @@
-"""TLT's adaptive drafter: EAGLE's head drafts, and is trained while only a few sequences of a batch remain."""
+"""TLT's adaptive drafter: EAGLE's head drafts, and is trained while only few sequences of a batch remain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workbench.models.loading import Models
 
 @dataclass(slots=True)
 class Batch:
-    """Counter of the sequences that draft for one target with TLT, to decide when to train.
+    """Counter of the sequences that draft for one target with TLT. It decides when to train.
 
     Attributes:
         running: number of sequences that have started and not ended.
@@ -42,22 +42,22 @@ class Batch:
         self.peak = self.peak if self.running else 0
 
     def is_tail(self, share: float) -> bool:
-        """Return whether at most this share of the sequences still runs, or the batch has only one sequence."""
+        """Return whether at most this share of the batch's sequences still runs, or the batch has only one sequence."""
         return self.peak == 1 or self.running <= share * self.peak
 
     @classmethod
     def of(cls, models: Models) -> Batch:
-        """Return the batch counter of these models, created on first use."""
+        """Return the batch counter of these models. It is created at the first call."""
         return cast(Batch, models.shared.setdefault("tlt batch", cls()))
 
 
 @dataclass(slots=True)
 class TLTState(FeatureState):
-    """State of an online-trained drafter for one text.
+    """Drafting state of TLT for one text: that of EAGLE, with a net that is trained online.
 
     Attributes:
-        inspectable: the net in training, private or shared; set when the sequence is prefilled.
-        text: the text with its features, for training; None for prompts with images, which are not trained on.
+        inspectable: net in training, private or shared; None before the state is initialised.
+        text: text with its features, for training; None for prompts with images, which are not trained on.
         version: version of the net that the sequence uses.
         batch: batch in which the sequence is counted, until it ends.
     """
@@ -68,7 +68,12 @@ class TLTState(FeatureState):
     batch: Batch | None = None
 
     def use_newest_weights(self, online_head: OnlineHead, recompute: bool) -> None:
-        """Switch to the newest weights; `recompute`: recompute the drafter's KV cache with them."""
+        """Switch the sequence to the newest weights.
+
+        Args:
+            online_head: net in training.
+            recompute: whether to compute the drafter's KV cache again with these weights.
+        """
         if self.version == online_head.version:
             return
         self.net, self.head, self.compiled_net = online_head.net, online_head.head, online_head.compiled_net
@@ -80,11 +85,11 @@ class TLTState(FeatureState):
 
 @dataclass(frozen=True)
 class TLT(Eagle):
-    """Draft a tree with EAGLE's head, and train it on the generated texts while part of a batch is idle.
+    """Draft a tree with EAGLE's head, and train the head on the generated texts while part of a batch is idle.
 
-    Verification computes the features of every token, so training needs no target forward. Training steps run once few
-    enough sequences of a batch remain, when the machine is partly idle; for a single sequence, every few rounds.
-    The verifier is exact whatever the head's weights are, so the output is the target's.
+    Verification computes the features of every token, so training needs no target forward. Training steps run when few
+    sequences of a batch remain and the machine is partly idle; for a single sequence, they run every few rounds. The
+    verifier is exact whatever the head's weights are, so the output follows the target's distribution.
 
     Source: Hu et al. 2025, Taming the long tail (TLT), arXiv:2511.16665 (the adaptive drafter and its spot training).
     """
@@ -101,15 +106,15 @@ class TLT(Eagle):
     warm: bool = warm_param("the trained weights")
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which does not contain the training schedule."""
+        """Return the key of the drafter's state, which does not depend on the training schedule."""
         return "tlt", self.warm
 
     def online_head(self, models: Models) -> OnlineHead:
-        """Return a fresh copy of the trained head; with `warm` the copy trained by earlier runs.
+        """Return a fresh trainable copy of the head; with `warm`, the copy trained by earlier runs.
 
         Raises:
             ModelError: the head cannot be read, or was trained for another target.
@@ -125,7 +130,7 @@ class TLT(Eagle):
         return online_head
 
     def init_state(self, sequence: Sequence, models: Models) -> TLTState:
-        """Read the committed text with the current head; from here on, its text is training data."""
+        """Read the committed text with the current head. From here on, the text is training data."""
         head, features = self.online_head(models), read_features(sequence, models)
         state = cast(TLTState, self.new_state(sequence, models, features, head.net, head.head, head.compiled_net))
         state.inspectable, state.version, state.batch = TrainedState(head, self.warm), head.version, Batch.of(models)
@@ -169,14 +174,15 @@ class TLT(Eagle):
             head.train_step(self.texts, self.reads, self.rate)
 
     def train_between_batches(self, models: Models, n_steps: int) -> int:
-        """Train the shared copy of the head between batches; return the number of steps that were run.
+        """Train the shared copy of the head between batches. Return the number of training steps.
 
         Args:
             models: models that the batches use.
             n_steps: maximum number of steps.
 
         Raises:
-            ParameterError: this drafter is not `warm`, so each sequence has its own copy, dropped when it ends.
+            ParameterError: this drafter is not `warm`, so each sequence has a copy of its own, which is dropped at its
+                end.
         """
         if not self.warm:
             raise ParameterError(
@@ -194,5 +200,5 @@ class TLT(Eagle):
 
 
 def _is_of(online_head: OnlineHead, models: Models, kind: str) -> bool:
-    """Return whether a copy belongs to these models and their current head."""
+    """Return whether a trainable copy belongs to these models and their current head."""
     return online_head.target is models.target and online_head.info is models.heads[kind]

@@ -1,4 +1,4 @@
-"""Token recycling: draft a tree from a table of each token's most likely successors."""
+"""Token recycling: draft a tree from a table of the most likely successors of each token."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RANKS = 8
 
 
 class Successors(InspectableState):
-    """Most likely successors of each token.
+    """Table of the most likely successors of each token.
 
     Attributes:
         table: int32 [V, 8], −1 if unknown.
@@ -53,7 +53,7 @@ class Successors(InspectableState):
         self.shared = shared
 
     def write(self, token: int, top: abc.Sequence[int]) -> None:
-        """Store the target's most likely successors of a token."""
+        """Store the target's most likely successors of a token, and count the verification."""
         self.table[token, : len(top)] = top[:RANKS]
         self.n_verified[token] += 1
 
@@ -88,7 +88,10 @@ class Successors(InspectableState):
 
 @torch.inference_mode()
 def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
-    """Store the most likely successors at all committed positions but the last; later positions take precedence."""
+    """Store the most likely successors at all committed positions but the last.
+
+    Later positions overwrite earlier ones.
+    """
     features, index = read_features(sequence, models), 0
     for start in range(0, len(features), AT_ONCE):
         logits = models.target.lm_head(features[start : start + AT_ONCE])
@@ -99,12 +102,12 @@ def read_prompt(table: Successors, sequence: Sequence, models: Models) -> None:
 
 @dataclass(frozen=True)
 class TokenRecycling(Drafter):
-    """Store, for every token, the target's 8 most likely successors at its last verification; draft by following them.
+    """Store the target's 8 most likely successors of every token at its last verification, and draft by following them.
 
-    Every verified node updates the table, accepted or not, so rejected candidates are drafted in later rounds. Tokens
-    that were never verified have no drafts after them.
+    Every verified node updates the table, accepted or not, so rejected candidates may be drafted in later rounds. No
+    draft continues after a token that was never verified.
 
-    The tree's shape is the plan's template: the table has no probabilities, which other tree builders need.
+    The plan's template gives the shape of the tree. Other tree builders need probabilities, which the table lacks.
 
     Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696, §3. The paper's tree has 80 nodes, for a GPU; the shape
     here is by default the best tree of the chosen size under assumed probabilities of the ranks.
@@ -115,11 +118,11 @@ class TokenRecycling(Drafter):
     prompt: bool = param(False, doc="also store the target's most likely next tokens at each prompt position")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are looked up."""
+        """Return the kind of siblings: deterministic, because tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def captures(self, models: Models) -> CaptureSelection:
@@ -127,11 +130,14 @@ class TokenRecycling(Drafter):
         return CaptureSelection(features=self.prompt)
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which does not contain the parameters of the tree."""
+        """Return the key of the drafter's state, which does not depend on the parameters of the tree."""
         return "token-recycling", self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Successors:
-        """Return a fresh table, or the shared one; with `prompt`, add the successors at committed positions."""
+        """Return a fresh table, or with `warm` the shared one.
+
+        With `prompt`, add the successors at committed positions.
+        """
         size = models.target.vocab_size
         table = Successors(size)
         if self.warm:
@@ -141,7 +147,7 @@ class TokenRecycling(Drafter):
         return table
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Follow the template's ranks through the table."""
+        """Draft the tokens to which the template's ranks lead in the table."""
         assert sequence.models is not None
         table = sequence.state.drafter.table
         index: dict[tuple[int, ...], int] = {(): -1}
@@ -160,7 +166,7 @@ class TokenRecycling(Drafter):
         return DraftTree.from_parents(tokens, parents, source="token-recycling", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Store the target's most likely successors of verified tokens; nodes nearer the root take precedence."""
+        """Store the target's most likely successors of verified tokens. Nodes nearer the root overwrite deeper ones."""
         state: Successors = sequence.state.drafter
         verified = [feedback.root, *feedback.tokens]
         for token, top in zip(reversed(verified), reversed(feedback.top_tokens), strict=True):

@@ -1,4 +1,4 @@
-"""Trained nets of drafters: built from their configuration, loaded from their folder once per target."""
+"""Trained nets of drafters: built from their configuration, and loaded from their folder once per target."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _Net = TypeVar("_Net", bound="TrainedNet")
 
 
 class TrainedNet(nn.Module):
-    """Base class of trained nets of drafters; a method declares its net in `Method.head`."""
+    """Base class of trained nets of drafters. A method declares its net in `Method.head`."""
 
     kind: ClassVar[str]
     """Name of this kind of net, in `config.json` and in a drafter's `needs`."""
     no_random_init: ClassVar[tuple[str, ...]] = ()
-    """Substrings of names of weights that training starts from the constructor's values, not from small random ones."""
+    """Substrings of names of weights that training initialises as the constructor does, instead of with small random
+    values."""
     width: int
     """The target's hidden size D."""
 
@@ -36,12 +37,12 @@ class TrainedNet(nn.Module):
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
-        """Return the configuration, from which `of` rebuilds the net."""
+        """Return the configuration from which `of` rebuilds the net."""
         return {"hidden_size": self.width, "net": self.sizes}
 
     @classmethod
     def of(cls: type[_Net], config: Mapping[str, Any], context: int = 1024) -> _Net:
-        """Return a net built from its configuration, without trained weights.
+        """Create a net from its configuration, without trained weights.
 
         Args:
             config: result of `config`.
@@ -54,7 +55,7 @@ class TrainedNet(nn.Module):
 
     @classmethod
     def from_checkpoint(cls: type[_Net], checkpoint: Checkpoint, context: int, layers: int) -> _Net:
-        """Return a net with the weights of an external checkpoint that fits its target.
+        """Create a net with the weights of an external checkpoint that fits its target.
 
         Args:
             checkpoint: checkpoint whose architecture corresponds to this kind (`workbench.models.checkpoints`).
@@ -71,17 +72,17 @@ class TrainedNet(nn.Module):
         )
 
     def prepare_for_drafting(self: _Net) -> _Net:
-        """Prepare for drafting: no gradients."""
+        """Prepare the net for drafting: evaluation mode, no gradients."""
         return self.eval().requires_grad_(False)
 
 
 def load_trained(kind: type[_Net], models: Models, label: str, advice: str) -> _Net:
-    """Return the trained net of a kind, loaded once for its target; the caller checks that it fits the target.
+    """Return the trained net of a kind, loaded once for its target. The caller checks that it fits the target.
 
     Args:
         kind: class of the net.
         models: models of the run, with a head of that kind.
-        label: name of the net in error messages, as "exit adapter".
+        label: name of the net in error messages, such as "exit adapter".
         advice: advice in error messages.
 
     Raises:
@@ -114,8 +115,8 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
     Args:
         kind: class of the net.
         models: models of the run, with a head of that kind.
-        label: name of the net in error messages, in the plural, as "Medusa heads".
-        advice: advice in the error if it was trained for another target.
+        label: name of the net in error messages, in the plural, such as "Medusa heads".
+        advice: advice in the error message if the net was trained for another target.
 
     Raises:
         ModelError: the folder cannot be read, or was trained for another target.
@@ -130,7 +131,7 @@ def load_fitting(kind: type[_Net], models: Models, label: str, advice: str) -> _
 
 
 def head_of(kind: type[TrainedNet], models: Models) -> SharedHead:
-    """Return the target's LM head over the draft vocabulary of a kind of net, packed once.
+    """Return the target's LM head over the draft vocabulary of a kind of net. It is packed once and cached.
 
     Raises:
         ModelError: the draft vocabulary has tokens that the target does not have.

@@ -19,12 +19,12 @@ def unroll(
 ) -> Iterator[Float[Tensor, "B n D"]]:
     """Yield the states of each draft step after every pair of a text, all at once (training-time test).
 
-    In step i, column s is at position s + i. It attends to the entries that a draft from s would see: the text's pairs
-    up to s, and one entry of its own column per later step.
+    In step i, column s is at position s + i. It attends to the entries to which a draft from s would attend: the text's
+    pairs up to s, and its own column in the steps 1 … i.
 
     Args:
-        net: the net.
-        next_embeds: function from i to the embeddings of the tokens i + 1 positions ahead.
+        net: feature net.
+        next_embeds: function that returns the embeddings of the tokens i + 1 positions ahead, given i.
         features: features of the target, as input of `FeatureNet.combine_hidden_states`.
         steps: number of draft steps.
 

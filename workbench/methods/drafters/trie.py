@@ -1,4 +1,4 @@
-"""Lookahead trie: a trie of prompt and output tokens; one look-up gives several branches."""
+"""Lookahead trie: one look-up in a trie of prompt and output tokens gives several branches."""
 
 from __future__ import annotations
 
@@ -34,23 +34,29 @@ from workbench.models.loading import Models
 MAX_NODES = 65_536
 """Number of nodes above which a trie is pruned."""
 PROMPT_NODES = MAX_NODES // 2
-"""Maximum number of nodes that a prompt adds; of a longer prompt, the last tokens are used."""
+"""Maximum number of nodes that a prompt adds. Of a longer prompt, only the last tokens are inserted."""
 LONGEST = 16
-"""Maximum number of tokens in a branch after its first token."""
+"""Maximum number of tokens of a branch after its first token."""
 NODE_BYTES = 450
-"""Bytes of a node in memory: the node, its two dictionaries, and its slot in its parent's dictionary."""
+"""Memory of a node in bytes: the node, its two dictionaries, and its slot in its parent's dictionary."""
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """Node of the trie: counts of a token after a prefix, in outputs and in the prompt of each running request."""
+    """Node of the trie, with counts of its token after the prefix that leads to it.
+
+    Attributes:
+        children: child of each next token.
+        prompt: count in the prompt of each running request, by the request's number.
+        output: count in outputs.
+    """
 
     children: dict[int, TrieNode]
     prompt: dict[int, float]
     output: float = 0.0
 
     def score(self, request: int, weight: float) -> float:
-        """Return (1 − w) · frequency in this request's prompt + w · frequency in outputs."""
+        """Return (1 − w) · count in this request's prompt + w · count in outputs, where w is `weight`."""
         return (1.0 - weight) * self.prompt.get(request, 0.0) + weight * self.output
 
 
@@ -63,7 +69,12 @@ class Trie:
         self._squeezed_at = most
 
     def insert(self, branch: list[int], request: int | None) -> None:
-        """Count a branch, for the prompt of a request or, with None, for outputs."""
+        """Count a branch.
+
+        Args:
+            branch: tokens.
+            request: number of the request whose prompt contains the branch; None: an output contains it.
+        """
         node = self.root
         for token in branch:
             child = self.below(node, token)
@@ -74,7 +85,7 @@ class Trie:
             node = child
 
     def below(self, node: TrieNode, token: int) -> TrieNode:
-        """Return the child of a node for a token, created if missing."""
+        """Return the child of a node for a token. It is created if missing."""
         child = node.children.get(token)
         if child is None:
             child = node.children[token] = TrieNode({}, {})
@@ -82,7 +93,7 @@ class Trie:
         return child
 
     def find(self, prefix: list[int]) -> TrieNode | None:
-        """Return the node that a prefix leads to, or None."""
+        """Return the node to which a prefix leads, or None."""
         node: TrieNode | None = self.root
         for token in prefix:
             node = node.children.get(token) if node is not None else None
@@ -91,7 +102,18 @@ class Trie:
     def best(
         self, node: TrieNode, request: int, weight: float, n_nodes: int, depth: int
     ) -> tuple[list[int], list[int]]:
-        """Return the best-scored subtree below a node: (tokens, parents), parents first, excluding nodes of score 0."""
+        """Return the subtree of the highest scores below a node, without nodes of score 0.
+
+        Args:
+            node: node below which the subtree begins.
+            request: number of the request.
+            weight: weight of counts in outputs.
+            n_nodes: maximum number of nodes.
+            depth: maximum number of levels.
+
+        Returns:
+            Tokens and parents of the nodes, parents first; parent −1 below `node`.
+        """
         counter = itertools.count()
         heap: list[tuple[float, int, int, int, int, TrieNode]] = []
 
@@ -113,7 +135,7 @@ class Trie:
         return tokens, parents
 
     def forget(self, request: int) -> None:
-        """Drop the prompt counts of a request, and branches without other counts."""
+        """Drop the prompt counts of a request, and branches that have no other counts."""
 
         def prune(node: TrieNode) -> None:
             for token, child in list(node.children.items()):
@@ -139,7 +161,7 @@ class Trie:
         halve(self.root)
 
     def keep_bound(self) -> None:
-        """Prune until a quarter of the bound is free, or only prompt counts of running requests remain."""
+        """Prune the trie until a quarter of the bound is free, or only prompt counts of running requests remain."""
         if self.n_nodes > self._squeezed_at:
             while self.n_nodes > self.most * 3 // 4 and any(c.output > 0 for c in self.root.children.values()):
                 self.squeeze()
@@ -148,7 +170,14 @@ class Trie:
 
 @dataclass(eq=False)
 class TrieState(InspectableState):
-    """State of one request: the trie, the request's number, and the end of the inserted output."""
+    """Drafting state of the lookahead trie for one request.
+
+    Attributes:
+        trie: trie of branches.
+        request: number of the request in the trie.
+        inserted: number of committed tokens whose branches have been inserted.
+        shared: whether several runs share the trie.
+    """
 
     title = "Trie of branches"
     unit: ClassVar[str] = "nodes"
@@ -168,7 +197,7 @@ class TrieState(InspectableState):
         return StateSummary(size, most, NODE_BYTES * size, NODE_BYTES * most, "times seen", top)
 
     def pack(self) -> Arrays:
-        """Return per node its token, parent number and count (prompt + output), level by level."""
+        """Return token, parent number and count (prompt + output) of each node, level by level."""
         rows, queue = list[tuple[int, int, float]](), deque([(self.trie.root, -1)])
         while queue:
             node, parent = queue.popleft()
@@ -211,10 +240,11 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class LookaheadTrie(Drafter):
-    """Insert prompt and output into a trie; draft the best-scored subtree below the newest tokens.
+    """Insert prompt and output into a trie, and draft the subtree of the highest scores below the newest tokens.
 
-    The longest suffix whose subtree is large enough is used. Prompt counts outweigh output counts, which only break
-    ties unless `output_weight` is raised. Prompt counts are stored per request, and dropped when it ends.
+    The longest suffix is used whose subtree has at least as many nodes as the plan has levels; without one, the suffix
+    with the largest subtree. By default output counts only break ties between prompt counts; `output_weight` raises
+    their weight. Prompt counts are stored per request, and dropped at its end.
 
     Source: Zhao et al. 2024, Lookahead (Alipay), arXiv:2312.12728, §4.1–4.3.
     """
@@ -229,19 +259,19 @@ class LookaheadTrie(Drafter):
     warm: bool = warm_param("output branches")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, since tokens are looked up."""
+        """Return the kind of siblings: deterministic, because tokens are looked up."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the branch length but no parameter of the look-up."""
+        """Return the key of the drafter's state, which depends on `branch_length` but on no look-up parameter."""
         return "lookahead-trie", self.branch_length, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> TrieState:
-        """Insert all committed tokens."""
+        """Insert all committed tokens into the trie."""
         trie = models.shared.setdefault("lookahead-trie", Trie()) if self.warm else Trie()
         state = TrieState(trie, next(_numbers), sequence.prompt_length, self.warm)
         prompt = sequence.committed[: sequence.prompt_length][-(PROMPT_NODES // (self.branch_length + 1)) :]
@@ -251,7 +281,7 @@ class LookaheadTrie(Drafter):
         return state
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the largest subtree below a suffix of the text, trying long suffixes first."""
+        """Draft the largest subtree below a suffix of the text. Long suffixes are tried first."""
         assert sequence.models is not None
         state: TrieState = sequence.state.drafter
         best: tuple[list[int], list[int]] = ([], [])
@@ -270,7 +300,7 @@ class LookaheadTrie(Drafter):
         return DraftTree.from_parents(*best, source="lookahead-trie", device=sequence.models.target.device)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Insert the output branches that are now complete."""
+        """Insert the branches of the output that are now complete."""
         self._insert_output(sequence, sequence.state.drafter)
 
     def _insert_output(self, sequence: Sequence, state: TrieState) -> None:

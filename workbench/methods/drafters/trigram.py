@@ -1,4 +1,4 @@
-"""ADED: draft by search in a tri-gram table that is updated by the text and the target's distributions."""
+"""ADED: draft by a search in a table of tri-grams, which the text and the target's distributions update."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ SEARCHED = TreeBuilderRule(
 class AdaptiveTrigram(Drafter):
     """Store weights of tri-grams, update them by the text and the target, and draft the most visited sequences.
 
-    Each occurrence of a tri-gram in the text adds `increment` to its weight. With `rate` the weights after a pair also
-    move towards the target's distribution at every verified node, accepted or not. A search over token sequences after
-    the newest two tokens chooses the draft. It balances likely and untried tokens (mcts), or takes the largest products
-    of weights (best-first).
+    Each occurrence of a tri-gram in the text adds `increment` to its weight. If `rate` > 0, the weights after a pair of
+    tokens also move towards the target's distribution at every verified node, accepted or not. A search over token
+    sequences after the newest two tokens chooses the draft. Monte Carlo tree search ("mcts") balances likely and
+    untried tokens; "best-first" takes the largest products of weights.
 
     Attributes:
         nodes: maximum number of drafted nodes.
         search: algorithm that chooses sequences.
         iterations: number of iterations of the search.
         increment: weight that a tri-gram gains at each occurrence in the text.
-        rate: step size towards the target's distribution at each verified node; 0: as in the released code.
-        warm: later runs continue with the table.
+        rate: step size towards the target's distribution at each verified node; 0: no such step, as in the released
+            code.
+        warm: whether later runs continue with the table.
 
     Source: Liu et al. 2024, Adaptive draft-verification for efficient large language model decoding, arXiv:2407.12021.
     """
@@ -65,30 +66,30 @@ class AdaptiveTrigram(Drafter):
     warm: bool = warm_param("the table")
 
     def siblings(self) -> frozenset[Sampling]:
-        """Return the kind of siblings: deterministic, from committed text and the search's own random numbers."""
+        """Return the kind of siblings: deterministic, because the search has its own random numbers."""
         return frozenset({Sampling.DETERMINISTIC})
 
     def notice(self) -> str:
-        """Return a note if drafts depend on earlier runs (`warm`)."""
+        """Return a note for the user if drafts depend on earlier runs (`warm`), else ""."""
         return WARM_NOTICE if self.warm else ""
 
     def state_key(self) -> Hashable:
-        """Return the name of the drafter's memory, which contains the parameters of the table, not of the search."""
+        """Return the key of the drafter's state, which depends on the parameters of the table but not of the search."""
         return "adaptive-trigram", self.increment, self.rate, self.warm
 
     def init_state(self, sequence: Sequence, models: Models) -> Trigrams:
-        """Return a table with the tri-grams of committed tokens; with `warm`, added to the table of earlier runs."""
+        """Return a table with the tri-grams of committed tokens. With `warm`, add them to the table of earlier runs."""
         table = models.shared.setdefault("adaptive-trigram", Trigrams(shared=True)) if self.warm else Trigrams()
         self._read(table, sequence.committed, 0)
         return table
 
     def _read(self, table: Trigrams, text: abc.Sequence[int], begin: int) -> None:
-        """Raise the weight of each tri-gram occurrence that ends at or after an index."""
+        """Raise the weight of every tri-gram in the text whose last token is at or after index `begin`."""
         for end in range(max(2, begin), len(text)) if self.increment else ():
             table.write((text[end - 2], text[end - 1]), text[end], self.increment)
 
     def propose_one(self, sequence: Sequence, plan: Plan) -> DraftTree:
-        """Draft the result of the search after the newest two tokens."""
+        """Draft the token sequences that the search finds after the newest two tokens."""
         assert sequence.models is not None
         table: Trigrams = sequence.state.drafter
         pair = (sequence.committed[-2] if len(sequence.committed) > 1 else -1, sequence.committed[-1])
@@ -111,7 +112,7 @@ class AdaptiveTrigram(Drafter):
         return replace(tree, explanation=TreeExplanation((SEARCHED,), before=visits, after=weights))
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Raise the weights of new tri-grams, and move the weights after verified nodes towards the target."""
+        """Raise the weights of new tri-grams, and move those after verified nodes towards the target's distribution."""
         table: Trigrams = sequence.state.drafter
         first = len(sequence.committed) - len(feedback.emitted)
         if self.rate:

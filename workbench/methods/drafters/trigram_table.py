@@ -1,4 +1,4 @@
-"""Weights of tri-grams, and search for the most promising token sequences after a pair of tokens."""
+"""Table of tri-gram weights, and search for the most promising token sequences after a pair of tokens."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workbench.decoders.draft_verify.inspectable_state import (
 from workbench.decoders.draft_verify.inspectable_state import check_array as numbers_in
 
 KEPT = 16_384
-"""Maximum number of token pairs in a table; the least recently written ones are dropped first."""
+"""Maximum number of token pairs in a table. The least recently written ones are dropped first."""
 ENTRY_BYTES = 1_400
-"""Bytes of a pair in memory: its key, its dictionary, and the weights in it."""
+"""Memory of a pair in bytes: its key, its dictionary, and the weights in it."""
 WIDTH = 12
-"""Number of successors stored per pair; the released code loads as many from its corpus."""
+"""Number of successors stored per pair. The released code loads as many from its corpus."""
 HEAVIEST = 3.0
 """Upper bound of a tri-gram's weight."""
 C1, C2 = 32.0, 8.0
@@ -79,16 +79,29 @@ class Trigrams(InspectableState):
         self._rows.clear()
 
     def successors(self, pair: Pair) -> dict[int, float]:
-        """Return the weight of each successor; empty if the pair is unknown."""
+        """Return the weight of each successor of a pair; empty if the pair is unknown."""
         return self._rows.get(pair, {})
 
     def write(self, pair: Pair, token: int, step: float) -> None:
-        """Increase the weight of a tri-gram that occurs in the text, up to `HEAVIEST`."""
+        """Increase the weight of a tri-gram that occurs in the text, up to `HEAVIEST`.
+
+        Args:
+            pair: its first two tokens.
+            token: its last token.
+            step: increase.
+        """
         row = self.successors(pair)
         self._keep(pair, row | {token: min(HEAVIEST, row.get(token, 0.0) + step)})
 
     def approach(self, pair: Pair, tokens: Sequence[int], probs: Sequence[float], rate: float) -> None:
-        """Set w ← (1 − rate) · w + rate · p after a pair, with p over the target's most likely tokens there."""
+        """Move the weights after a pair towards the target's distribution p: w ← (1 − rate) · w + rate · p.
+
+        Args:
+            pair: two tokens.
+            tokens: the target's most likely tokens after the pair.
+            probs: their probabilities.
+            rate: step size.
+        """
         row = {token: (1 - rate) * weight for token, weight in self.successors(pair).items()}
         for token, prob in zip(tokens, probs, strict=True):
             row[token] = row.get(token, 0.0) + rate * prob
@@ -104,14 +117,14 @@ class Trigrams(InspectableState):
 
 @dataclass(slots=True)
 class SearchNode:
-    """State of the tree search: a token sequence after the text.
+    """Node of the tree search: a token sequence after the text.
 
     Attributes:
-        prior: weight of its last tri-gram, normalised over the successors of the pair.
-        weight: weight of its last tri-gram, as in the table.
-        visits: number of search iterations that passed through it.
+        prior: weight of the sequence's last tri-gram, normalised over all successors of the pair before it.
+        weight: weight of the last tri-gram in the table.
+        visits: number of search iterations that passed the node.
         total: sum of the scores of these iterations.
-        below: states of its successors; None before it is expanded.
+        below: node of each next token; None before the node is expanded.
     """
 
     prior: float = 1.0
@@ -121,7 +134,11 @@ class SearchNode:
     below: dict[int, SearchNode] | None = None
 
     def expand(self, row: dict[int, float]) -> None:
-        """Add all successors of the state's pair, unvisited."""
+        """Create an unvisited node for each next token.
+
+        Args:
+            row: weight of each next token.
+        """
         total = sum(row.values())
         self.below = {token: SearchNode(weight / total, weight) for token, weight in row.items()}
 
@@ -129,9 +146,10 @@ class SearchNode:
 def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence[float]]) -> SearchNode:
     """Run Monte Carlo tree search over the token sequences after a pair.
 
-    An iteration descends by PUCT, Q + (c₁ + ln((N + c₂ + 1) / c₂)) · P · √N / (1 + n), through expanded states,
-    unvisited ones first. It expands the state where it ends and continues by samples from the table. Then it adds the
-    score, 1 + the sum of the weights on its path, to all states that it passed.
+    An iteration descends through expanded nodes to the child with the largest PUCT value Q + (c₁ + ln((N + c₂ + 1) /
+    c₂)) · P · √N / (1 + n), unvisited ones first. Q is a child's mean score, P its prior, n its visits, and N those of
+    its parent. The iteration expands the node where the descent ends, and continues by samples from the table. Then it
+    adds the score, 1 + the sum of the weights on its path, to all nodes that it passed.
 
     Args:
         table: table of weights.
@@ -140,7 +158,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
         uniforms: `length` random numbers in [0, 1) per iteration.
 
     Returns:
-        The root, with the visit counts of all states below it.
+        Root of the search tree; all nodes have their visit counts.
 
     Source: Liu et al. 2024, ADED, arXiv:2407.12021, draft maker; constants and score as in its released code.
     """
@@ -171,7 +189,7 @@ def search(table: Trigrams, pair: Pair, length: int, uniforms: Sequence[Sequence
 
 
 def _chosen(at: SearchNode) -> int:
-    """Return the successor with the largest PUCT value; among unvisited successors the most likely."""
+    """Return the next token with the largest PUCT value. Unvisited tokens come first, the most likely before others."""
     assert at.below is not None
     exploration = (C1 + math.log((at.visits + C2 + 1) / C2)) * math.sqrt(at.visits)
     best, choice = -math.inf, -1
@@ -203,7 +221,13 @@ class Sentences:
 
 
 def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
-    """Return the tree of the most visited states; a state has at most as many visits as its parent."""
+    """Return the tree of the most visited nodes. A node has at most as many visits as its parent.
+
+    Args:
+        root: result of `search`.
+        nodes: maximum number of nodes.
+        depth: maximum number of levels.
+    """
     tree, order = Sentences(), itertools.count()
     heap: list[tuple[float, int, int, int, int, SearchNode]] = []
 
@@ -225,7 +249,14 @@ def most_visited(root: SearchNode, nodes: int, depth: int) -> Sentences:
 
 
 def best_first(table: Trigrams, pair: Pair, nodes: int, depth: int) -> Sentences:
-    """Return the tree with the largest products of normalised weights, the limit of a long Monte Carlo search."""
+    """Return the tree with the largest products of normalised weights, the limit of a long Monte Carlo search.
+
+    Args:
+        table: table of weights.
+        pair: the newest two tokens.
+        nodes: maximum number of nodes.
+        depth: maximum number of levels.
+    """
     tree, order = Sentences(), itertools.count()
     heap: list[tuple[float, int, int, int, int, float, Pair]] = []
 

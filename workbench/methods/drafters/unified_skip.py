@@ -1,4 +1,4 @@
-"""Unified layer skipping: skip evenly spaced layers, the same ones for every token."""
+"""Unified layer skipping: a draft skips evenly spaced layers, the same ones for every token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from workbench.methods.drafters.layer_skipping import HalfLayers, LayerSkippingD
 class UnifiedSkip(LayerSkippingDrafter):
     """Draft with L / s of the target's L layers, evenly spread, including the first and the last.
 
-    The layers depend on the intended speed-up alone, not on tokens, so all sequences of a batch run the same layers.
+    s is the intended speed-up. The layers depend on s alone, not on tokens, so all sequences of a batch run the same
+    layers.
 
     Source: Liu et al. 2024, Unified Layer Skipping, arXiv:2404.06954, §3.
     """
@@ -25,6 +26,6 @@ class UnifiedSkip(LayerSkippingDrafter):
     )
 
     def skipped_half_layers(self, sequence: Sequence) -> HalfLayers:
-        """Return the half layers to skip, so that round(L / s) layers run, at least two."""
+        """Return the half layers to skip, so that round(L / s) layers run, but at least two."""
         n = sequence.models.target.n_layers
         return evenly_skipped(n, min(n, max(2, round(n / self.speedup))))

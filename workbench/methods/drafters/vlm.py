@@ -1,4 +1,4 @@
-"""Draft models for vision-language targets: one drafts without the images, one reads them."""
+"""Draft models for vision-language targets, one without the images, one with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.models.loading import Models
 class TextOnlyDraftModel(DraftModel):
     """Draft from the text alone: image tokens are removed from the prompt, and later positions are shifted.
 
-    The draft does not depend on the image, so it shows how much can be predicted from text alone.
+    Drafts do not depend on the image, so their acceptance shows how much can be predicted from text alone.
 
     Source: Gagrani et al. 2024, arXiv:2404.08856, §3.
     """
@@ -37,7 +37,7 @@ class TextOnlyDraftModel(DraftModel):
 class VisionDraftModel(DraftModel):
     """Draft with a small vision-language model that reads the images with its own processor and vision tower.
 
-    The draft is a chain, or a tree if the policy plans one: see `DynamicTree`.
+    The draft is a chain, or a tree if the policy plans one, such as `DynamicTree`.
 
     Source: Ganesan et al. 2025, MASSV, arXiv:2505.10526 (chain); Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961 (tree).
     """
@@ -52,5 +52,5 @@ class VisionDraftModel(DraftModel):
         tokens: abc.Sequence[int],
         on_progress: Callable[[float], None] = lambda _: None,
     ) -> dict[str, Any] | None:
-        """Return attribution maps over the draft model's own vision tokens."""
+        """Return attribution maps over the draft model's own vision tokens, see `explain_draft_model`."""
         return explain_draft_model(models, request, tokens, on_progress)

@@ -1,4 +1,4 @@
-"""Mapping between two vocabularies: a draft model's tokens to the target's."""
+"""Mapping between two vocabularies: from a draft model's tokens to the target's."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from workbench.models.loading import Models
 from workbench.models.other_vocabulary import OtherVocabularyDrafter
 
 BROKEN = "\ufffd"
-"""Replacement for bytes of an incomplete character."""
+"""Replacement character for bytes of an incomplete character."""
 LONGEST = 64
-"""Maximum length of a token that is looked up, in characters; longer ones are white space or lines of punctuation."""
+"""Maximum length in characters of a token that is looked up. Longer ones are white space or lines of punctuation."""
 BEFORE = 48
-"""Largest number of characters of the committed text used as context when a draft is tokenised."""
+"""Maximum number of characters of the committed text that are used as context when a draft is tokenised."""
 
 
 def token_texts(tokenizer: Any, n: int) -> list[str]:
-    """Return the text that each of the first n tokens adds; "" for special tokens and for parts of characters."""
+    """Return the text that each of the first n tokens adds, "" for special tokens and for parts of characters."""
     anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
     sequences = [anchor, *([*anchor, token] for token in range(n))]
     base, *texts = tokenizer.batch_decode(sequences, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -50,7 +50,7 @@ class VocabularyMap:
 
     @classmethod
     def of(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
-        """Build the mapping for two tokenizers; this takes more than half a second for 50,000 tokens."""
+        """Build the mapping between two tokenizers. This takes more than half a second for 50,000 tokens."""
         token_of: dict[str, int] = {}
         for token, text in enumerate(
             token_texts(models.tokenizer, min(len(models.tokenizer), models.target.vocab_size))
@@ -71,7 +71,7 @@ class VocabularyMap:
 
     @classmethod
     def get_or_build(cls, models: Models, drafter: OtherVocabularyDrafter) -> VocabularyMap:
-        """Return the mapping, built once for two tokenizers and stored with the target."""
+        """Return the mapping between two tokenizers. It is built once and stored with the target."""
         key = ("omnidraft", models.target_name, drafter.name)
         dictionary, tokenizer = models.shared.get(key, (None, None))
         if dictionary is None or tokenizer is not drafter.tokenizer:  # another draft model of the same name
@@ -94,23 +94,23 @@ class VocabularyMap:
         )
 
     def text(self, token: int) -> str:
-        """Return the text of a drafter's token."""
+        """Return the text of a drafter token."""
         return self.drafter_texts[token] if token < len(self.drafter_texts) else ""
 
     def has_no_text(self, token: int) -> bool:
-        """Return whether a drafter's token has no text: an end-of-text token, or one that cannot be translated."""
+        """Return whether a drafter token has no text, such as an end-of-text token, or cannot be translated."""
         return not self.text(token)
 
     def translate(self, drafter_ids: Sequence[int], merge: bool, before: str = "") -> list[int]:
-        """Return the target's tokens for the drafter's text, including an end-of-text token.
+        """Return the target's tokens for the text of drafter tokens, including an end-of-text token.
 
-        A target token completed only by the last drafter token is left out unless it is the only one: more text might
-        lengthen it.
+        A target token that ends within the last drafter token is left out, because more text might lengthen it, unless
+        it is the only one.
 
         Args:
             drafter_ids: the drafter's tokens, at least one.
-            merge: whether several drafter tokens may become one target token; if not, each has to be a target token.
-            before: the text before them.
+            merge: whether several drafter tokens may become one target token. If not, each must equal a target token.
+            before: text before the drafter tokens.
         """
         texts = [self.text(token) for token in drafter_ids]
         if not merge:
@@ -130,9 +130,11 @@ class VocabularyMap:
         return [token for token, end in matches if end <= n_safe] or [token for token, _ in matches[:1]]
 
     def tokenise_after(self, before: str, text: str) -> list[tuple[int, int]] | None:
-        """Tokenise a text in the context of the text before it; return each token with its end in the text.
+        """Tokenise a text in the context of the text before it.
 
-        None if the target's tokenizer returns no offsets, or if a token spans the border between the two texts.
+        Returns:
+            (token, its end in the text) of each token. None if the target's tokenizer returns no offsets, or if a token
+            spans the border between the two texts.
         """
         if self.tokenizer is None:
             return None
@@ -146,9 +148,9 @@ class VocabularyMap:
         return inside
 
     def longest_matches(self, text: str) -> list[tuple[int, int]]:
-        """Return the target's tokens of a text, each the longest match, with the index of its end in the text.
+        """Return the target's tokens of a text, each the longest match, as (token, its end in the text).
 
-        The result ends before the first character that no token begins with.
+        The result ends before the first character with which no token begins.
         """
         tokens, at = list[tuple[int, int]](), 0
         while at < len(text):

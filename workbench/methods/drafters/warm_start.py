@@ -1,4 +1,4 @@
-"""Parameter of drafters whose state persists over runs (`warm`)."""
+"""The parameter `warm` of drafters whose state persists over runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ WARM_NOTICE = (
 )
 
 SHIFTING_DOMAINS = ("word problems", "records")
-"""Kinds of prompts (`workbench.bench.verifiable_problems`) in a stream whose domain shifts, in this order."""
+"""Kinds of prompts (`workbench.bench.verifiable_problems`), in this order, in a stream whose domain shifts."""
 
 
 def warm_param(state_name: str) -> Any:
-    """Return the parameter `warm`: keep state for later runs.
+    """Return the declaration of the parameter `warm`: keep state for later runs.
 
     Args:
-        state_name: name of the state.
+        state_name: name of the state in the parameter's description.
     """
     return param(
         False, doc=f"keep {state_name} for later runs on this backend; a seeded run then depends on earlier ones"

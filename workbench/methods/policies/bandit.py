@@ -21,20 +21,29 @@ REMEMBERED: Bounds = {"ge": 20, "le": 1000, "doc": "number of newest rounds in t
 
 @dataclass(slots=True)
 class RoundHistory:
-    """The last rounds as (length, tokens, seconds), and the parts and models that they were measured with."""
+    """Last rounds of a sequence as (planned length, tokens, seconds).
+
+    Attributes:
+        parts: drafter, verifier, tree builder and models of these rounds.
+        stats_reader: reader of the round that has just ended.
+        rounds: rounds from the oldest to the newest.
+    """
 
     parts: Any = None
     stats_reader: RoundStatsReader = field(default_factory=RoundStatsReader)
     rounds: deque[tuple[int, int, float]] = field(default_factory=deque[tuple[int, int, float]])
 
     def add(self, stats: RoundStats, window: int) -> None:
-        """Add a round; drop the oldest beyond the window."""
+        """Add a round. Drop the oldest rounds until `window` remain."""
         self.rounds.append((stats.planned, stats.tokens, stats.seconds))
         while len(self.rounds) > window:
             self.rounds.popleft()
 
     def rates(self) -> dict[int, tuple[int, float]]:
-        """Return length → (rounds, tokens per second): a ratio of sums, since a mean of rates favours short rounds."""
+        """Return (number of rounds, tokens per second) of each draft length.
+
+        A rate is the ratio of the sums, because a mean of rates would favour short rounds.
+        """
         sums: dict[int, tuple[int, int, float]] = {}
         for k, tokens, seconds in self.rounds:
             n, t, s = sums.get(k, (0, 0, 0.0))
@@ -50,10 +59,11 @@ BY_HINDSIGHT = (
 
 @dataclass(frozen=True)
 class Bandit(Policy):
-    """Choose K from 0 up to a bound by UCB1 over the last rounds: the largest rate + c · scale · √(2 ln n / n_K).
+    """Choose the draft length K from 0 to `depth` by UCB1: the K with the largest rate + c · scale · √(2 ln n / n_K).
 
-    Lengths that were not used within the window are tried first, the longest first. The scale is the best rate, so c
-    has no unit. The policy assumes nothing about costs or acceptance.
+    The rate is tokens per second in the last `remembered` rounds, n is their number, and n_K of them have length K.
+    Lengths without a round are tried first, the longest first. The scale is the best rate, so c has no unit. The policy
+    assumes nothing about costs or acceptance.
 
     Source: Auer et al. 2002, UCB1; Hu et al. 2025, TLT, arXiv:2511.16665 (rewards: tokens per second; a sliding
     window). The paper's batch of several sequences is one sequence here, and the mean of a window replaces its trimmed
@@ -77,11 +87,11 @@ class Bandit(Policy):
     )  # fmt: skip
 
     def init_state(self) -> list[RoundHistory]:
-        """Return an empty history, in a list so that another drafter can start a new one."""
+        """Return an empty history, in a list so that `plan` can replace it when the parts change."""
         return [RoundHistory()]
 
     def plan(self, sequence: Sequence, state: list[RoundHistory], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the length with the highest upper confidence bound."""
+        """Return a plan with the draft length of the highest upper confidence bound."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundHistory(parts)
         played = state[0]
@@ -92,7 +102,11 @@ class Bandit(Policy):
         return Plan(k)
 
     def choose(self, rates: dict[int, tuple[int, float]]) -> int:
-        """Return the length to use, by (rounds, tokens per second) of each length that was used."""
+        """Return the next draft length.
+
+        Args:
+            rates: (number of rounds, tokens per second) of each length that was used.
+        """
         for k in range(self.depth, -1, -1):
             if k not in rates:
                 return k

@@ -23,13 +23,13 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStatsReader, parts_of
 
 BUDGETS = ((1, 48), (2, 32), (5, 16), (21, 8))
-"""(Smallest number of sequences in a batch, most tokens verified per sequence)."""
+"""Pairs (smallest number of sequences in a batch, maximum number of verified tokens per sequence)."""
 MOST = 32
-"""Sequences in a batch above which nothing is drafted: forwards are full without drafts."""
+"""Number of sequences in a batch above which nothing is drafted, because forwards are full without drafts."""
 
 
 def budget(batch_size: int) -> int:
-    """Return the most tokens verified per sequence of a batch.
+    """Return the maximum number of verified tokens per sequence in a batch of `batch_size` sequences.
 
     >>> [budget(n) for n in (1, 2, 4, 5, 20, 21, 32, 33)]
     [48, 32, 32, 16, 16, 8, 8, 0]
@@ -38,7 +38,7 @@ def budget(batch_size: int) -> int:
 
 
 def lengths(depth: int) -> list[int]:
-    """Return the candidate lengths, the longest first: a bound, its half, and so on.
+    """Return the candidate draft lengths, the longest first: `depth`, its half, and so on down to 1.
 
     >>> lengths(8), lengths(5)
     ([8, 4, 2, 1], [5, 2, 1])
@@ -48,14 +48,14 @@ def lengths(depth: int) -> list[int]:
 
 @dataclass(slots=True)
 class Pulls:
-    """The last rounds per batch size, as (length, tokens, seconds).
+    """Last rounds of a sequence for each batch size.
 
     Attributes:
-        parts: drafter, verifier, tree builder and models that they were measured with.
-        batch_size: sequences in the batch in the current round.
-        stats_reader: tokens and times of that round.
-        rounds: (length, tokens, seconds) by the number of sequences in the batch.
-        rng: random generator for lengths.
+        parts: drafter, verifier, tree builder and models of these rounds.
+        batch_size: number of sequences in the batch in the current round.
+        stats_reader: reader of the round that has just ended.
+        rounds: (draft length, tokens, seconds) of each round, by batch size.
+        rng: random generator that chooses lengths.
     """
 
     parts: Any = None
@@ -65,9 +65,10 @@ class Pulls:
     rng: Random = field(default_factory=lambda: Random(0))
 
     def rewards(self, batch_size: int) -> dict[int, float]:
-        """Return tokens per second by draft length, in batches of this size (mean tokens, median seconds).
+        """Return tokens per second by draft length, in batches of this size: mean tokens over median seconds.
 
-        A median ignores outliers of times. Token counts have few distinct values, so their median would be too coarse.
+        The median ignores outliers of times. Token counts have few distinct values, so their median would be too
+        coarse.
         """
         by_length: dict[int, list[tuple[int, float]]] = {}
         for k, tokens, seconds in self.rounds.get(batch_size, ()):
@@ -82,13 +83,14 @@ class Pulls:
 
 @dataclass(frozen=True)
 class Buckets(Policy):
-    """Verify at most `budget(batch_size)` tokens; choose a length by ε-greedy over the last rounds of that batch size.
+    """Verify at most `budget(batch_size)` tokens; choose a draft length by ε-greedy over rounds of the same batch size.
 
-    Lengths that were not used are tried first, the longest first. Rounds with another batch size do not count. Above
-    `MOST` sequences nothing is drafted.
+    Lengths that were not used are tried first, the longest first. In batches of more than `MOST` sequences nothing is
+    drafted.
 
-    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). There a
-    strategy's reward is shared by the batch; here each sequence uses its own rounds, since acceptance differs by text.
+    Source: Hu et al. 2025, TLT, arXiv:2511.16665 (bucketed ε-greedy; budgets and ε are those of its code). In the paper
+    all sequences of the batch share a strategy's reward; here each sequence uses its own rounds, because acceptance
+    depends on the text.
     """
 
     name: ClassVar[str] = "buckets"
@@ -98,11 +100,11 @@ class Buckets(Policy):
     remembered: int = param(200, **REMEMBERED)
 
     def init_state(self) -> list[Pulls]:
-        """Return an empty history, in a list so that another drafter can start a new one."""
+        """Return an empty history, in a list so that `plan` can replace it when the parts change."""
         return [Pulls()]
 
     def plan(self, sequence: Sequence, state: list[Pulls], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan a length for the current number of sequences in the batch."""
+        """Return a plan with a draft length for the current number of sequences in the batch."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = Pulls(parts)
         pulls, rows = state[0], max(1, len(batch))
@@ -118,7 +120,12 @@ class Buckets(Policy):
         return Plan(k, nodes=nodes)
 
     def choose(self, rewards: Mapping[int, float], rng: Random) -> int:
-        """Return a length by the rewards of those that were used."""
+        """Return the next draft length.
+
+        Args:
+            rewards: tokens per second of each length that was used.
+            rng: random generator for exploration.
+        """
         candidates = lengths(self.depth)
         for k in candidates:
             if k not in rewards:

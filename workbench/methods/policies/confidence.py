@@ -14,12 +14,12 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import DEPTH
 
 SIGNAL = "largest q at the last test"
-"""Signal: value compared with the threshold, of the node with the highest confidence."""
+"""Name of the signal: the largest probability at the last test, which is compared with the threshold."""
 
 
 @dataclass(frozen=True)
 class Confidence(Policy):
-    """Draft up to K tokens, and stop when the drafter's largest probability falls below a threshold.
+    """Draft up to K tokens, and stop when the largest probability of the drafter's distribution is below a threshold.
 
     The test uses the distribution before a token is drawn from it, never the token, so it does not bias the output, and
     sampling stays exact. The first token is always drafted. On a GPU each test costs a synchronisation.
@@ -32,10 +32,10 @@ class Confidence(Policy):
     threshold: float = param(0.4, ge=0.0, le=1.0, doc="stop drafting when the drafter's top probability is below this")
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K with early stopping."""
+        """Return a plan with K draft levels, and with early stopping if the threshold is above 0."""
         return Plan(self.depth, can_stop_early=self.threshold > 0)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
-        """Return whether the drafter's confidence reaches the threshold; in a tree, after any node of the level."""
+        """Return whether the drafter's largest probability, over all nodes of the level, reaches the threshold."""
         sequence.report.signals[SIGNAL] = confidence = float(step.p.amax())
         return confidence >= self.threshold

@@ -16,10 +16,10 @@ from workbench.methods.tree_builders.path_threshold import PathThreshold
 
 @dataclass(frozen=True)
 class DynamicTree(Policy):
-    """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Draft every continuation whose probability along its path, by the drafter, reaches a threshold.
 
-    A flat distribution then has several children, a peaked one has one, and unlikely branches end. The first level's
-    likeliest token is always proposed. See `PathThreshold`.
+    A node with a flat distribution then gets several children, a node with a peaked one gets one child, and unlikely
+    branches end. The likeliest token of the first level is always proposed. The tree builder is `PathThreshold`.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961; the paper gives no thresholds.
     """
@@ -32,5 +32,5 @@ class DynamicTree(Policy):
     children: int = param(4, ge=1, le=8, doc="maximum number of children per node")
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K with the tree builder `PathThreshold`."""
+        """Return a plan with K draft levels and the tree builder `PathThreshold`."""
         return Plan(self.depth, tree_builder=PathThreshold(self.path_threshold, self.children))

@@ -19,11 +19,11 @@ from workbench.engine.request import Sequence
 from workbench.methods.policies.fixed import BEST_OF, DEPTH
 
 SIGNAL = "√H of the drafter at the last test"
-"""Signal: value compared with the bound, of the node with the lowest entropy."""
+"""Name of the signal: the lowest √H of a level at the last test, which is compared with the bound."""
 
 
 def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
-    """Return √H of each distribution, with H in nats.
+    """Return √H of each distribution over V tokens; H is the entropy in nats.
 
     Example:
         >>> root_entropy(torch.tensor([0.5, 0.3, 0.15, 0.05])).item()  # doctest: +ELLIPSIS
@@ -34,15 +34,16 @@ def root_entropy(p: Float[Tensor, "*b V"]) -> Float[Tensor, "*b"]:
 
 @dataclass(frozen=True)
 class Entropy(Policy):
-    """Draft up to K tokens, and stop when the square root of the entropy of the drafter's distribution exceeds a bound.
+    """Draft up to K tokens, and stop when √H, the root of the entropy of the drafter's distribution, exceeds a bound.
 
-    By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2); if the divergence is proportional
-    to the drafter's own entropy H, that is 1 − √(γH). SVIP stops if √H > h, AdaEDL if 1 − √(γH) < λ: the same rule,
-    with h = (1 − λ)/√γ. The test uses the distribution before a token is drawn from it, so sampling stays exact; a tree
-    continues while one node is below the bound. The first token is always drafted.
+    By Pinsker's inequality a token is accepted with probability 1 − TV ≥ 1 − √(KL/2). If the divergence KL is
+    proportional to the entropy H (in nats) of the drafter's distribution, the bound is 1 − √(γH). SVIP stops if √H > h,
+    AdaEDL if 1 − √(γH) < λ: the same rule, with h = (1 − λ)/√γ. The test uses the distribution before a token is drawn
+    from it, so sampling stays exact. A tree continues while one node of the level is below the bound. The first token
+    is always drafted.
 
-    Source: Zhang et al. 2024, SVIP, arXiv:2411.18462; Agrawal et al. 2024, AdaEDL, arXiv:2410.18351, whose λ also
-    follows the acceptance so far: here the bound stays fixed.
+    Source: Zhang et al. 2024, SVIP, arXiv:2411.18462; Agrawal et al. 2024, AdaEDL, arXiv:2410.18351. AdaEDL also adapts
+    λ to the acceptance so far; here the bound is fixed.
     """
 
     name: ClassVar[str] = "entropy"
@@ -61,10 +62,10 @@ class Entropy(Policy):
     )
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K with early stopping."""
+        """Return a plan with K draft levels and early stopping."""
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: Any, step: Step) -> bool:
-        """Return whether √H of at least one distribution is within the bound."""
+        """Return whether √H of at least one node's distribution is within the bound."""
         sequence.report.signals[SIGNAL] = lowest = float(root_entropy(step.p).amin())
         return lowest <= self.root_entropy

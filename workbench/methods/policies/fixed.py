@@ -13,7 +13,7 @@ from workbench.engine.request import Sequence
 
 
 class Bounds(TypedDict):
-    """Arguments of `param` for a number."""
+    """Keyword arguments of `param` for a number: its range and its description."""
 
     ge: float
     le: float
@@ -23,16 +23,19 @@ class Bounds(TypedDict):
 DEPTH: Bounds = {"ge": 1, "le": 16, "doc": "draft length K: maximum number of draft levels per round"}
 
 BEST_OF = tuple({"policy": "fixed", "depth": depth} for depth in (1, 2, 3, 4, 6, 8))
-"""Fixed lengths; claims compare adaptive policies with the fastest of them."""
+"""Settings with fixed draft lengths. Claims compare adaptive policies with the fastest of them."""
 
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """Draft K tokens per round. Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K."""
+    """Draft K tokens per round.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192; §3.5 says how to choose K.
+    """
 
     name: ClassVar[str] = "fixed"
     depth: int = param(4, **DEPTH)
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth K."""
+        """Return a plan with K draft levels."""
         return Plan(self.depth)

@@ -1,4 +1,4 @@
-"""Draft more after full acceptance, less after a rejection."""
+"""Adapt the draft length: more after full acceptance, less after a rejection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from workbench.methods.policies.fixed import DEPTH
 
 @dataclass(frozen=True)
 class Heuristic(Policy):
-    """Start at K; add two after a round in which every draft was accepted, otherwise subtract one, never below one.
+    """Start with draft length K. Add two after a round in which every draft was accepted, otherwise subtract one.
+
+    The length stays between 1 and 24.
 
     Source: the dynamic length rule of Hugging Face's assisted generation (`num_assistant_tokens_schedule="heuristic"`).
     """
@@ -25,15 +27,15 @@ class Heuristic(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the current length, in a list so that it can change."""
+        """Return the initial draft length, in a list so that it can change."""
         return [self.depth]
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the current length."""
+        """Return a plan with the current draft length."""
         sequence.report.signals["planned depth"] = state[0]
         return Plan(state[0])
 
     def observe(self, sequence: Sequence, state: list[int], feedback: RoundFeedback) -> None:
-        """Adapt to the last round. A round that the end of the text cuts short does not matter: no round follows."""
+        """Adapt the draft length to the round. If the end of the text cut the round short, no round follows."""
         all_accepted = len(feedback.tokens) > 0 and len(feedback.result.path) == len(feedback.tokens)
         state[0] = min(state[0] + 2, 24) if all_accepted else max(1, state[0] - 1)

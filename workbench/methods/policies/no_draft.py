@@ -1,4 +1,4 @@
-"""Plan no drafts."""
+"""Policy of plain decoding: plan no drafts."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class NoDraft(Policy):
     name: ClassVar[str] = "none"
 
     def plan(self, sequence: Sequence, state: Any, batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan depth 0."""
+        """Return a plan without draft levels."""
         return Plan(0)

@@ -1,4 +1,4 @@
-"""SpecDec++'s oracle: draft exactly as far as the target will accept, an upper bound for policies."""
+"""SpecDec++'s oracle: draft exactly as far as the target will accept, as an upper bound for policies."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SAMPLED = (
 
 @dataclass(frozen=True)
 class OptimalOracle(Policy):
-    """Draft up to K tokens, and stop before the first that the target will reject.
+    """Draft up to K tokens, and stop before the first token that the target will reject.
 
-    Greedy text can be computed ahead: here the target decodes it token by token, which costs more than all drafts save.
-    So it is a simulation, not a practical method. It plans the shortest draft with as many accepted tokens as K levels
-    could have: an upper bound for every rule for the length of a chain. The first token is always drafted, since a
-    policy gets no distribution before it. If it is rejected, a second token that happens to match may be drafted. The
-    time of a round excludes the look-ahead; the time of the run includes it.
+    Before each round the target decodes its next greedy tokens, which takes longer than all drafts save. The policy is
+    therefore a simulation, not a practical method. It plans the shortest draft that has as many accepted tokens as K
+    levels could have. This is an upper bound for all rules that choose the length of a chain. The first token is always
+    drafted, since a policy gets no distribution before it. If it is rejected, a second token that happens to match may
+    be drafted. The time of a round excludes the look-ahead; the time of the run includes it.
 
     Source: Huang et al. 2024, SpecDec++, arXiv:2405.19715, §3, which compares rules with this oracle.
     """
@@ -43,11 +43,11 @@ class OptimalOracle(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[int]:
-        """Return the target's next tokens, up to K; empty at the start."""
+        """Return an empty list for the target's next tokens; `plan` fills it."""
         return []
 
     def plan(self, sequence: Sequence, state: list[int], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Compute the target's next tokens and plan depth K with early stopping."""
+        """Compute the target's next tokens. Return a plan with K draft levels and early stopping."""
         state.clear()
         if not sequence.sampling.greedy:
             sequence.add_warning(SAMPLED)
@@ -58,13 +58,13 @@ class OptimalOracle(Policy):
         return Plan(self.depth, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[int], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the drafter's likeliest next token is the target's."""
+        """Return whether the drafter's likeliest next token is the target's, for any node of the level."""
         target_token = state[step.level] if step.level < len(state) else -1
         return step.p.argmax(-1).eq(target_token).any()
 
 
 def look_ahead(sequence: Sequence, n: int) -> list[int]:
-    """Return the next n ≥ 1 tokens of the target's own greedy text. The sequence's KV cache is unchanged."""
+    """Return the next n ≥ 1 tokens of the target's greedy text. The sequence's KV cache is unchanged."""
     target, plan = sequence.models.target, sequence.state.plan
     sequence.cache_slot.scratch, sequence.state.plan = 0, Plan(n)
     try:

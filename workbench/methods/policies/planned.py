@@ -1,4 +1,4 @@
-"""Choose the length with the most expected tokens per second, from this run's rounds; 0 if drafting is slower."""
+"""Choose the draft length with the most expected tokens per second, measured in this run; 0 if drafting is slower."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from workbench.methods.policies.fixed import DEPTH
 from workbench.methods.policies.round_stats import RoundStats, RoundStatsReader, parts_of
 
 FIRST = 2
-"""Levels of the first draft: its cost and that of a plain pass predict the cost of longer drafts."""
+"""Number of levels of the first draft. Its cost and that of a plain round predict the cost of longer drafts."""
 SHARE = 0.02
-"""Share of the run's time that may be spent on trying options estimated to be slower."""
+"""Maximum share of the run's time spent on trying options that are estimated to be slower."""
 WINDOW = 5
-"""Number of last rounds of a length; their median time is the cost of that length."""
+"""Number of last rounds of a draft length. Their median time is the cost of that length."""
 EVERY = 4
-"""Rounds of one kind, drafting or plain, before the other kind is tried."""
+"""Number of rounds of one kind (drafting or plain) before the other kind is tried."""
 POOLED = 2.0
-"""Weight of the acceptance rate of all levels in the estimate for one level, in tests."""
+"""Weight of the acceptance rate of all levels in the estimate for one level, as a number of tests."""
 REMEMBERED = 2.0
-"""Tests that remain after rounds without a draft: few enough for one trial to change the estimate."""
+"""Number of counted tests that remain after rounds without a draft: few enough for one trial to change the estimate."""
 
 
 @dataclass(slots=True)
 class RoundEstimates:
-    """Estimates from a run so far. Counts are discounted; level 1 is the first drafted token.
+    """Times and acceptance rates of a run so far. Counts are discounted; level 1 is the first drafted token.
 
     Attributes:
-        parts: drafter and models that they were measured with.
+        parts: drafter, verifier, tree builder and models of these rounds.
         stats_reader: tokens and times of the last round.
-        seconds: times of the last rounds by their length; length 0: rounds that verified one token alone.
-        accepted: by level, drafts that were accepted.
-        tested: by level, rounds that were planned to this depth and accepted all levels above. Level 1 has a prior of
-            one test with acceptance 0.7.
-        n_drafted: planned rounds in which the drafter proposed something.
-        n_planned: planned rounds.
-        idle_s: seconds of drafting in the planned rounds in which the drafter proposed nothing.
+        seconds: times of the last rounds by draft length. Length 0: plain rounds, which verify one token alone.
+        accepted: number of accepted drafts by level.
+        tested: number of rounds by level that were planned to this depth and accepted all levels above. Level 1 has a
+            prior of one test with acceptance 0.7.
+        n_drafted: number of rounds planned to draft in which the drafter proposed a token.
+        n_planned: number of rounds planned to draft.
+        idle_s: seconds of drafting in rounds planned to draft in which the drafter proposed nothing.
         is_drafting: whether the last rounds were planned to draft.
         n_same_kind: number of consecutive last rounds of that kind.
-        lost_s: seconds that drafting took longer than plain decoding would have, since it was last faster.
-        tried_s: seconds lost by plain rounds while drafting is faster.
+        lost_s: seconds by which drafting has been slower than plain decoding, counted since it was last faster.
+        tried_s: seconds lost in plain rounds while drafting was faster.
         spent_s: seconds of all rounds.
     """
 
@@ -66,11 +66,11 @@ class RoundEstimates:
 
     @property
     def acceptance(self) -> float:
-        """Acceptance rate of all levels together."""
+        """Acceptance rate over all levels."""
         return sum(self.accepted.values()) / sum(self.tested.values())
 
     def costs(self, depth: int) -> list[float]:
-        """Return the seconds of a round of 0 … `depth` levels: measured, or interpolated between measured ones."""
+        """Return the seconds of a round with 0 … `depth` draft levels, measured or interpolated."""
         measured = sorted((k, median_low(seconds)) for k, seconds in self.seconds.items())
         costs_s: list[float] = []
         for k in range(depth + 1):
@@ -80,9 +80,9 @@ class RoundEstimates:
         return costs_s
 
     def tokens(self, depth: int) -> list[float]:
-        """Return the expected tokens of a round with a draft of 0 … `depth` levels: 1 + Σ Π probability.
+        """Return the expected tokens of a round with 0 … `depth` draft levels: 1 + Σ over levels of Π acceptance rates.
 
-        A level's probability is its share of accepted tests; with few tests it is shrunk towards the overall rate.
+        A level's acceptance rate is its share of accepted tests; with few tests it is shrunk towards the overall rate.
         """
         expected, path_prob, pooled = [1.0], 1.0, POOLED * self.acceptance
         for level in range(1, depth + 1):
@@ -91,7 +91,10 @@ class RoundEstimates:
         return expected
 
     def outlook(self, depth: int) -> list[tuple[float, float]]:
-        """Return the expected (tokens, seconds) of a round planned 0 … `depth` levels deep, which may get no draft."""
+        """Return the expected (tokens, seconds) of a round planned with 0 … `depth` levels.
+
+        The drafter may have no draft; its share of such rounds so far counts.
+        """
         costs = self.costs(depth)
         offer_rate, idle_s = self.n_drafted / self.n_planned, self.idle_s / self.n_planned
         without_s = (1 - offer_rate) * costs[0] + idle_s
@@ -99,7 +102,12 @@ class RoundEstimates:
         return [pairs[0], *((offer_rate * n + 1 - offer_rate, offer_rate * s + without_s) for n, s in pairs[1:])]
 
     def count_tests(self, feedback: RoundFeedback, forgetting: float) -> None:
-        """Count tests. A draft shorter than planned counts as rejected at its end, as the plan is evaluated."""
+        """Count the tests of a round by level. A draft shorter than planned counts as rejected after its last token.
+
+        Args:
+            feedback: result of the round.
+            forgetting: factor on all earlier counts.
+        """
         self.stats_reader.record_tokens(feedback)
         planned, n_accepted = feedback.plan.depth, len(feedback.result.path)
         if not planned:
@@ -120,7 +128,10 @@ class RoundEstimates:
                 counts[level] *= forgetting
 
     def add_times(self, stats: RoundStats) -> None:
-        """Add a round's time. A round that was planned to draft but got no draft counts as plain plus idle drafting."""
+        """Add a round's time.
+
+        If a planned draft was empty, count a plain round, and count the drafting time separately.
+        """
         idle_s = 0.0 if stats.nodes or not stats.planned else stats.drafting_s
         self.idle_s += idle_s
         durations = self.seconds.setdefault(stats.planned if stats.nodes else 0, deque(maxlen=WINDOW))
@@ -129,20 +140,20 @@ class RoundEstimates:
         if bool(stats.planned) is not self.is_drafting:
             self.is_drafting, self.n_same_kind = not self.is_drafting, 0
         self.n_same_kind += 1
-        if 0 in self.seconds and stats.planned:  # other load on the machine is not a cost of the draft
+        if 0 in self.seconds and stats.planned:  # the median limits effects of other load
             plain_s = stats.tokens * median_low(self.seconds[0])
             self.lost_s = max(0.0, self.lost_s + min(stats.seconds, 2 * median_low(durations) + idle_s) - plain_s)
 
 
 @dataclass(frozen=True)
 class Planned(Policy):
-    """Choose K from 0 up to a bound so that expected tokens per second are largest.
+    """Choose the draft length K from 0 to `depth` with the most expected tokens per second.
 
-    Tokens per round: 1 + Σ over the levels of the probability that a level and all above it are accepted, by the
-    acceptance rates so far (older rounds count less). Seconds per round: medians of this run's rounds of each length,
-    including plain ones. If K = 0 is best, nothing is drafted. A draft is then tried again only while the total loss of
-    drafts stays below one plain pass plus 2 % of the run's time. Plain rounds while drafting is faster also cost at
-    most 2 %.
+    Expected tokens per round are 1 + Σ over levels of the probability that this level and all above are accepted, from
+    the acceptance rates so far (older rounds count less). Expected seconds per round are medians of this run's rounds
+    of each length, including plain ones. If K = 0 is best, nothing is drafted. A draft is then tried again only while
+    the total loss of drafts stays below one plain round plus 2 % of the run's time. Plain rounds that are tried while
+    drafting is faster also take at most 2 %.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1 and §3.5, with measured instead of assumed costs and
     acceptance by level; Liu et al. 2024, SmartSpec, arXiv:2406.14066: K = 0 and occasional exploration.
@@ -154,11 +165,11 @@ class Planned(Policy):
     forgetting: float = param(0.9, ge=0.5, le=1.0, doc="factor on the weight of past rounds, applied every round")
 
     def init_state(self) -> list[RoundEstimates]:
-        """Return initial estimates, in a list so that another drafter can start new ones."""
+        """Return initial estimates, in a list so that `plan` can replace them when the parts change."""
         return [RoundEstimates()]
 
     def plan(self, sequence: Sequence, state: list[RoundEstimates], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the best K from 0 to `depth`, or a length to try again."""
+        """Return a plan with the best draft length from 0 to `depth`, or with a length to try again."""
         if state[0].parts != (parts := parts_of(sequence)):
             state[0] = RoundEstimates(parts)
         estimates = state[0]
@@ -170,7 +181,11 @@ class Planned(Policy):
         return Plan(k)
 
     def choose(self, estimates: RoundEstimates) -> int:
-        """Return 0, a short draft, 0 once more; then the best length, or one to try."""
+        """Return the next draft length.
+
+        The first rounds have length 0, then `FIRST`, then 0 once more. Later rounds have the best length, or one that
+        is tried again.
+        """
         n_plain = len(estimates.seconds.get(0, ()))
         if n_plain < 2 and (not n_plain or estimates.is_drafting):
             return 0
@@ -194,5 +209,5 @@ class Planned(Policy):
         return 0 if is_soon or estimates.lost_s + regret > may_lose_s else longest
 
     def observe(self, sequence: Sequence, state: list[RoundEstimates], feedback: RoundFeedback) -> None:
-        """Count the round's tests."""
+        """Count the round's accepted and rejected drafts."""
         state[0].count_tests(feedback, self.forgetting)

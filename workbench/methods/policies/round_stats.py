@@ -14,12 +14,12 @@ class RoundStats:
     """Tokens and times of one round.
 
     Attributes:
-        planned: planned depth, limited to the tokens that remained.
-        nodes: drafted tokens; 0 if nothing was planned, or the drafter had no draft.
-        n_accepted: accepted drafts.
-        tokens: emitted tokens.
+        planned: planned depth, limited to the number of tokens that remained.
+        nodes: number of drafted tokens; 0 if nothing was planned, or if the drafter had no draft.
+        n_accepted: number of accepted drafts.
+        tokens: number of emitted tokens.
         seconds: wall time of the round.
-        drafting_s: part of it spent on drafting.
+        drafting_s: part of the wall time spent on drafting.
     """
 
     planned: int
@@ -31,23 +31,23 @@ class RoundStats:
 
 
 def parts_of(sequence: Sequence) -> tuple[Any, ...]:
-    """Return a sequence's drafter, verifier, tree builder and models; rounds with different ones are not comparable."""
+    """Return a sequence's drafter, verifier, tree builder and models. Rounds with different ones are not comparable."""
     return sequence.drafter, sequence.verifier, sequence.configured_method.tree_builder, id(sequence.models)
 
 
 class RoundStatsReader:
-    """Reader of round statistics: tokens are available after verification, times when the round is over."""
+    """Reader of a sequence's last round. Tokens are available after verification, times when the round has ended."""
 
     def __init__(self) -> None:
         self._run: RoundStats | None = None
 
     def record_tokens(self, feedback: RoundFeedback) -> None:
-        """Record the round's tokens."""
+        """Record the number of tokens of the round. Its duration is not known yet."""
         n_accepted = len(feedback.result.path)
         self._run = RoundStats(feedback.plan.depth, len(feedback.tokens), n_accepted, len(feedback.emitted))
 
     def take_last_round(self, sequence: Sequence) -> RoundStats | None:
-        """Return the sequence's last round, once, when the next one is planned; None if there is no new one."""
+        """Return statistics of the sequence's last round when the next one is planned; None if there is no new one."""
         stats, self._run = self._run, None
         rounds = [] if sequence.trace is None else sequence.trace.rounds
         if stats is None or not rounds:

@@ -1,4 +1,4 @@
-"""SpecDec++: a trained head predicts each draft's acceptance; drafting stops when a rejection is likely."""
+"""SpecDec++: a trained head predicts each draft's acceptance, and drafting stops when a rejection is likely."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TRAIN_ADVICE = "Train one for this draft model: workbench train acceptance."
 
 
 class AcceptanceHead(TrainedNet):
-    """D residual blocks x + SiLU(W x + b) on the draft model's last hidden state at a draft token, then one output.
+    """Acceptance head: D residual blocks x + SiLU(W x + b) on the draft model's last hidden state, then one output.
 
     The paper's code ends with two outputs and a softmax, which equals one output and a sigmoid. It also repeats one
     block D times, so that all share their weights; here each has its own weights unless `tied`.
 
     Args:
         width: the draft model's hidden size.
-        blocks: D.
-        tied: one block for all D.
-        context: unused; an argument of all nets.
+        blocks: number of blocks D.
+        tied: whether all D blocks share their weights.
+        context: unused; all nets have this argument.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.2.
     """
@@ -49,7 +49,11 @@ class AcceptanceHead(TrainedNet):
         self.last = nn.Linear(width, 1)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b"]:
-        """Return log-odds that the draft token at this state is accepted, given that all before it were."""
+        """Return log-odds that a draft token is accepted, given that all tokens before it were.
+
+        Args:
+            x: the draft model's last hidden states at the draft tokens.
+        """
         for i in range(self.n_blocks):
             x = x + nn.functional.silu(self.blocks[0 if self.tied else i](x))
         return self.last(x).squeeze(-1)
@@ -68,12 +72,12 @@ LITTLE = (
 
 @dataclass(frozen=True)
 class SpecDecPlusPlus(Policy):
-    """Stop once 1 − ∏ p̂ᵢ > h, where p̂ᵢ is the head's probability that draft i is accepted if those before it were.
+    """Stop drafting once 1 − ∏ p̂ᵢ > h. p̂ᵢ is the head's probability that draft i is accepted if those before it were.
 
-    In the paper's cost model the optimal rule has this form. The head reads the draft model's state after the newest
-    draft, so that each draft is scored before the next token is drafted (the paper's code scores it a step later).
-    Tokens that are drafted already are not dropped, so the stop does not bias the output, and sampling stays exact. In
-    a tree the likeliest node of each level counts. On a GPU each test costs a synchronisation.
+    In the paper's cost model the optimal rule has this form. The head reads the draft model's hidden state at the
+    newest draft, so that each draft is scored before the next token is drafted (the paper's code scores it one step
+    later). Tokens that were drafted are never dropped, so the stop does not bias the output, and sampling stays exact.
+    In a tree the node with the highest p̂ of each level counts. On a GPU each test costs a synchronisation.
 
     Source: Huang et al. 2025, SpecDec++, arXiv:2405.19715, §3.1 (rule), §3.2 (head).
     """
@@ -103,19 +107,19 @@ class SpecDecPlusPlus(Policy):
     )  # fmt: skip
 
     def init_state(self) -> list[Tensor | None]:
-        """Return the probability that all drafts of the round are accepted, in a list so that it can change."""
+        """Return a list whose item becomes the probability that all drafts of the round are accepted; None at first."""
         return [None]
 
     def plan(self, sequence: Sequence, state: list[Tensor | None], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the longest draft, with early stopping."""
+        """Return a plan with the longest draft and early stopping."""
         state[0] = None
         return Plan(self.longest, can_stop_early=True)
 
     def should_continue(self, sequence: Sequence, state: list[Tensor | None], step: Step) -> Bool[Tensor, ""]:
-        """Return whether all drafts so far are likely enough to be accepted.
+        """Return whether all drafts so far are likely enough to be accepted that drafting continues.
 
         Raises:
-            ModelError: the drafter provides no hidden states, or the head was made for another one.
+            ModelError: the drafter provides no hidden states, or the head was trained for another hidden size.
         """
         accept_prob = acceptance_probs(sequence.models, step.hidden).amax()
         state[0] = accept_prob if state[0] is None else state[0] * accept_prob
@@ -124,20 +128,20 @@ class SpecDecPlusPlus(Policy):
         return 1 - state[0] <= self.risk
 
     def observe(self, sequence: Sequence, state: list[Tensor | None], feedback: RoundFeedback) -> None:
-        """Record the head's estimate for the round's drafts."""
+        """Record the head's estimate, the probability that a draft of the round is rejected, in the trace."""
         if state[0] is not None:
             sequence.report.signals["probability of a rejection (1 − ∏ p̂)"] = 1 - float(state[0])
 
 
 def acceptance_probs(models: Models, hidden: Float[Tensor, "w D"] | None) -> Float[Tensor, " w"]:
-    """Return the head's probability that each draft is accepted, float32.
+    """Return the acceptance head's probability that each of w drafts is accepted, float32.
 
     Args:
-        models: with an acceptance head.
-        hidden: the draft model's last hidden states after the drafts.
+        models: models that include an acceptance head.
+        hidden: the draft model's last hidden states at the drafts.
 
     Raises:
-        ModelError: see `SpecDecPlusPlus.should_continue`.
+        ModelError: the drafter provides no hidden states, or the head was trained for another hidden size.
     """
     net = load_trained(AcceptanceHead, models, "acceptance head", TRAIN_ADVICE)
     if hidden is None or hidden.shape[1] != net.width:

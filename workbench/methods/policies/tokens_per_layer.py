@@ -1,4 +1,4 @@
-"""DEL's policy: choose exit layer and length for the most expected tokens per layer computed."""
+"""DEL's policy: choose exit layer and draft length for the most expected tokens per computed layer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from workbench.methods.policies.fixed import DEPTH
 
 @dataclass(frozen=True)
 class TokensPerLayer(Policy):
-    """Choose exit and length (0 or more) for the most expected tokens / cost in layers; stop at low confidence.
+    """Choose exit layer and draft length (0 or more) for the most expected tokens per computed layer.
 
-    The draft ends early once the exit's largest probability falls below a threshold. The threshold is between the
-    averages of this probability for correct and for wrong tokens. If the drafter has no exits, the policy plans K
+    The draft ends early if the exit's largest probability is below a threshold. The threshold lies between the averages
+    of this probability over correct tokens and over wrong tokens. If the drafter has no exits, the policy plans K
     tokens.
 
     Source: Zarch et al. 2025, DEL, arXiv:2504.05598.
@@ -34,11 +34,11 @@ class TokensPerLayer(Policy):
     depth: int = param(4, **DEPTH)
 
     def init_state(self) -> list[float]:
-        """Return the current threshold, in a list so that it can change."""
+        """Return the initial threshold 0, in a list so that it can change."""
         return [0.0]
 
     def plan(self, sequence: Sequence, state: list[float], batch: abc.Sequence[Sequence] = ()) -> Plan:
-        """Plan the best pair of exit and length."""
+        """Return a plan with the draft length of the best pair of exit layer and length."""
         ledger = sequence.state.drafter
         if not isinstance(ledger, ExitStatistics):
             state[0] = 0.0
@@ -55,5 +55,5 @@ class TokensPerLayer(Policy):
         return Plan(depth, can_stop_early=state[0] > 0)
 
     def should_continue(self, sequence: Sequence, state: list[float], step: Step) -> Bool[Tensor, ""]:
-        """Return whether the exit's confidence reaches the threshold."""
+        """Return whether the exit's largest probability reaches the threshold."""
         return step.p.amax() >= state[0]

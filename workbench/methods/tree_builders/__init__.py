@@ -1,1 +1,1 @@
-"""Tree builders, which build a draft tree from a drafter's distributions; one rule per file."""
+"""Tree builders, which build a draft tree from a drafter's distributions, one rule per file."""

@@ -1,4 +1,4 @@
-"""EAGLE-2's tree builder: expand the nodes with the highest scores, then verify the best of all nodes."""
+"""EAGLE-2's tree builder: expand the nodes with the highest scores, then verify the best of all proposed nodes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ class BestFirst(TreeBuilder):
     """Expand the `width` best nodes of each level, propose `width` children each, keep the best `nodes` of all.
 
     A node's score is the product of the drafter's probabilities along its path. After the last level all proposed nodes
-    are ranked and the best are verified; a parent's score is never below its child's, so they form a tree. Children
-    depend on committed tokens alone. So the tree is verified by the rule for deterministic drafts, which is exact at
-    every temperature, also if nodes are pruned by their tokens.
+    are ranked and the best are verified; a parent's score is never below its child's, so they form a tree. The whole
+    tree is a function of the committed tokens. It is therefore verified by the rule for deterministic drafts, which is
+    exact at every temperature, also if nodes are pruned by their tokens.
 
     Attributes:
-        width: nodes expanded per level, and children proposed by each.
-        nodes: nodes verified.
+        width: number of nodes expanded per level, and of children proposed by each.
+        nodes: number of verified nodes.
         ranked: whether the drafter processes a level's nodes in descending order of score, instead of in the order in
-            which they were proposed. This decides the order of the next level, and so each node's random number.
+            which they were proposed. This determines the order of the next level, and so the random number of each
+            node.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4.1 (expand) and §4.2 (rerank).
     """
@@ -54,7 +55,7 @@ class BestFirst(TreeBuilder):
     ranked: bool = True
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Expand level by level, rank all nodes, and keep the best."""
+        """Expand level by level, rank all proposed nodes, and return the tree of the best."""
         depth, nodes = plan.depth, plan.limit_nodes(self.nodes)
         logq, tokens = tree.root.best(self.width)  # [w, k], the children of the nodes expanded last
         k = tokens.shape[1]
@@ -73,7 +74,7 @@ class BestFirst(TreeBuilder):
             tree.add(tokens.view(-1), _fan(expanded.shape[0], k, tree.device))
             draft_logq.append(logq.view(-1))
             scores.append((level[expanded].unsqueeze(1) + logq).view(-1))
-        # NaN of a failing drafter ranks last, so that the result is still a tree.
+        # NaN of a failing drafter ranks last, so that the result is always a tree.
         ranking = torch.cat(scores).nan_to_num(-torch.inf)
         selection, rank = ranked(ranking, nodes)
         tree.close(selection)
@@ -85,14 +86,18 @@ class BestFirst(TreeBuilder):
 def most_promising(scores: Float[Tensor, " n"], nodes: int) -> Int[Tensor, " kept"]:
     """Return the nodes with the highest scores (EAGLE-2, Li et al. 2024, §4.2), in the order in which they were added.
 
-    A child's score is at most its parent's, and the child comes later. So a stable sort selects no child without its
+    A child's score is at most its parent's, and the child is added later. So a stable sort selects no child without its
     parent.
+
+    Args:
+        scores: scores of n nodes, in the order in which they were added.
+        nodes: maximum number of nodes to return.
     """
     return ranked(scores, nodes)[0]
 
 
 def ranked(scores: Float[Tensor, " n"], nodes: int) -> tuple[Int[Tensor, " kept"], Int[Tensor, " kept"]]:
-    """Return the nodes of `most_promising`, and the rank of each, from 0."""
+    """Return the result of `most_promising`, and the rank of each of these nodes by score, from 0."""
     best = scores.sort(descending=True, stable=True).indices[:nodes].sort()
     return best.values, best.indices
 
@@ -114,7 +119,7 @@ def subtree(
         parents: index of each node's parent; -1 below the root.
         score: the drafter's probability of each node after its parent.
         depth: depth of the plan.
-        fanout: most children of a node.
+        fanout: maximum number of children of a node.
         source: name of the drafter in the trace.
     """
     above = parents[keep]
@@ -132,5 +137,8 @@ def subtree(
 
 @lru_cache(maxsize=64)
 def _fan(w: int, k: int, device: torch.device) -> Int[Tensor, " wk"]:
-    """Return the parent of each child if w nodes have k each: 0 … 0 1 … 1. Cached, never written to."""
+    """Return the parent of each child if w nodes have k children each: 0 … 0 1 … 1.
+
+    The tensor is cached; callers must not write to it.
+    """
     return torch.arange(w, device=device).repeat_interleave(k)

@@ -1,4 +1,4 @@
-"""Chains, drafted token by token: for one sequence from distributions, or for several in lock-step from logits."""
+"""Chains, drafted token by token: from distributions for one sequence, or from logits in lock-step for several."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ _GROWN = TreeExplanation((ONE_BY_ONE,))
 class Chain(TreeBuilder):
     """Draft one token after the other: the likeliest if greedy, otherwise a sample from the drafter's distribution.
 
-    Drafters that support it draft the chains of several sequences in lock-step, with the same tokens: see
-    `draft_chain`.
+    Drafters that support `draft_chain` draft the same tokens for several sequences in lock-step.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -46,7 +45,7 @@ class Chain(TreeBuilder):
     siblings: ClassVar[Sampling] = Sampling.CHAIN
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft as many tokens as the plan has levels."""
+        """Draft one token for each level of the plan, unless the policy stops drafting."""
         row, distributions = tree.sequence, tree.root
         depth = plan.limit_nodes(plan.depth)
         sampled = not row.sampling.greedy
@@ -72,30 +71,38 @@ class Chain(TreeBuilder):
 
 
 DraftProbs = Callable[[Sequence, Tensor], Tensor]
-"""(sequence, logits [1, V] after penalties) → the distribution q [1, V] that the next drafted token is drawn from."""
+"""Function (sequence, logits [1, V] after penalties) → distribution q [1, V] from which the next draft is drawn."""
 
 
 @runtime_checkable
 class ChainModel(Protocol):
-    """Model that drafts a chain: a `Runner`, or a wrapper around one."""
+    """Model that can draft a chain: a `Runner`, or a wrapper around one."""
 
     @property
     def device(self) -> torch.device:
-        """Device of its tokens."""
+        """Device of the model's input tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits."""
+        """Number V of logits per position."""
         ...
 
     def forward(self, batch: abc.Sequence[Segment], *, layers: abc.Sequence[int] | None = None) -> Output:
-        """Return logits after new tokens, in the order of the sequences in the KV cache."""
+        """Run the model over new tokens of several sequences.
+
+        Args:
+            batch: new tokens of each sequence, in the order of the sequences in the KV cache.
+            layers: run only these layers of the model; by default all.
+
+        Returns:
+            Logits and hidden states after each new token.
+        """
         ...
 
 
 def warped_probs(sequence: Sequence, logits: Float[Tensor, "1 V"]) -> Float[Tensor, "1 V"]:
-    """Return the drafter's distribution, with the same temperature and filters as the target's."""
+    """Return the drafter's distribution q, with the sequence's temperature and filters, which the target has too."""
     return to_probs(logits, sequence.sampling)
 
 
@@ -105,7 +112,12 @@ def to_float32(logits: Float[Tensor, "*b V"]) -> Float[Tensor, "*b V"]:
 
 
 def fit_vocabulary(logits: Float[Tensor, "*b W"], size: int) -> Float[Tensor, "*b V"]:
-    """Cut or pad logits to the target's vocabulary (models of one family pad their embeddings differently)."""
+    """Cut or pad logits to the target's vocabulary, because models of one family pad their embeddings differently.
+
+    Args:
+        logits: the draft model's logits over W tokens.
+        size: size V of the target's vocabulary. Missing logits are set to −∞.
+    """
     width = logits.shape[-1]
     if width >= size:
         return logits[..., :size]
@@ -123,19 +135,20 @@ def draft_chain(
 ) -> list[DraftTree]:
     """Draft chains for several sequences in lock-step, one forward per level.
 
-    Greedy sequences propose the likeliest token (deterministic: no distribution is needed). Sampled ones draw from the
-    warped distribution, which the tree carries for the acceptance test.
+    Greedy sequences draft the likeliest token, which needs no distribution. Sampled sequences draw from the drafter's
+    distribution with temperature and filters, which the tree stores for the acceptance test.
 
     Args:
-        sequences: the sequences; `state.plan` of each gives its depth, so one with a shorter plan stops earlier.
-        runner: the model that drafts.
+        sequences: sequences to draft for. A sequence's `state.plan` gives its draft length, so one with a shorter plan
+            stops earlier.
+        runner: model that drafts.
         slots: slot of `runner`'s cache for each sequence.
-        first: tokens [n_i] to feed before the first draft: those missing in the KV cache, including the last committed
-            token.
-        source: name for the trace.
+        first: for each sequence, the tokens [n_i] that the KV cache lacks, including the last committed token. The
+            first forward reads them.
+        source: name of the drafter in the trace.
         layers: run only these layers of the model.
-        draft_probs: function from logits to a proposal's distribution; if given, proposals are sampled even when
-            decoding is greedy.
+        draft_probs: function from logits to the drafter's distribution. If given, drafts are sampled even when decoding
+            is greedy.
 
     Returns:
         One tree per sequence. The keys and values of the forwards stay in the KV cache's scratch positions.
@@ -203,30 +216,33 @@ def draft_chain(
 
 
 class _States:
-    """The draft model's hidden states after the drafts of several sequences, for verifiers that read them."""
+    """Hidden states of the draft model at the drafts of several sequences, for verifiers that read them."""
 
     def __init__(self, rows: abc.Sequence[Sequence]) -> None:
         self._found = [list[Tensor]() if row.verifier.reads_draft_states(row.models) else None for row in rows]
 
     def add(self, i: int, hidden: Float[Tensor, "1 D"]) -> None:
-        """Store a copy of the state after the next draft of sequence i if needed. Forwards may reuse its memory."""
+        """Store a copy of the hidden state at the next draft of sequence i, if it is needed.
+
+        Forwards may reuse its memory.
+        """
         states = self._found[i]
         if states is not None:
             states.append(hidden.clone())
 
     def lacks(self, i: int, n: int) -> bool:
-        """Return whether the state after the last of n drafts is needed and missing."""
+        """Return whether the hidden state at the last of n drafts of sequence i is needed but missing."""
         states = self._found[i]
         return states is not None and len(states) < n
 
     def attach(self, i: int, tree: DraftTree) -> DraftTree:
-        """Return the tree with its states, or unchanged if there are none."""
+        """Return the tree with its hidden states, or unchanged if none are needed."""
         states = self._found[i]
         return replace(tree, states=torch.cat(states)) if states else tree
 
 
 def _uniforms(sequence: Sequence) -> Float[Tensor, " K"]:
-    """Return one uniform number per planned level, float64 on the host."""
+    """Return one uniform number in [0, 1) per planned level of a sequence, float64 on the host."""
     return from_numpy(sequence.random_stream.uniform(len(sequence.committed), Purpose.DRAFT, sequence.state.plan.depth))
 
 
@@ -238,11 +254,16 @@ def _chain_tree(
     logits: bool = True,
     keep: bool = False,
 ) -> DraftTree:
-    """Return the tree of a chain.
+    """Return a chain as a draft tree.
 
-    `distributions` are those that the tokens were drawn from, or (greedy) the drafter's logits, unless `logits` is
-    False. Greedy chains carry their distributions only if a verifier reads them (`keep`); otherwise `distributions` may
-    be the tokens' probabilities alone, [K, 1].
+    Args:
+        tokens: drafted tokens.
+        distributions: distributions that the tokens were drawn from. If `logits` and not `sampled`, the drafter's
+            logits. A greedy chain that does not keep them may pass the tokens' probabilities alone, [K, 1].
+        sampled: whether the tokens were drawn.
+        source: name of the drafter in the trace.
+        logits: see `distributions`.
+        keep: whether a greedy chain stores its distributions, because a verifier reads them.
     """
     n = tokens.shape[0]
     parents = chain_parents(n, tokens.device)

@@ -1,4 +1,7 @@
-"""Tree builders for every drafter with distributions. Add a new one here, and all these methods offer it."""
+"""List of tree builders for drafters with distributions.
+
+A builder in `ALL_BUILDERS` is offered by all their methods.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ def supported_builders(
     """Return all tree builders that a drafter supports, the method's default first.
 
     Args:
-        default: the default, with the method's settings.
-        drafter: the drafter's class; by default a class that can feed tokens only, no embeddings.
+        default: the method's default tree builder, with its settings.
+        drafter: class of the drafter. By default a class whose model takes tokens only, no embeddings.
 
     Example:
         >>> [builder.name for builder in supported_builders(Template())][:2]

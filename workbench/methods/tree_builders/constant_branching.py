@@ -1,4 +1,4 @@
-"""RSD-C: a tree of constant branching whose siblings are drawn without replacement."""
+"""RSD-C: a tree with a fixed number of children per level, which are drawn without replacement."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BRANCHED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class ConstantBranching(TreeBuilder):
-    """Draw the children of each node without replacement: the tokens with the largest log q + Gumbel noise, descending.
+    """Draw each node's children without replacement: the tokens with the largest log q + Gumbel noise, descending.
 
-    A distribution with fewer possible tokens gives as many children as it has.
+    q is the drafter's distribution. If it has fewer tokens of positive probability, the node gets that many children.
 
     Attributes:
-        branching: children of each node, level by level. If there are too many nodes, the last ones are omitted.
+        branching: number of children per node, level by level. If there are too many nodes, the last ones are omitted.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.1 (RSD-C). When decoding is greedy the distributions are point
     masses and the tree is a chain.
@@ -42,7 +42,7 @@ class ConstantBranching(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the tree level by level."""
+        """Draw the children of all nodes, level by level."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)

@@ -1,4 +1,4 @@
-"""STAND's tree builder: the tree of the ranks that were accepted most often so far."""
+"""STAND's tree builder: draft the tree of the ranks that were accepted most often so far."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from workbench.methods.tree_builders.template import ASSUMED_RANK_PROBS, Path, f
 from workbench.models.loading import Models
 
 PRIOR_TESTS = 5.0
-"""Weight of the assumed probabilities, in tests."""
+"""Weight of the assumed probabilities, as a number of tests."""
 REPLAN_INTERVAL = 16
-"""Rounds after which the tree is planned again."""
+"""Number of rounds after which the tree is planned again."""
 
 DRIVEN = TreeBuilderRule(
     "data-driven",
@@ -36,14 +36,14 @@ DRIVEN = TreeBuilderRule(
 
 @dataclass(slots=True)
 class Counts:
-    """Acceptance counts of this run.
+    """State of the data-driven tree builder in one run: acceptance counts and the current tree.
 
     Attributes:
-        accepted: per level and rank, number of drafts that were accepted.
-        tested: per level and rank, number of positions that were reached and had such a draft.
-        rounds: number of rounds.
-        current_tree: the current tree: (depth, nodes) of its plan, `rounds` when it was planned, probabilities by level
-            and rank, and paths.
+        accepted: number of accepted drafts by level and rank.
+        tested: number of tested drafts by level and rank: positions that were reached and had a draft of this rank.
+        rounds: number of rounds so far.
+        current_tree: ((depth, nodes) of the plan, `rounds` when the tree was planned, probabilities by level and rank,
+            paths) of the current tree; None before the first round.
     """
 
     accepted: list[list[float]] = field(default_factory=list[list[float]])
@@ -52,7 +52,11 @@ class Counts:
     current_tree: tuple[tuple[int, int], int, list[tuple[float, ...]], tuple[Path, ...]] | None = None
 
     def rank_probs(self, assumed: tuple[float, ...]) -> list[tuple[float, ...]]:
-        """Return the probability of each level and rank; the last level's holds for all deeper ones."""
+        """Return the acceptance probability of each rank by level. The last level applies to all deeper ones.
+
+        Args:
+            assumed: prior probability of each rank.
+        """
         levels = zip(self.accepted, self.tested, strict=True)
         probs = [
             tuple(
@@ -65,12 +69,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class DataDriven(TreeBuilder):
-    """Build the tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
+    """Draft a tree of the ranks accepted most often, filled by Gumbel-top-k among a distribution's likeliest tokens.
 
-    The probability of each rank at each level starts as assumed and is counted during the run; the tree of `nodes`
-    nodes with the largest sum of probabilities is drafted, and planned again every 16 rounds. Siblings are the tokens
-    with the largest log q + Gumbel noise, descending, with q cut to its 8 likeliest tokens: draws without replacement,
-    whose number is fixed before.
+    The acceptance probability of each rank at each level starts at an assumed value, and is updated by counts during
+    the run. The tree of `nodes` nodes with the largest sum of path probabilities is drafted; it is planned again every
+    16 rounds. Siblings are the tokens with the largest log q + Gumbel noise, descending, with the drafter's
+    distribution q cut to its 8 likeliest tokens. They are therefore draws without replacement, and their number is
+    fixed before the first draw.
 
     Attributes:
         nodes: maximum number of nodes; the plan's depth bounds the levels.
@@ -84,11 +89,11 @@ class DataDriven(TreeBuilder):
     nodes: int = param(12, **NODES)
 
     def init_state(self, drafter: Drafter, models: Models) -> Counts:
-        """Return empty counts."""
+        """Return a state without acceptance counts."""
         return Counts()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the shape of the tree, then fill it with tokens."""
+        """Choose the shape of the tree, then fill it with tokens: the likeliest if greedy, otherwise draws."""
         rank_probs, paths = self.shape(tree, plan)
         grown = TreeExplanation((DRIVEN,), before=rank_probs)
         if tree.sequence.sampling.greedy:
@@ -96,7 +101,15 @@ class DataDriven(TreeBuilder):
         return draw(tree, paths, grown, len(ASSUMED_RANK_PROBS[0]))
 
     def shape(self, growth: PartialTree, plan: Plan) -> tuple[list[tuple[float, ...]], tuple[Path, ...]]:
-        """Return probabilities by level and rank, and the paths of ranks of the current tree."""
+        """Return the shape of the current tree, and plan it again if necessary.
+
+        Args:
+            growth: partial tree of the sequence.
+            plan: depth and budget.
+
+        Returns:
+            Acceptance probabilities by level and rank, and the nodes as paths of ranks.
+        """
         state = (
             growth.sequence.state.tree_builder if isinstance(growth.sequence.state.tree_builder, Counts) else Counts()
         )
@@ -111,7 +124,7 @@ class DataDriven(TreeBuilder):
         return state.current_tree[2:]
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Count, at each position that was reached and had drafts, which of them was accepted."""
+        """Count, at each position that was reached and had drafts, which draft was accepted."""
         state: Counts = sequence.state.tree_builder
         state.rounds += 1
         children, path = children_of(feedback.parents), feedback.result.path

@@ -1,8 +1,9 @@
-"""Parallel prompt decoding's tree builder: choose the nodes and the probe positions after each of them.
+"""Parallel prompt decoding's tree builder: choose the nodes of a tree, and the number of probes after each node.
 
-A probe (in the paper, a prompt token) costs a position in the target's forward, like a node, and is useful in the next
-round only. The next round can draft as many levels as there were probes after the position where this round ended. So
-rounds form a Markov chain over states s = 0 … m, the number of levels that can be drafted. Each state has its own tree.
+A probe (in the paper, a prompt token) is an extra position in the target's forward. It is never accepted, and its
+output drafts a token of the next round. The next round can draft as many levels as there were probes after the position
+where this round ended. So rounds form a Markov chain over states s = 0 … m, where s is the number of levels that can be
+drafted. Each state has its own tree.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
 MAX_ITERATIONS = 20
-"""Most policy iterations; usually nothing changes after four."""
+"""Maximum number of policy iterations; usually nothing changes after four."""
 
 SPARSE = TreeBuilderRule(
     "dynamic-sparse",
@@ -43,14 +44,14 @@ SPARSE = TreeBuilderRule(
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Tree of one state, with its probes.
+    """Tree for one number of levels that can be drafted (a state of the Markov chain), with the probes after its nodes.
 
     Attributes:
         paths: nodes as paths of ranks; parents before children, likelier ones first.
         probe_counts: number of probes after the root and after each node.
         tokens: expected tokens per round, including the target's own.
         next: probability of each state in the next round.
-        size: tokens in the target's forward.
+        size: number of tokens in the target's forward: root, nodes and probes.
     """
 
     paths: tuple[Path, ...]
@@ -65,13 +66,13 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class StateTrees:
-    """Trees of all states of the Markov chain.
+    """Trees for every number of levels that can be drafted, which are the states of a Markov chain over rounds.
 
     Attributes:
-        states: trees of the states s = 0 … m.
+        states: tree for s = 0 … m levels.
         share: long-run share of rounds in each state.
         tokens: long-run tokens per round.
-        seconds: long-run seconds per pass; rounds if costs are not used.
+        seconds: long-run seconds per target pass; 1 per pass if costs are not used.
     """
 
     states: tuple[Sparse, ...]
@@ -82,11 +83,11 @@ class StateTrees:
 
 @dataclass(slots=True)
 class Sizing:
-    """State of the tree builder for a sequence.
+    """State of the dynamic-sparse tree builder for one sequence.
 
     Attributes:
         costs: costs of forwards on this machine, in this dtype.
-        now: the tree drafted last.
+        now: tree that was drafted last; None before the first round.
     """
 
     costs: Costs
@@ -95,19 +96,21 @@ class Sizing:
 
 @dataclass(frozen=True)
 class DynamicSparse(TreeBuilder):
-    """Build the best tree for each number of levels that can be drafted, and the probes after its nodes.
+    """Draft the best tree for each number of levels that can be drafted, and choose the probes after its nodes.
 
-    A tree's expected tokens are Σ over its nodes of Π P[level, rank] along the path, plus 1; the number of levels in
-    the next round depends on where this one is likely to end. The trees maximise the long-run tokens per second, with
-    the cost of target passes measured once on this machine in this dtype and cached.
+    A tree's expected tokens are 1 + Σ over its nodes of Π P[level, rank] along the path, where P is the acceptance
+    probability of a rank at a level. The number of levels in the next round depends on the node where this round ends.
+    The trees maximise the long-run tokens per second, with the cost of target passes measured once on this machine in
+    this dtype and cached.
 
     Attributes:
-        places: most nodes and probes per pass.
-        counts_time: whether to use these costs; otherwise tokens per round are maximised, with passes of maximum size.
+        places: maximum number of nodes and probes per pass.
+        counts_time: whether to use the measured costs; otherwise tokens per round are maximised, with passes of maximum
+            size.
 
-    Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. There the passes
-    of all states have one size, which is then swept. Here each state has its own size, by policy iteration (Howard
-    1960).
+    Source: Chen et al. 2024, Hardware-aware parallel prompt decoding, arXiv:2405.18628, §4. In the paper the passes of
+    all states have one size, and several sizes are tried. Here policy iteration (Howard 1960) gives each state its own
+    size.
     """
 
     name: ClassVar[str] = "dynamic-sparse"
@@ -119,11 +122,14 @@ class DynamicSparse(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> Sizing:
-        """Return the costs of forwards; the first run of these models on this machine measures them."""
+        """Return a state with the costs of forwards.
+
+        The first run of these models on this machine measures the costs.
+        """
         return Sizing(costs_of(models))
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Fill the tree of the current state with the likeliest tokens."""
+        """Fill the tree of the state `plan.depth` with the drafter's likeliest tokens."""
         row, most = tree.sequence, max(2, plan.limit_nodes(self.places))
         ranks = row.models.target.vocab_size
         rank_probs = tuple(tuple(level[:ranks]) for level in tree.rank_probs or ASSUMED_RANK_PROBS)
@@ -159,13 +165,13 @@ def planned_probe_counts(sequence: Sequence, tree: DraftTree) -> tuple[int, ...]
 def plan_state_trees(
     rank_probs: tuple[tuple[float, ...], ...], levels: int, most: int, costs: tuple[float, ...] | None = None
 ) -> StateTrees:
-    """Return the trees with the most tokens per second in the long run.
+    """Return the trees for all numbers of levels, with the most tokens per second in the long run.
 
     Args:
-        rank_probs: P[level, rank]; the last level also applies to all deeper ones.
-        levels: m, most probes after one position.
-        most: nodes and probes per pass, at least 2.
-        costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all equal.
+        rank_probs: acceptance probability P[level, rank]; the last level also applies to all deeper ones.
+        levels: maximum number m of probes after one position.
+        most: maximum number of nodes and probes per pass, at least 2.
+        costs: seconds of a pass over 1 … most + 1 tokens, including the root; None: all passes cost the same.
     """
     pass_s = np.array(costs or [1.0] * (most + 1))
     orders = [best_paths(rank_probs, most, state) for state in range(levels + 1)]
@@ -191,13 +197,13 @@ def _best(
     order: abc.Sequence[Path], rank_probs: abc.Sequence[abc.Sequence[float]], state_values: Float64[np.ndarray, " S"],
     pass_costs: Float64[np.ndarray, " M"],
 ) -> Sparse:  # fmt: skip
-    """Return the best tree of one state, and its probes.
+    """Return the best tree for one number of levels, and its probes.
 
     Args:
-        order: nodes, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
-        rank_probs: probabilities of ranks, by level.
-        state_values: value of each state in the next round, in tokens.
-        pass_costs: cost of a pass over 1, 2, … tokens, converted to tokens.
+        order: nodes as paths, the likeliest first; every prefix is a tree. Empty: nothing can be drafted.
+        rank_probs: acceptance probabilities of ranks, by level.
+        state_values: value of each of the S states in the next round, in tokens.
+        pass_costs: cost of a pass over 1 … M tokens, converted to tokens.
     """
     most, best, value = len(pass_costs) - 1, None, -np.inf
     reach_probs = [1.0]
@@ -213,7 +219,7 @@ def _best(
         offers = [(-end * (state_values[1] - state_values[0]), place) for place, end in enumerate(ends)]
         heapq.heapify(offers)
         for size in range(n + 1, most + 2):
-            # without nodes the pass needs a probe
+            # a pass without nodes needs a probe
             if (n or size > 1) and (candidate := tokens + gain - pass_costs[size - 1]) > value + 1e-12:
                 value, best = candidate, (n, tuple(n_probes), tokens, ends)
             if not offers or size > most:
@@ -229,14 +235,18 @@ def _best(
 
 
 def _stationary_shares(transitions: Float64[np.ndarray, "S S"]) -> Float64[np.ndarray, " S"]:
-    """Return the long-run share of rounds in each state, from state 0. `transitions`: transition probabilities."""
+    """Return the long-run share of rounds in each of S states, from state 0.
+
+    Args:
+        transitions: probability of each next state (column) after each state (row).
+    """
     lazy = (transitions + np.eye(len(transitions))) / 2  # the same stationary distribution, and no cycles
     shares = np.linalg.matrix_power(lazy, 1 << 16)[0]
     return shares / shares.sum()
 
 
 def planning_note(state_trees: StateTrees) -> str:
-    """Return a note for the trace with the trees and their shares."""
+    """Return a note for the trace: the tree for each number of levels, and its share of rounds."""
     trees = ", ".join(
         f"{s} {'level' if s == 1 else 'levels'}: {len(tree.paths)} nodes and {sum(tree.probe_counts)} probe "
         "positions, in "

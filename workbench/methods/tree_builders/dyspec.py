@@ -1,4 +1,4 @@
-"""DySpec: add nodes where the drafter's distribution predicts the most accepted tokens."""
+"""DySpec: add nodes at the positions where the drafter's distribution predicts the most accepted tokens."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ WORTH = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class DySpec(TreeBuilder):
-    """Draw siblings without replacement; add each next node at the position that is likeliest to be reached.
+    """Draw siblings without replacement, and add each next node at the position that is likeliest to be reached.
 
-    The probability that a child is accepted after its earlier siblings were rejected is estimated by its probability in
-    the drafter's distribution without them. The worth of a position is then v · (1 − q of its earlier siblings), with v
-    the product of q along the path above it. It is known before the position's token is drawn, and no position below or
-    after it has a larger worth. So the choice of positions never depends on the token drawn there, and recursive
-    rejection is exact.
+    A child is assumed to be accepted, after its earlier siblings were rejected, with its probability in the drafter's
+    distribution q without them. A position is then reached with probability v · (1 − Σ q of its earlier siblings),
+    called its worth; v is the product of q along the path above it. The worth is known before the position's token is
+    drawn, and no position below it or after it among its siblings has a larger worth. So the choice of positions never
+    depends on the token drawn there, and recursive rejection is exact.
 
-    The paper's heap takes the positions with the largest worth one after the other. Here the positions of a
-    level are computed together, and those that cannot be among the best are not expanded. The tree is the same, with
-    one forward of the drafter per level.
+    The paper takes the positions with the largest worth one after the other from a heap. Here the positions of a level
+    are computed together, and those that cannot be among the best are not expanded. The tree is the same, with one
+    forward of the drafter per level.
 
     Attributes:
         nodes: maximum number of nodes.
-        form: heap: the `nodes` positions with the largest worth. threshold: those worth more than a bound.
-        worth: that bound, for form = threshold.
+        form: "heap": the `nodes` positions with the largest worth. "threshold": all positions whose worth reaches a
+            bound.
+        worth: bound for form = "threshold".
 
     Source: Xiong et al. 2024, DySpec, arXiv:2410.11744, §4 (heap), §4.2 (threshold). When decoding is greedy the
     distributions are point masses and the tree is a chain.
@@ -77,7 +78,7 @@ class DySpec(TreeBuilder):
     )  # fmt: skip
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw level by level, and keep the best positions."""
+        """Draw the tree level by level, then select the best positions."""
         most = plan.limit_nodes(self.nodes)
         sampler, distributions = TreeSampler(tree, self.siblings), tree.root
         path = torch.ones(1, dtype=torch.float64, device=tree.device)  # product of q down to each node expanded last
@@ -118,7 +119,12 @@ class DySpec(TreeBuilder):
         )
 
     def _bound(self, worth: torch.Tensor, most: int) -> torch.Tensor:
-        """Return the minimum worth of a position: the worth of the last one in the budget, or the threshold."""
+        """Return the minimum worth of a position, a scalar: that of the last position in the budget, or the threshold.
+
+        Args:
+            worth: worth of all positions drawn so far [n].
+            most: maximum number of nodes.
+        """
         if self.form == "threshold":
             return worth.new_tensor(self.worth).clamp_max(worth.max())  # the first position is always worth 1
         if len(worth) < most:  # the budget is not used up: no minimum

@@ -1,4 +1,4 @@
-"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sample of the others."""
+"""Hu et al.'s tree builder: the drafter's likeliest tokens, chosen deterministically, and one sample of the rest."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ ONE = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class HeadAndOne(TreeBuilder):
-    """Of n children the first n − 1 are the likeliest tokens; the last is drawn from q without them (q̃).
+    """Draft n children per node: n − 1 likeliest tokens of q, and a last one drawn from q without them (q̃).
 
-    All but one draft depend on committed tokens alone, so a rule for such drafts (verifier=greedy-draft) accepts
-    Σ p over the likeliest + Σ min(p, q̃) over the rest. Recursive rejection is exact, too: it treats the likeliest as
-    point masses. A node with room for fewer children drops likely ones, never the sampled one. A distribution with
-    fewer tokens gives as many children as it has.
+    p and q are the target's and the drafter's distribution. All drafts but one are functions of the committed tokens.
+    The rule for such drafts (verifier=greedy-draft) accepts one of them with probability Σ p over the likeliest tokens
+    + Σ min(p, q̃) over all others. Recursive rejection is exact, too: it treats the likeliest tokens as point masses. A
+    node with room for fewer children omits likely tokens, never the sampled one. If q has fewer tokens of positive
+    probability, the node gets that many children.
 
     Attributes:
-        branching: children of each node, level by level, including the sampled one. If there are too many nodes, the
-            last ones are omitted.
+        branching: number of children per node, including the sampled one, level by level. If there are too many nodes,
+            the last ones are omitted.
 
     Source: Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv:2502.18779, the greedy draft
     sampling. When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -54,7 +55,7 @@ class HeadAndOne(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the tree level by level."""
+        """Choose and draw the children of all nodes, level by level."""
         most = plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         fan = widths(self.branching, plan.depth)
@@ -69,16 +70,16 @@ class HeadAndOne(TreeBuilder):
 def children(
     p: Float[Tensor, "w V"], room: Int[Tensor, " w"], k: int, u: Float[Tensor, " w"]
 ) -> tuple[Int[Tensor, "w k"], Bool[Tensor, "w k"]]:
-    """Return the likeliest tokens of each distribution, descending; the last column is a sample of the others.
+    """Return the likeliest tokens of each distribution, descending, and in the last column a sample of the others.
 
     Args:
-        p: distributions.
-        room: largest number of children of each node, at most k; must not depend on the sample.
-        k: largest `room`.
-        u: uniforms for the draws.
+        p: distributions of w nodes.
+        room: maximum number of children of each node, at most k. It must not depend on the sample.
+        k: maximum of `room`.
+        u: uniform numbers for the draws.
 
     Returns:
-        Tokens, and which of them are children: k columns, or fewer in a smaller vocabulary.
+        Tokens, and a mask of those that are children. Both have k columns, or fewer in a smaller vocabulary.
     """
     best = p.topk(min(k, p.shape[1]) - 1, dim=1)
     head = (torch.arange(best.indices.shape[1], device=p.device) < room.unsqueeze(1) - 1) & (best.values > 0)

@@ -1,4 +1,4 @@
-"""Spec-LLaVA's tree builder: propose continuations whose path probability reaches a threshold."""
+"""Spec-LLaVA's tree builder: draft all continuations whose path probability reaches a threshold."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ LIKELY = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class PathThreshold(TreeBuilder):
-    """Propose every continuation whose probability along its path, by the drafter, reaches a threshold.
+    """Draft every continuation whose probability along its path, by the drafter, reaches a threshold.
 
-    The first level's likeliest token is always proposed. If a level exceeds the budget, its likeliest nodes are used.
+    The likeliest token of the first level is always drafted. If a level exceeds the budget, its likeliest nodes are
+    used.
 
     Attributes:
-        threshold: least probability of a node's path from the root.
-        children: most children per node.
+        threshold: minimum probability of a node's path from the root.
+        children: maximum number of children per node.
 
     Source: Huo et al. 2025, Spec-LLaVA, arXiv:2509.11961.
     """
@@ -45,7 +46,7 @@ class PathThreshold(TreeBuilder):
     children: int = 4
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Add all nodes of a level at a time, until none reaches the threshold."""
+        """Add all nodes of a level together, level by level, until none reaches the threshold."""
         depth, most = plan.depth, plan.limit_nodes(MOST_NODES)
         distributions = tree.root
         path = torch.zeros(1, device=tree.device)  # log-probability of the path to each node expanded last

@@ -1,4 +1,4 @@
-"""Sequoia's tree builder: the best fixed tree by acceptance per sibling and the cost of passes on this machine."""
+"""Sequoia's tree builder: the best fixed tree, from the acceptance rate of each sibling and the cost of passes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from workbench.models.loading import Models
 from workbench.models.pass_costs import Costs, costs_of
 
 PRIOR_TESTS = 5.0
-"""Weight of held-out or assumed acceptance rates, in tests."""
+"""Weight of acceptance rates that were assumed or measured on held-out text, as a number of tests."""
 FORGETTING = 0.99
-"""Decay of a test's weight per round."""
+"""Factor on the weight of all earlier tests, applied every round."""
 REPLAN_THRESHOLD = 0.03
-"""Change of a probability after which the tree is planned again."""
+"""Change of an acceptance probability from which the tree is planned again."""
 
 FIXED = {4: "4-1-1-1", 8: "8-1-1"}
-"""Branchings of trees of constant width that claims compare with, by width."""
+"""Branching of the trees of constant width with which claims compare, by width."""
 
 SMALL_GAIN = f"{WRONG_SCALE}: the gain is 3 %, and with 25 prompts, sampled three times, the interval is ±5 %."
 MEASURED = {16: ("2026-11-26 10:32 UTC", SMALL_GAIN), 32: ("2026-11-26 10:26 UTC", SMALL_GAIN)}
-"""Reason for an inconclusive figure, by the claim's nodes."""
+"""Reason for an inconclusive figure, by the number of nodes in the claim."""
 
 PLANNED = TreeBuilderRule(
     "sequoia",
@@ -54,15 +54,15 @@ ON_SMOLLM2 = {
     16: {"smollm2": ("2026-11-26 13:40 UTC", FEW_DRAWS)},
     32: {"smollm2": ("2026-11-26 13:50 UTC", FEW_DRAWS)},
 }
-"""Reasons for inconclusive figures on SmolLM2, by the claim's nodes."""
+"""Reasons for inconclusive figures on SmolLM2, by the number of nodes in the claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTree:
-    """A planned tree, and the numbers that it was planned from.
+    """A planned tree, and the numbers from which it was planned.
 
     Attributes:
-        inputs: inputs of the planning: levels and nodes of the plan, and acceptance probabilities by sibling.
+        inputs: (maximum levels, maximum nodes, acceptance probability of each sibling) used for planning.
         paths: nodes as paths of ranks; parents before children, earlier siblings first.
         tokens: expected tokens per round, including the target's own.
         seconds: expected seconds per round; 0 if costs are not known.
@@ -76,15 +76,15 @@ class PlannedTree:
 
 @dataclass(slots=True)
 class SequoiaState:
-    """Measurements of this run.
+    """State of the Sequoia tree builder in one run: costs, acceptance counts and the current tree.
 
     Attributes:
         costs: costs of forwards on this machine, in this dtype.
         level_s: seconds per draft level; 0 for drafters other than a draft model, whose levels cost little compared
             with a target pass.
-        accepted: by rank among siblings, how often the sibling of this rank was accepted.
-        tested: by rank, number of positions that were reached and had such a sibling.
-        tree: the current tree.
+        accepted: number of accepted siblings by rank.
+        tested: number of tested siblings by rank: positions that were reached and had a sibling of this rank.
+        tree: the current tree; None before the first round.
     """
 
     costs: Costs
@@ -94,7 +94,11 @@ class SequoiaState:
     tree: PlannedTree | None = None
 
     def sibling_probs(self, priors: abc.Sequence[float]) -> tuple[float, ...]:
-        """Return P[j], the probability that sibling j is the accepted one. `priors`: prior values."""
+        """Return the probability P[j] that sibling j is accepted.
+
+        Args:
+            priors: probabilities assumed before the run.
+        """
         return tuple(
             (self.accepted[j] + PRIOR_TESTS * prior) / (self.tested[j] + PRIOR_TESTS) for j, prior in enumerate(priors)
         )
@@ -102,20 +106,21 @@ class SequoiaState:
 
 @dataclass(frozen=True)
 class Sequoia(TreeBuilder):
-    """Build the tree of at most `nodes` nodes with the most expected tokens per second, by dynamic programming.
+    """Draft the tree of at most `nodes` nodes with the most expected tokens per second, found by dynamic programming.
 
-    A tree's expected tokens are Σ over its nodes of Π P[j] along the path, with P[j] the probability that the j-th
-    sibling is the accepted one: measured during the run, starting from held-out text (heads) or from assumed values.
-    Its seconds are (levels · a pass of the draft model + a pass of the target over all nodes), measured once on this
-    machine in this dtype and cached. When a probability has changed by 0.03 the tree is planned again; notes and
-    signals of the round show the numbers.
+    A tree's expected tokens are 1 + Σ over its nodes of Π P[j] along the path. P[j] is the probability that the j-th
+    sibling is accepted; it starts from held-out text (heads) or from assumed values, and is measured during the run.
+    The expected seconds are levels · (a pass of the draft model) + a pass of the target over all nodes. Both are
+    measured once on this machine in this dtype and cached. When a probability has changed by 0.03 the tree is planned
+    again; notes and signals of the round show the numbers.
 
     The shape is decided before anything is drawn. Siblings are drawn without replacement (greedy: the likeliest), and
     recursive rejection is exact.
 
     Attributes:
         nodes: maximum number of nodes; the plan's depth bounds the levels.
-        counts_time: whether to use these costs; otherwise tokens per round are maximised, to compare trees of one size.
+        counts_time: whether to use the measured costs; otherwise tokens per round are maximised, to compare trees of
+            one size.
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1 (the tree), §3.3 (its size for the hardware).
     """
@@ -166,12 +171,15 @@ class Sequoia(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> SequoiaState:
-        """Return the costs of forwards; the first run of these models on this machine measures them."""
+        """Return a state with the costs of forwards.
+
+        The first run of these models on this machine measures the costs.
+        """
         costs = costs_of(models)
         return SequoiaState(costs, costs.draft_s if "drafter" in drafter.needs else 0.0)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Choose the shape of the tree, then fill it: with the likeliest tokens if greedy, otherwise with samples."""
+        """Choose the shape of the tree, then fill it with tokens: the likeliest if greedy, otherwise samples."""
         drawing = self.plan_tree(tree, plan)
         grown = TreeExplanation(
             (PLANNED,), before=[tuple((tree.rank_probs or ASSUMED_RANK_PROBS)[0])], after=[drawing.inputs[2]]
@@ -180,7 +188,10 @@ class Sequoia(TreeBuilder):
         return fill_tree(tree, drawing.paths, grown)
 
     def plan_tree(self, growth: PartialTree, plan: Plan) -> PlannedTree:
-        """Return the tree for the current probabilities; plan it again only if they changed."""
+        """Return the tree for the current probabilities.
+
+        It is planned again only if the probabilities or the budget changed.
+        """
         row, most = growth.sequence, plan.limit_nodes(self.nodes)
         state = row.state.tree_builder if isinstance(row.state.tree_builder, SequoiaState) else None
         priors = tuple((growth.rank_probs or ASSUMED_RANK_PROBS)[0])
@@ -202,7 +213,7 @@ class Sequoia(TreeBuilder):
         return current
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Count, at each position that was reached and had drafts, which of them was accepted."""
+        """Count, at each position that was reached and had drafts, which draft was accepted."""
         state: SequoiaState = sequence.state.tree_builder
         for counts in (state.accepted, state.tested):
             for rank in counts:
@@ -220,11 +231,11 @@ def best_tree(
     """Return the tree of at most `most` ≥ 1 nodes and `depth` ≥ 1 levels with the most tokens per second.
 
     Args:
-        sibling_probs: P[j], the probability that sibling j is the accepted one.
+        sibling_probs: probability P[j] that sibling j is accepted.
         most: maximum number of nodes, without the root.
         depth: maximum number of levels.
-        costs: seconds of a target pass over 1 … most + 1 tokens, including the root; empty: all equal, and the largest
-            expectation wins.
+        costs: seconds of a target pass over 1 … most + 1 tokens, including the root. Empty: costs are not counted, and
+            the tree with the most expected tokens is returned.
         level_s: seconds per draft level.
     """
     table = expected_tokens(sibling_probs, most + 1, depth)
@@ -242,10 +253,18 @@ def best_tree(
 
 
 def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -> Float64[np.ndarray, "L B M"]:
-    """Return T[l, b, m]: most expected tokens of a tree of m nodes (with the root), l levels, b children of the root.
+    """Return T[l, b, m], the most expected tokens of a tree with m nodes, l levels and b children of the root.
 
     T[l, b, m] = max over s of T[l, b − 1, m − s] + P_b · max_b' T[l − 1, b', s], and T[l, 0, 1] = 1; −∞ if there is no
-    such tree. The shape is [depth + 1, len(sibling_probs) + 1, most + 1].
+    such tree. m counts the root, and s is the number of nodes in the subtree of child b.
+
+    Args:
+        sibling_probs: probability that each sibling is accepted, P_1, P_2, …
+        most: maximum of m.
+        depth: maximum of l.
+
+    Returns:
+        Array [depth + 1, len(sibling_probs) + 1, most + 1].
 
     Source: Chen et al. 2024, Sequoia, arXiv:2402.12374, §3.1.2.
     """
@@ -260,7 +279,14 @@ def expected_tokens(sibling_probs: abc.Sequence[float], most: int, depth: int) -
 
 
 def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[float], m: int, level: int) -> list[Path]:
-    """Return the nodes of the best tree of m nodes in `level` levels, without the root."""
+    """Return the nodes, without the root, of the best tree of m nodes in `level` levels.
+
+    Args:
+        table: result of `expected_tokens`.
+        sibling_probs: probability that each sibling is accepted.
+        m: number of nodes with the root.
+        level: number of levels.
+    """
     paths, b = list[Path](), int(table[level, :, m].argmax())
     while b:
         below = table[level - 1].max(0)
@@ -272,13 +298,15 @@ def _paths(table: Float64[np.ndarray, "L B M"], sibling_probs: abc.Sequence[floa
 
 
 def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, top_k: int = 0) -> DraftTree:
-    """Return the tree with siblings drawn without replacement, as far as the distributions allow these paths.
+    """Draw a tree whose siblings are sampled without replacement.
+
+    Paths that the distributions do not allow are omitted.
 
     Args:
-        growth: the growth that nodes are added to.
+        growth: partial tree to which nodes are added.
         paths: nodes as paths of ranks.
-        grown: rule that explains the nodes.
-        top_k: draw only from this number of likeliest tokens; 0: from the whole distribution.
+        grown: explanation of the nodes for the trace.
+        top_k: number of likeliest tokens to draw from; 0: draw from the whole distribution.
     """
     sampler, distributions = TreeSampler(growth, Sampling.FIXED_NUMBER), growth.root
     shape = build_shape(paths, max(map(max, paths)) + 1, growth.device)
@@ -301,7 +329,13 @@ def draw(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation, t
 
 
 def planning_note(tree: PlannedTree, costs: abc.Sequence[float], level_s: float) -> str:
-    """Return a note for the trace with the numbers that a tree was planned from."""
+    """Return a note for the trace with the numbers from which a tree was planned.
+
+    Args:
+        tree: planned tree.
+        costs: seconds of a target pass over 1, 2, … tokens.
+        level_s: seconds per draft level.
+    """
     rates = ", ".join(f"{rate:.2f}" for rate in tree.inputs[2])
     n, levels = len(tree.paths), max(map(len, tree.paths))
     size = f"{n} {'node' if n == 1 else 'nodes'} in {levels} {'level' if levels == 1 else 'levels'}"

@@ -1,11 +1,11 @@
-"""Limits of tree builders, and branchings written as text."""
+"""Limits of tree builders, and conversion of branchings written as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOST_NODES = 96
-"""Most nodes per tree."""
+"""Maximum number of nodes per tree."""
 
 WIDTH: dict[str, Any] = {"ge": 1, "le": 8, "doc": "nodes expanded per level; for eagle-2 also children per node"}
 NODES: dict[str, Any] = {"ge": 1, "le": MOST_NODES, "doc": "maximum number of draft nodes verified per round"}
@@ -16,14 +16,14 @@ BRANCHING: dict[str, Any] = {
 
 
 def widths(branching: str, depth: int) -> list[int]:
-    """Return the number of children per node, level by level.
+    """Return the number of children per node for each of `depth` levels.
 
     Args:
-        branching: one number per level, separated by -.
-        depth: levels; the last number is followed by ones.
+        branching: one number per level, separated by "-". Deeper levels have one child per node.
+        depth: number of levels.
 
     Raises:
-        ValueError: a level has no children, or more than `MOST_NODES`.
+        ValueError: a level has no children, or more than `MOST_NODES` children.
 
     Example:
         >>> widths("3-2", 4)

@@ -1,4 +1,4 @@
-"""SpecInfer's tree builder: siblings drawn independently, a fixed number per level."""
+"""SpecInfer's tree builder: a fixed number of siblings per level, drawn independently."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BRANCHED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class SpecInfer(TreeBuilder):
-    """Draw the children of each node independently of each other from the drafter's distribution.
+    """Draw the children of each node independently from the drafter's distribution.
 
-    Siblings may be equal; the later one is then always rejected: after a rejection the residual at that token is 0.
-    Duplicates stay where they were drawn, because a rule that is exact for independent draws expects them.
+    Siblings may be equal. The later one is then always rejected, because the residual at a rejected token is 0.
+    Duplicates stay in the tree, because a rule that is exact for independent draws needs them.
 
     Attributes:
-        branching: children of each node, level by level. If there are too many nodes, the last ones are omitted.
+        branching: number of children per node, level by level. If there are too many nodes, the last ones are omitted.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, §3 (expansion-based trees, by default ⟨1, 1, 3, 1, 1, …⟩).
     When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -45,7 +45,7 @@ class SpecInfer(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw the tree level by level."""
+        """Draw the children of all nodes, level by level."""
         most, sampling = plan.limit_nodes(MOST_NODES), tree.sequence.sampling
         sampler = TreeSampler(tree, self.siblings)
         fan = [1] * plan.depth if sampling.greedy else widths(self.branching, plan.depth)

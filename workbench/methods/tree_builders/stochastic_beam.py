@@ -1,4 +1,4 @@
-"""RSD-S: a tree of siblings sampled without replacement, distributed over the levels by a stochastic beam."""
+"""RSD-S: siblings sampled without replacement; a stochastic beam selects the paths of each level."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PERTURBED = TreeBuilderRule(
 
 @dataclass(frozen=True)
 class StochasticBeam(TreeBuilder):
-    """Add Gumbel noise to the log-probability of every path, and keep the `width` largest of each level.
+    """Add Gumbel noise to the log-probability of every path, and keep the `width` paths of the largest sums per level.
 
-    φ is a path's log-probability and G its perturbed value. A child gets φ + Gumbel noise, conditioned on the largest
-    of its siblings being its parent's G, and the level keeps the largest values over all parents. Siblings in
-    descending order are then a sample without replacement. The number of a node's children that survive depends on
-    values alone, never on tokens, so recursive rejection is exact.
+    φ is a path's log-probability and G its perturbed value. A child's G is its φ + Gumbel noise, conditioned so that
+    the maximum over its siblings equals the parent's G. The level keeps the largest G over all parents. Siblings in
+    descending order of G are then a sample without replacement. The number of a node's children in the tree depends on
+    the values G alone, never on tokens, so recursive rejection is exact.
 
     Attributes:
-        width: paths kept per level.
+        width: number of paths kept per level.
 
     Source: Jeon et al. 2024, RSD, arXiv:2402.14160, §3.2 (RSD-S); Kool et al. 2019, stochastic beam search,
     arXiv:1903.06059, Algorithm 1. When decoding is greedy the distributions are point masses and the tree is a chain.
@@ -52,7 +52,10 @@ class StochasticBeam(TreeBuilder):
     width: int = param(3, **WIDTH)
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draw levels of at most `width` nodes; if the budget cuts the last level, the largest values remain."""
+        """Draw levels of at most `width` nodes.
+
+        If the budget cuts the last level, the nodes of the largest values remain.
+        """
         row, most = tree.sequence, plan.limit_nodes(MOST_NODES)
         sampler = TreeSampler(tree, self.siblings)
         path_logq, noisy_logq = list[Tensor](), list[Tensor]()  # one entry per level
@@ -77,7 +80,14 @@ class StochasticBeam(TreeBuilder):
 def _perturb(
     p: Float[Tensor, "w V"], phi: Float[Tensor, " w"], value: Float[Tensor, " w"], u: Float[Tensor, "w V"]
 ) -> tuple[Float[Tensor, "w V"], Float[Tensor, "w V"]]:
-    """Return (φ, G) of all children: for each parent, the largest G is the parent's. u: uniforms, float64."""
+    """Return (φ, G) of all children. The largest G of a parent's children equals the parent's G.
+
+    Args:
+        p: distributions after w parents.
+        phi: log-probability of each parent's path.
+        value: perturbed value G of each parent.
+        u: uniform numbers, float64.
+    """
     child_phi = phi.unsqueeze(1) + p.log()
     g = child_phi - torch.log(-torch.log(u.clamp(1e-300, 1 - 1e-16)))
     top = g.amax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Superposed decoding: several drafts from one pass per level, fed as one token with the mean of their embeddings."""
+"""Superposed decoding: several drafts from one pass per level, which reads the mean embedding of their last tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from workbench.methods.tree_builders.shapes import MOST_NODES, WIDTH
 from workbench.models.loading import Models
 
 CANDIDATES = 9
-"""m: candidate tokens of the superposed distribution for each draft."""
+"""Number m of candidate tokens of the superposed distribution for each draft."""
 TEMPERATURE = 0.06
 """Temperature of the superposed distribution."""
 WEIGHTS = (0.01, 0.04, 0.15, 0.18, 0.12)
-"""w_i: weights of n-gram counts after the last 1, 2, … 5 tokens."""
+"""Weights w_i of the n-gram counts after the last i = 1, 2, … 5 tokens."""
 UNKNOWN = 200.0
-"""Penalty on a draft's score if the text so far contains none of its candidates."""
+"""Penalty on a draft's score if none of its candidates followed its last tokens in the text so far."""
 
 SUPERPOSED = TreeBuilderRule(
     "superposed",
@@ -42,11 +42,11 @@ SUPERPOSED = TreeBuilderRule(
 
 
 class NGrams:
-    """Counts of the tokens after each 1 … 5 tokens in one sequence's text so far.
+    """Counts of the tokens that followed each context of 1 … 5 tokens in one sequence's text so far.
 
     Attributes:
-        following: by the preceding tokens, how often each token followed.
-        n_read: tokens of the text that were counted.
+        following: number of times that each token followed, by context.
+        n_read: number of tokens of the text that were counted.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,23 @@ class NGrams:
         self.n_read = 0
 
     def read(self, text: Sequence[int]) -> None:
-        """Count the tokens committed since the last call."""
+        """Count the tokens that were committed since the last call.
+
+        Args:
+            text: all committed tokens of the sequence.
+        """
         for at in range(max(self.n_read, 1), len(text)):
             for n in range(1, min(len(WEIGHTS), at) + 1):
                 self.following.setdefault(tuple(text[at - n : at]), Counter())[text[at]] += 1
         self.n_read = len(text)
 
     def ngram_probs(self, before: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Return P_ng of each of `tokens`: Σ w_i · (count of the token) / (count of all) after the last i tokens."""
+        """Return P_ng of each of `tokens`: Σ over i of w_i · (its count / count of all) after the last i tokens.
+
+        Args:
+            before: tokens before the position.
+            tokens: candidate tokens.
+        """
         probs = [0.0] * len(tokens)
         for n, weight in enumerate(WEIGHTS, 1):
             followers = self.following.get(tuple(before[-n:])) if n <= len(before) else None
@@ -74,26 +83,28 @@ class NGrams:
 
 @dataclass(frozen=True)
 class Superposed(TreeBuilder):
-    """Keep `width` drafts, and feed the last tokens of all of them to the draft model in one position.
+    """Draft `width` texts at once: the draft model reads the last tokens of all of them in one position.
 
-    The position's embedding is ẽ = Σ λ_d E[y_d], with λ the softmax of the drafts' scores s_d. So a level costs one
-    forward over one token, whatever the width. All drafts get the same distribution from it; n-grams distinguish them:
-    after draft d the token v gains (1 − α) log P(v) + α log P_ng(v | last tokens of d), and the `width` largest of
-    s_d + gain continue. If the text so far contains some of the candidates after a draft, the others are excluded; if
-    it contains none, the draft loses 200. Drafts that no longer continue stay in the tree, as shorter paths.
+    The position's embedding is ẽ = Σ λ_d E[y_d], where E[y_d] is the embedding of the last token of draft d, and λ the
+    softmax of the drafts' scores s_d. A level therefore costs one forward over one token, whatever the width. All
+    drafts share its distribution P, and n-grams distinguish them: token v after draft d gains (1 − α) log P(v) + α log
+    P_ng(v | last tokens of d), and the `width` largest sums s_d + gain continue. If some candidates followed the
+    draft's last tokens in the text so far, the other candidates are excluded; if none did, the draft's score falls by
+    200. Drafts that no longer continue stay in the tree as shorter paths.
 
-    The tree depends on committed tokens alone, so the rule for deterministic drafts is exact. The keys and values of
-    the mixed positions belong to no real token: accepted tokens are processed again in the next round.
+    The tree is a function of the committed tokens, so the rule for deterministic drafts is exact. The keys and values
+    of mixed embeddings are not those of a token, so the draft model processes accepted tokens again in the next round.
 
     Attributes:
-        width: k, drafts kept per level.
-        ngrams: α. With 0 nothing is counted, and no level synchronises to read its tokens; that is the default
-            because 0.54, the paper's, gains nothing here: on the bundled pair τ with 0 is 1.007 (0.914–1.104, 25
-            prompts) times τ with it.
+        width: number k of drafts kept per level.
+        ngrams: weight α of the n-grams. With 0 nothing is counted, and no level synchronises with the device to read
+            its tokens. This is the default, because the paper's 0.54 gains nothing here: on the bundled pair τ with 0
+            is 1.007 (0.914–1.104, 25 prompts) times τ with 0.54.
 
-    Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. There the drafts are k answers for a user to choose
-    from; the n-grams come from a corpus, which contains more n-grams than the text so far and excludes fewer drafts;
-    and finished drafts go to a pool. Here a draft that ends the text continues like any other, and the engine cuts it.
+    Source: Shen et al. 2024, Superposed Decoding, arXiv:2405.18400. In the paper the drafts are k answers for a user to
+    choose from. Its n-grams come from a corpus, which contains more n-grams than the text so far and excludes fewer
+    drafts, and finished drafts go to a pool. Here a draft that ends the text continues like any other, and the engine
+    cuts it.
     """
 
     name: ClassVar[str] = "superposed"
@@ -118,11 +129,11 @@ class Superposed(TreeBuilder):
     )
 
     def init_state(self, drafter: Drafter, models: Models) -> NGrams:
-        """Return empty counts."""
+        """Return a state without n-gram counts."""
         return NGrams()
 
     def build(self, tree: PartialTree, plan: Plan) -> DraftTree:
-        """Draft level by level: score candidates, keep the best, superpose them."""
+        """Draft level by level: score the candidates, keep the best, and superpose their tokens."""
         most = plan.limit_nodes(MOST_NODES)
         counts = self._counts(tree.sequence.state.tree_builder, tree.sequence.committed)
         texts: list[list[int]] = [[]]  # tokens of each draft, on the host
@@ -174,7 +185,15 @@ class Superposed(TreeBuilder):
         committed: Sequence[int],
         texts: Sequence[Sequence[int]],
     ) -> Float[Tensor, "w m"]:
-        """Return the gain of each candidate, to be added to the score of its draft."""
+        """Return the gain of each of m candidates after w drafts, to be added to the draft's score.
+
+        Args:
+            logp: log-probability of each candidate.
+            tokens: candidate tokens.
+            counts: n-grams of the text so far.
+            committed: committed tokens.
+            texts: tokens of each draft.
+        """
         contexts = [[*committed[-len(WEIGHTS) :], *text] for text in texts]
         ngram_probs = [
             counts.ngram_probs(text, candidates) for text, candidates in zip(contexts, to_list(tokens), strict=True)

@@ -23,10 +23,10 @@ from workbench.decoders.draft_verify.tree_building import PartialTree
 from workbench.methods.tree_builders.shapes import BRANCHING, MOST_NODES, NODES, widths
 
 Path = tuple[int, ...]
-"""Ranks from the root to a node: (0, 1) is the second choice after the first."""
+"""Path of ranks from the root to a node: (0, 1) is the second choice after the first choice."""
 
 ASSUMED_RANK_PROBS = ((0.44, 0.13, 0.07, 0.05, 0.04, 0.03, 0.02, 0.02),)
-"""Assumed probabilities of the ranks, at every level. They affect only the shape, not acceptance."""
+"""Assumed acceptance probabilities of the ranks at every level. They affect only the shape of trees, not acceptance."""
 
 PUBLISHED: dict[str, dict[Path, int]] = {
     "medusa-63": {
@@ -62,14 +62,14 @@ BEST = replace(
 
 @dataclass(frozen=True)
 class Template(TreeBuilder):
-    """Build a tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
+    """Draft a tree of a fixed shape, filled with the drafter's likeliest tokens at each of its nodes.
 
     Attributes:
-        shape: best: the tree of `nodes` nodes likeliest to be right, by how often each rank was right on held-out text,
-            or by assumed probabilities if that was not measured; medusa-63 and eagle-25: as published, with all of
-            their nodes; even: by `branching`.
+        shape: "best": the tree of `nodes` nodes with the most expected accepted tokens, by how often each rank was
+            right on held-out text, or by assumed probabilities if this was not measured. "medusa-63", "eagle-25": the
+            published trees with all of their nodes. "even": a tree with the children of `branching`.
         nodes: maximum number of nodes of a best or an even tree.
-        branching: children per node of an even tree, level by level.
+        branching: number of children per node of an even tree, level by level.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.3; Li et al. 2024, EAGLE, arXiv:2401.15077, §4.2.
     """
@@ -82,12 +82,12 @@ class Template(TreeBuilder):
     branching: str = param("3-2-1-1", **BRANCHING)
 
     def paths(self, plan: Plan, rank_probs: Sequence[Sequence[float]] = ()) -> list[Path]:
-        """Return the nodes as paths of ranks, parents before children, better siblings first.
+        """Return the nodes of the tree as paths of ranks, parents before children, better siblings first.
 
         Args:
-            plan: depth and budget.
-            rank_probs: how often each rank of each level is right; the last level also applies to all deeper ones;
-                empty: `ASSUMED_RANK_PROBS`.
+            plan: depth, and maximum number of nodes.
+            rank_probs: share of cases in which each rank of each level is right. The last level also applies to all
+                deeper ones. Empty: `ASSUMED_RANK_PROBS`.
         """
         depth, most = plan.depth, plan.limit_nodes(self.nodes)
         if self.shape == "best":
@@ -111,9 +111,15 @@ class Template(TreeBuilder):
 
 
 def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanation) -> DraftTree:
-    """Fill the paths level by level with the drafter's tokens of these ranks; return the tree and close the growth."""
+    """Fill a tree of fixed shape with the drafter's tokens level by level, and return the draft tree.
+
+    Args:
+        growth: partial tree, which is closed.
+        paths: nodes as paths of ranks.
+        grown: explanation of the nodes for the trace.
+    """
     candidates = [growth.root.best(max(map(max, paths)) + 1)]
-    n_ranks = candidates[0][1].shape[1]  # a small vocabulary has no more ranks
+    n_ranks = candidates[0][1].shape[1]  # a small vocabulary has fewer ranks
     shape = build_shape(paths, n_ranks, growth.device)
     draft_logq: list[Tensor] = []
     for level, (below, rank, inner) in enumerate(shape.levels):
@@ -140,7 +146,7 @@ def fill_paths(growth: PartialTree, paths: tuple[Path, ...], grown: TreeExplanat
 
 
 def template_of(plan: Plan) -> Template:
-    """Return the fixed shape that a plan names, or the best of 12 nodes."""
+    """Return the fixed shape that a plan names, or by default the best tree of 12 nodes."""
     return plan.tree_builder if isinstance(plan.tree_builder, Template) else Template()
 
 
@@ -148,21 +154,28 @@ def template_of(plan: Plan) -> Template:
 def known_paths(
     template: Template, depth: int, nodes: int | None = None, rank_probs: tuple[tuple[float, ...], ...] = ()
 ) -> tuple[Path, ...]:
-    """Return the paths of a template for a plan with this depth and budget, cached for all rounds."""
+    """Return the paths of a template for a plan with this depth and maximum number of nodes, cached for all rounds.
+
+    Args:
+        template: fixed shape.
+        depth: number of levels.
+        nodes: maximum number of nodes; None: the template's own.
+        rank_probs: see `Template.paths`.
+    """
     return tuple(template.paths(Plan(depth, nodes=nodes), rank_probs))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A fixed tree as tensors, to be filled level by level.
+    """A fixed tree as tensors, which is filled with tokens level by level.
 
     Attributes:
-        levels: per level, for each of its nodes the index of its parent among the nodes expanded before and its rank
-            there, int64 [w] each; and the indices of the nodes that have children, int64.
-        ranks: number of ranks that each level needs.
-        order: for each path in order, the number of its node, level by level, int64 [N].
+        levels: three int64 tensors per level: for each of its w nodes, the index of its parent among the expanded nodes
+            of the level above [w], and its rank there [w]; the indices of the nodes that have children.
+        ranks: number of likeliest tokens that each level needs.
+        order: index of each path's node when nodes are counted level by level, int64 [N].
         parents: parent of each node, in the order of the paths, int64 [N].
-        fanout: most children of a node.
+        fanout: maximum number of children of a node.
     """
 
     levels: list[tuple[Int[Tensor, " _"], ...]]
@@ -174,7 +187,13 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def build_shape(paths: tuple[Path, ...], n_ranks: int, device: torch.device) -> Shape:
-    """Convert paths to tensors, without the paths that contain a rank of `n_ranks` or more."""
+    """Convert paths to tensors.
+
+    Args:
+        paths: nodes as paths of ranks. Paths that contain a rank of `n_ranks` or more are omitted.
+        n_ranks: number of ranks that the vocabulary allows.
+        device: device of the tensors.
+    """
     paths = tuple(path for path in paths if max(path) < n_ranks)
     parents = parents_of(paths)
     by_level = sorted(paths, key=len)  # stable

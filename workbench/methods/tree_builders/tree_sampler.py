@@ -1,4 +1,4 @@
-"""Trees of sampled nodes, with the distributions that they were drawn from."""
+"""Trees of sampled nodes, stored with the distributions from which the nodes were drawn."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workbench.decoders.draft_verify.tree_building import NodeDistributions, Par
 
 
 class TreeSampler:
-    """Builder of a tree whose nodes are sampled level by level; each expanded node has a distribution.
+    """Builder of a tree whose nodes are sampled level by level, each from the distribution of its parent.
 
     Args:
-        growth: the growth that the nodes are added to.
-        sampling: how its siblings are drawn.
+        growth: partial tree to which nodes are added.
+        sampling: how siblings are drawn.
     """
 
     def __init__(self, growth: PartialTree, sampling: Sampling) -> None:
@@ -31,7 +31,7 @@ class TreeSampler:
         self._is_deterministic: list[Bool[Tensor, " w"]] = []
 
     def probs(self, distributions: NodeDistributions) -> Float[Tensor, "w V"]:
-        """Return the distribution of the children of the nodes expanded last; if greedy, the likeliest token alone."""
+        """Return the distributions after the nodes expanded last; if greedy, point masses at the likeliest token."""
         p = distributions.full_probs()
         if self.growth.sequence.sampling.greedy:
             p = torch.zeros_like(p).scatter_(1, p.argmax(1, keepdim=True), 1.0)
@@ -39,9 +39,13 @@ class TreeSampler:
         return p
 
     def levels(self, fan: Sequence[int], most: int) -> Iterator[tuple[int, int, Float[Tensor, "w V"]]]:
-        """Yield (level, its entry in `fan`, its distributions); the caller adds the level.
+        """Yield (level, its entry in `fan`, distributions of the nodes expanded last); the caller adds the level.
 
-        The levels end with `fan`, with `most` nodes, or if the sequence's policy stops.
+        The levels end with `fan`, with `most` nodes, or when the sequence's policy stops drafting.
+
+        Args:
+            fan: number of children per node, level by level.
+            most: maximum number of nodes.
         """
         growth, distributions = self.growth, self.growth.root
         for level, k in enumerate(fan):
@@ -56,13 +60,14 @@ class TreeSampler:
     def add(
         self, tokens: Int[Tensor, " w"], below: Int[Tensor, " w"], is_deterministic: Bool[Tensor, " w"] | None = None
     ) -> None:
-        """Add a level that was drawn from the newest distributions.
+        """Add a level of nodes that were drawn from the last distributions.
 
         Args:
-            tokens: tokens of its nodes; siblings in the order in which they were drawn.
-            below: index of the distribution that each was drawn from, among the newest.
-            is_deterministic: which nodes are deterministic. The tree then marks each node, and sampled nodes are drawn
-                from the distribution without their earlier siblings. None: all were drawn, according to `sampling`.
+            tokens: tokens of the w nodes; siblings in the order in which they were drawn.
+            below: index of the distribution from which each node was drawn, among the last ones.
+            is_deterministic: mask of deterministic nodes. The tree then marks each node, and its sampled nodes count as
+                drawn from the distribution without their earlier siblings. None: all nodes were drawn, as `sampling`
+                says.
         """
         self._logq.append(self._distributions[-1][below, tokens].log())
         if is_deterministic is not None:
@@ -70,7 +75,7 @@ class TreeSampler:
         self.growth.add(tokens, below if self.growth.n else None)
 
     def uniforms(self, n: int, level: int) -> Float[Tensor, " n"]:
-        """Return `n` uniform numbers for the draws of a level, counted from 0: float64."""
+        """Return `n` uniform numbers in [0, 1) for the draws of a level (counted from 0), float64."""
         row = self.growth.sequence
         numbers = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.DRAFT, n, level))
         return numbers.to(self.growth.device, non_blocking=True)
@@ -78,13 +83,15 @@ class TreeSampler:
     def draw_siblings(
         self, distributions: NodeDistributions, k: int, level: int, top_k: int = 0
     ) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return k draws without replacement per distribution: log-probabilities with noise, descending, and tokens.
+        """Draw k tokens without replacement from each distribution.
+
+        Return their log-probabilities with noise, descending, and their ids.
 
         Args:
-            distributions: distributions after the nodes expanded last; their children are drawn from them.
-            k: number of draws; fewer in a smaller distribution.
+            distributions: distributions after the w nodes expanded last.
+            k: number of draws. A distribution over fewer tokens gives fewer.
             level: index of the level, from 0.
-            top_k: cut each distribution to this number of likeliest tokens, and draw from those; 0: draw from all.
+            top_k: number of likeliest tokens to draw from; 0: draw from all tokens.
         """
         if not top_k:
             top = self.gumbel(p := self.probs(distributions), level).topk(min(k, p.shape[1]), dim=1)
@@ -96,19 +103,20 @@ class TreeSampler:
         return top.values, tokens.gather(1, top.indices)
 
     def gumbel(self, p: Float[Tensor, "w V"], level: int) -> Float[Tensor, "w V"]:
-        """Return log p + Gumbel noise, float64; its descending order is a draw without replacement. −∞ where p is 0."""
+        """Return log p + Gumbel noise, float64, −∞ where p is 0. Its descending order is a draw without replacement."""
         row = self.growth.sequence
         u = from_numpy(row.random_stream.uniform(len(row.committed), Purpose.GUMBEL, p.numel(), level))
         u = u.to(p.device, non_blocking=True).view(p.shape).clamp(1e-300, 1 - 1e-16)
         return p.double().log() - torch.log(-torch.log(u))
 
     def finish(self, fanout: int, grown: TreeExplanation, nodes: Sequence[int] | None = None) -> DraftTree:
-        """Return the draft tree and close the growth.
+        """Close the partial tree and return the draft tree.
 
         Args:
-            fanout: most children of a node.
-            grown: rules that explain the nodes; if some are deterministic, the second rule is for the sampled ones.
-            nodes: ascending indices of the nodes to draft, including their parents; all by default.
+            fanout: maximum number of children of a node.
+            grown: explanation of the nodes for the trace. If some nodes are deterministic, its second rule is for the
+                sampled ones.
+            nodes: ascending indices of the nodes to draft, including their parents; by default all nodes.
         """
         growth = self.growth
         is_whole = nodes is None or len(nodes) == growth.n
@@ -118,7 +126,7 @@ class TreeSampler:
         q_of = torch.full((growth.n + 1,), -1, device=growth.device)
         q_of[0] = 0
         if growth.expanded:
-            # The nodes expanded last may have no distribution here, as they got no children.
+            # The nodes expanded last may have no distribution here, because they got no children.
             expanded = torch.cat(growth.expanded)[: sum(map(len, self._distributions)) - 1]
             q_of[expanded + 1] = torch.arange(1, len(expanded) + 1, device=growth.device)
         selection_q_of = torch.cat([q_of[:1], q_of[selection + 1]])

@@ -1,1 +1,1 @@
-"""Verifiers: acceptance rules, one per file."""
+"""Verifiers: rules that accept or reject drafts, one per file."""

@@ -1,4 +1,4 @@
-"""Claims about approximate verifiers: τ at matched accuracy of answers."""
+"""Claims about approximate verifiers: τ compared with the exact rule at equal accuracy of answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from workbench.decoders.declarations import Claim
 
 ANSWERED = ("arithmetic", "word problems", "records")
-"""Kinds of prompts whose answers a program checks."""
+"""Kinds of prompts whose answers a program can check."""
 
 
 def at_matched_accuracy(
@@ -23,17 +23,19 @@ def at_matched_accuracy(
     exact: Mapping[str, Any] | None = None,
     lacks: str = "",
 ) -> Claim:
-    """Return the claim that a rule accepts more than the exact rule at equal accuracy of answers.
+    """Return the claim that an approximate rule has a larger τ than the exact rule at equal accuracy of answers.
 
-    It is measured on sums, word problems and JSON records.
+    The claim is measured on sums, word problems and JSON records.
 
     Args:
         verifier: name of the verifier.
-        settings: its parameters, the strictest first; the laxest that keeps the accuracy is used.
+        settings: settings of the verifier's parameters, the strictest first. The measurement uses the laxest that keeps
+            the accuracy.
         setting: the paper's models, data and sampling.
         source: paper, section or table, address.
-        low: τ with the verifier / with the exact rule, from the paper; None: the paper only says that it is above 1.
-        high: upper end of the paper's range.
+        low: the paper's ratio of τ with the verifier to τ with the exact rule. None: the paper only states that it is
+            above 1.
+        high: upper end of the paper's range of this ratio.
         temperature: temperature of both rules.
         method: method whose drafts are verified.
         exact: parameters that both rules share.

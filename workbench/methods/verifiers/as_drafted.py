@@ -1,4 +1,4 @@
-"""As drafted: accept drafts with a high draft probability unverified. Approximate; the deviation is shown."""
+"""Verifier that accepts drafts of high draft probability unverified. It is approximate, and shows the deviation."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ STILL_READ = (
     "round, its keys and values of the text stay its own, and its probabilities for the drafts show the deviation. A "
     "decoder without this target pass would be faster than measured here."
 )
-"""Difference from the paper, for methods whose paper decodes with a part of the target alone: here all of it runs."""
+"""Difference from papers that decode with a part of the target alone; here the whole target runs in every round."""
 
 
 @dataclass(frozen=True)
 class AsDrafted(Verifier):
-    """Accept x if its draft probability q(x) > β, whatever its target probability; otherwise the exact rule decides.
+    """Accept draft token x unverified if its draft probability q(x) > β; otherwise the exact rule decides.
 
-    If a part of the target drafts, this is the approximate decoder of that method's paper. β = 0 accepts all; 1 is
-    exact. The target still processes each round's draft: it generates the last token of the round, the KV cache is the
-    target's own, and its probabilities for the draft give the deviation. The deviation of a round, summed over the
-    positions that it tests, is
+    If a part of the target drafts, this is the approximate decoder of that method's paper. β = 0 accepts all drafts; β
+    = 1 is exact. The target still processes each round's draft: it generates the last token of the round, the KV cache
+    is the target's own, and its probabilities p of the draft tokens give the deviation. The deviation of a round,
+    summed over the tested positions, is
 
-        Σ (q(x) − p(x))₊ over the tokens with q(x) > β,
+        Σ (q(x) − p(x))₊ over all tokens x with q(x) > β,
 
-    which is the total variation between the distribution of the emitted token and the target's; at temperature 0, the
+    the total variation between the distribution of the emitted token and the target's. At temperature 0 it is the
     number of accepted drafts that are not the target's token. This holds for chains with their drafter's distributions;
     any other draft is verified exactly.
 
@@ -89,7 +89,7 @@ class AsDrafted(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums over wide distributions now rather than in a round; return no state."""
+        """Compile the sums over wide distributions, so that no round waits for the compiler. There is no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
@@ -102,13 +102,15 @@ class AsDrafted(Verifier):
         token_q = at_draft_tokens(tree, q)
         writes = (token_q > self.sure) & allowed_mask(v)
 
-        def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        def node_deviation(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
             return unverified_excess(
                 select_rows(v.p, node), select_rows(q, node), select_rows(v.logits, node), self.sure
             )
 
         greedy = v.u_bonus is None
         deviation = (
-            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.lazy)
+            torch.where(writes, 1 - exact.accept, 0.0)
+            if greedy
+            else compute_node_errors(len(tree), node_deviation, v.p, v.lazy)
         )
         return accept_unverified(exact, writes, AS_DRAFTED, {"own_chance": token_q}, deviation)

@@ -1,4 +1,4 @@
-"""Accept the draft that equals the target's own draw: exact for any drafts, the only rule for deterministic ones."""
+"""Accept the draft that equals a token drawn from p: exact for any drafts, and the only rule for deterministic ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from workbench.methods.verifiers.exact import Exact
 
 @dataclass(frozen=True)
 class Deterministic(Exact):
-    """Draw y ~ p and accept the sibling with that token: a draft is accepted with probability Σ p over the siblings.
+    """Draw y ~ p and accept the draft with token y, if there is one: acceptance is Σ p over the siblings.
 
-    The drafter's distribution is not used, so no drafting rule can bias the output. Sampled drafts are accepted less
-    often: with one draft Σ p·q instead of Σ min(p, q).
+    p is the target's distribution. The drafter's distribution q is not used, so no drafting rule can bias the output.
+    Sampled drafts are accepted less often than by the usual rule: with one draft Σ p·q instead of Σ min(p, q).
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, §4 (siblings accepted with the residual of p); Miao et al. 2024,
     SpecInfer, arXiv:2305.09781, §4.3, calls it naive sampling.
@@ -31,7 +31,7 @@ class Deterministic(Exact):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Verify as if every draft were deterministic."""
+        """Verify all drafts with the rule for deterministic drafts."""
         deterministic = replace(
             tree, sampling=Sampling.DETERMINISTIC, q=None, child_q_rows=None, node_q_rows=None, without_replacement=None
         )

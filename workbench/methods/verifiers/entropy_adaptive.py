@@ -55,12 +55,12 @@ SURE_OFTEN = (
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """State that decides which model generates the next token of a sequence.
+    """Which model generates a sequence's next token, and the entropies that decide about a switch.
 
     Attributes:
         is_draft_model: whether the small model generates, not the target.
-        n_tokens: tokens generated since the last switch.
-        entropies: entropies of the last distributions that tokens were drawn from, in bits, the newest last.
+        n_tokens: number of tokens generated since the last switch.
+        entropies: entropies in bits of the last distributions that tokens were drawn from, the newest last.
     """
 
     is_draft_model: bool
@@ -69,18 +69,23 @@ class GeneratorState:
 
     @property
     def mean(self) -> float:
-        """Mean entropy H̄ in bits; 0 before the first token."""
+        """Mean entropy H̄ in bits of these distributions; 0 before the first token."""
         return math.fsum(self.entropies) / max(1, len(self.entropies))
 
     def after_token(self, entropy: float, verifier: EntropyAdaptive) -> GeneratorState:
-        """Return the state after one more token, drawn from a distribution of that entropy; the model may switch."""
+        """Return the state after one more token, which may switch the generating model.
+
+        Args:
+            entropy: entropy in bits of the distribution that the token was drawn from.
+            verifier: verifier with the threshold and the minimum number of tokens between switches.
+        """
         last = (*self.entropies, entropy)[-verifier.entropy_window :]
-        pen = GeneratorState(self.is_draft_model, self.n_tokens + 1, last)
-        small_next = pen.mean < verifier.mean_entropy
+        unchanged = GeneratorState(self.is_draft_model, self.n_tokens + 1, last)
+        small_next = unchanged.mean < verifier.mean_entropy
         return (
             GeneratorState(small_next, 0, last)
-            if small_next is not self.is_draft_model and pen.n_tokens >= verifier.least_run
-            else pen
+            if small_next is not self.is_draft_model and unchanged.n_tokens >= verifier.least_run
+            else unchanged
         )
 
 
@@ -90,8 +95,8 @@ class EntropyState:
 
     Attributes:
         current: state after the last committed token.
-        node_states: for the draft verified last, the states after the root and after each node.
-        target_entropies: entropy in bits of the target's distribution at the same positions.
+        node_states: states after the root and after each node of the draft that was verified last.
+        target_entropies: entropy in bits of the target's distribution at each of these positions.
     """
 
     current: GeneratorState
@@ -101,20 +106,21 @@ class EntropyState:
 
 @dataclass(frozen=True)
 class EntropyAdaptive(Verifier):
-    """Accept the drafter's tokens while the mean entropy H̄ of the last w distributions stays below a threshold.
+    """Accept the drafter's tokens while the mean entropy H̄ of the last w distributions stays below a threshold τ.
 
-    The entropies are those of the generating model: the small model's for its tokens, the target's for the target's. If
-    H̄ ≥ τ the target takes over, if H̄ < τ the small model does, but not before d tokens since the last switch. While
-    the target generates, drafts are verified exactly, so these stretches follow its distribution and still cost less
-    than a pass per token. τ = 0 is exact: the target begins, and never switches. The deviation of a round is, summed
-    over the small model's tokens, the total variation between its distribution and the target's (at temperature 0: the
-    number of them that are not the target's).
+    The entropy of a token's position is that of the model that generated it: the small model (the drafter) or the
+    target. If H̄ ≥ τ the target generates next, if H̄ < τ the small model, but a switch needs d tokens since the last
+    one. While the target generates, drafts are verified exactly, so these tokens follow its distribution and still cost
+    less than a pass per token. τ = 0 is exact: the target begins and always generates. The deviation of a round is the
+    total variation between the small model's distribution and the target's, summed over the small model's tokens (at
+    temperature 0: the number of these tokens that are not the target's).
 
-    Only chains with their drafter's distributions are accepted this way; trees, and drafts without distributions, are
-    verified exactly. The rule runs on the host, which costs a second synchronisation per round on a GPU.
+    The small model's tokens are accepted unverified only in chains with their drafter's distributions; all other drafts
+    are verified exactly. The rule runs on the host, which costs a second synchronisation per round on a GPU.
 
-    Source: Simonds 2025, arXiv:2502.06833. There, the target's tokens are not drafted, and the target processes
-    the small model's tokens when it takes over. Here it processes every round's draft, and its token ends each round.
+    Source: Simonds 2025, arXiv:2502.06833. In the paper the target's tokens are not drafted, and the target processes
+    the small model's tokens when it takes over. Here the target processes the draft of every round, and generates the
+    last token of each.
     """
 
     name: ClassVar[str] = "entropy-adaptive"
@@ -139,12 +145,12 @@ class EntropyAdaptive(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> EntropyState:
-        """Return the initial state: the target generates first; the model may switch after its first token."""
+        """Return the initial state: the target generates the first token, and the model may switch after it."""
         make_ready(models.target.device)
         return EntropyState(GeneratorState(is_draft_model=False, n_tokens=self.least_run))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply the exact rule, except at nodes that the small model generates."""
+        """Accept the nodes that the small model generates, and apply the exact rule to the others."""
         tree, state, exact = v.tree, v.state, exact_decision(v)
         state.target_entropies = to_list(v.entropies() / math.log(2))
         state.node_states = (state.current,)
@@ -155,42 +161,46 @@ class EntropyAdaptive(Verifier):
         q = tree.q.to(v.p.dtype)
         draft_entropies = compute_node_errors(len(tree), lambda node: bits(select_rows(q, node)), q, lazy=True)
         draft_entropies = draft_entropies if isinstance(draft_entropies, LazySequence) else to_list(draft_entropies)
-        is_small, pens = list[bool](), [state.current]
+        is_small, node_states = list[bool](), [state.current]
         for node in range(len(tree)):
-            pen = pens[-1]
-            if pen.is_draft_model:  # it generates at least d tokens: compute their entropies together
-                take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - pen.n_tokens))))
-            is_small.append(pen.is_draft_model)
-            entropies = draft_entropies if pen.is_draft_model else state.target_entropies
-            pens.append(pen.after_token(entropies[node], self))
-        state.node_states = pens
+            current = node_states[-1]
+            if current.is_draft_model:  # the small model generates at least d tokens: compute their entropies together
+                take(draft_entropies, range(node, min(len(tree), node + max(1, self.least_run - current.n_tokens))))
+            is_small.append(current.is_draft_model)
+            entropies = draft_entropies if current.is_draft_model else state.target_entropies
+            node_states.append(current.after_token(entropies[node], self))
+        state.node_states = node_states
         writes = torch.tensor(is_small, device=v.p.device)
         writes &= allowed_mask(v)
 
-        def apart(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        def node_deviation(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
             excess_mass = excess(select_rows(q, node), select_rows(v.p, node), q.new_ones(len(node), 1)).squeeze(1)
             return torch.where(writes[node], excess_mass, 0.0)
 
         greedy = v.u_bonus is None
         deviation = (
-            torch.where(writes, 1 - exact.accept, 0.0) if greedy else compute_node_errors(len(tree), apart, v.p, v.lazy)
+            torch.where(writes, 1 - exact.accept, 0.0)
+            if greedy
+            else compute_node_errors(len(tree), node_deviation, v.p, v.lazy)
         )
         return accept_unverified(exact, writes, WRITTEN, {"small_writes": writes.to(v.p.dtype)}, deviation)
 
     def observe(self, sequence: Sequence, feedback: RoundFeedback) -> None:
-        """Update the state with the accepted tokens and with the target's last token of the round."""
+        """Update the state with the accepted tokens and, if the target generated it, the last token of the round."""
         state: EntropyState = sequence.state.verifier
         path = feedback.result.path
         position = path[-1] + 1 if path else 0
-        pen = state.node_states[position]
+        last_state = state.node_states[position]
         n_small = sum(state.node_states[node].is_draft_model for node in path)
-        state.current = pen if pen.is_draft_model else pen.after_token(state.target_entropies[position], self)
+        state.current = (
+            last_state if last_state.is_draft_model else last_state.after_token(state.target_entropies[position], self)
+        )
         sequence.report.signals["tokens generated by the small model"] = n_small
         sequence.report.signals["mean entropy (bits)"] = state.current.mean
 
 
 def bits(p: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
-    """Return the entropy of each distribution in bits.
+    """Return the entropy of each of n distributions in bits.
 
     Example:
         >>> bits(torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.25, 0.25, 0.25, 0.25]]))

@@ -1,4 +1,4 @@
-"""Base classes of exact verifiers: greedy text, deterministic drafts, and rules stated as the emitted distribution."""
+"""Base classes of exact verifiers, which share greedy match and the rule for deterministic drafts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ EMITTED = Rule(
 
 @dataclass(frozen=True)
 class Exact(Verifier):
-    """A rule for sampled drafts. For deterministic drafts, the draft that equals the target's draw is accepted."""
+    """Base of exact rules for sampled drafts. A deterministic draft is accepted if it equals a token drawn from p."""
 
     useful_for: ClassVar[frozenset[Sampling]] = frozenset()
-    """Ways of drawing siblings for which it is offered: it is exact there, and differs from recursive rejection."""
+    """Ways of drawing siblings for which methods offer this rule: it is exact for them, and differs from recursive
+    rejection."""
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match, the rule for deterministic drafts, or `decide`."""
+        """Verify a tree: greedily at temperature 0, by recursive rejection if deterministic, otherwise by `decide`."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest())
         if not len(v.tree) or v.tree.q is None:
@@ -48,27 +49,44 @@ class Exact(Verifier):
     def decide(
         self, tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool = False
     ) -> AcceptanceDecision:
-        """Apply the rule to a tree of at least one node, with the distributions that it was drawn from."""
+        """Apply the rule to sampled drafts.
+
+        Args:
+            tree: draft tree of N ≥ 1 nodes, with the distributions `tree.q` that they were drawn from.
+            p: the target's distributions at the root and at each node.
+            u_stop: uniform numbers for the token that is emitted after the accepted path.
+            late: whether that token may be sampled lazily.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EmissionVerifier(Exact):
-    """A rule defined by the distribution of the token that a position emits, given the drafts there."""
+    """Base of rules that are defined by the distribution of the token that a position emits, given its drafts."""
 
     explanation: ClassVar[Rule] = EMITTED
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Return the probability that each child is accepted, and the token's distribution if none is."""
+        """Return the probability that each child is accepted, and the distribution of the emitted token if none is.
+
+        Args:
+            tree: draft tree.
+            fans: groups of up to F siblings at R positions, with the distributions of both models over V tokens.
+        """
         raise NotImplementedError
 
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `acceptance` by compiled code: (probabilities, residual at the children's tokens, its other mass).
+        """Compute `acceptance` with compiled code.
 
-        None: there is no compiled version. `workbench.kernels.rejection.supports_distributions` must accept the
-        distributions, and every position must have children.
+        `workbench.kernels.rejection.supports_distributions` must accept the distributions, and every position must have
+        children.
+
+        Returns:
+            Acceptance probabilities, the residual distribution at the children's tokens, and its sum over all other
+            tokens.
+            None: there is no compiled version.
         """
         return None
 
@@ -97,5 +115,5 @@ class EmissionVerifier(Exact):
 
 
 def rule_of(name: str, title: str, text: str, source: str) -> Rule:
-    """Return `EMITTED` with the name and text of the verifier that computes the distribution."""
+    """Return `EMITTED` with the name, title, description and source of one verifier."""
     return replace(EMITTED, name=name, title=title, says=f"{text} {EMITTED.says}", source=source)

@@ -1,4 +1,4 @@
-"""Exact verifiers that a method offers, derived from how its siblings are drawn and where each rule is exact."""
+"""Choice of the exact verifiers that a method offers, from how its siblings are drawn and where each rule is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXACT_VERIFIERS: tuple[Exact, ...] = (Block(), Independent(), KSeq(), OptimalTwo
 
 
 def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
-    """Return the verifiers that are exact for siblings drawn in each of these ways and differ from `Lossless` there.
+    """Return the verifiers that are exact for all of these kinds of siblings, and differ from `Lossless` for one.
 
     Example:
         >>> [verifier.name for verifier in verifiers_for_kinds(Sampling.CHAIN)]
@@ -28,21 +28,21 @@ def verifiers_for_kinds(*kinds: Sampling) -> tuple[Exact, ...]:
 
 
 def verifiers_for_builders(tree_builders: tuple[TreeBuilder, ...]) -> tuple[Exact, ...]:
-    """Return the verifiers besides `Lossless` for a method with these tree builders; each suits at least one of them.
+    """Return the verifiers besides `Lossless` for a method with these tree builders. Each suits at least one of them.
 
-    With a tree builder that does not suit the verifier, the method does not promise the target's distribution:
-    `ConfiguredMethod.unsound_reason` has the reason.
+    If the chosen tree builder does not suit the chosen verifier, the method does not promise the target's distribution.
+    `ConfiguredMethod.unsound_reason` returns the reason.
     """
     return tuple(v for v in EXACT_VERIFIERS if any(grower.siblings in v.useful_for for grower in tree_builders))
 
 
 def unsound_reasons(drafter: str, *kinds: Sampling) -> dict[str, str]:
-    """Return why verifiers are unsound for drafts whose siblings are drawn in these ways, by name of the verifier.
+    """Return why verifiers are not exact for drafts whose siblings are drawn in these ways, by the verifier's name.
 
-    A rule that is the same as `Lossless` there is neither offered nor refused.
+    A verifier that is exact for them is left out.
 
     Args:
-        drafter: name of the drafter, for the sentences.
+        drafter: name of the drafter, for the text.
         kinds: ways in which siblings may be drawn.
     """
     reasons = {v.name: why_unsound(drafter, kinds, v.name, v.exact_for) for v in EXACT_VERIFIERS}

@@ -1,4 +1,4 @@
-"""Hu et al.'s greedy scheme: the likeliest drafts, chosen deterministically, one sampled draft, and a single test."""
+"""Hu et al.'s rule for greedy drafts: of a position's drafts only the last was sampled, and it alone is tested."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ PAPER = "Hu et al. 2025, Towards optimal multi-draft speculative decoding, arXiv
 
 @dataclass(frozen=True)
 class GreedyDraft(EmissionVerifier):
-    """Of n drafts the last one is drawn from q without the others (q̃), and it alone is tested, with min(1, p / q̃).
+    """Test only the last of n drafts, which was drawn from q without the others (q̃), with min(1, p / q̃).
 
-    If it fails, y ~ (p − q̃)₊, normalised. q̃ is 0 at the n − 1 chosen tokens, so all of p there remains, and y is often
-    one of them: then that draft is accepted. Acceptance is Σ p over the chosen ones + Σ min(p, q̃) over the rest, the
-    maximum for such drafts. The rule is also exact if the other drafts were sampled: it conditions on them.
+    p and q are the target's and the drafter's distribution. The first n − 1 drafts are the drafter's likeliest tokens,
+    chosen deterministically. If the test fails, y is drawn from (p − q̃)₊, normalised. q̃ is 0 at the chosen tokens, so
+    y is often one of them; that draft is then accepted. Acceptance is Σ p over the chosen tokens + Σ min(p, q̃) over
+    all others, the maximum for such drafts. The rule is also exact if the other drafts were sampled, because it
+    conditions on them.
 
     Source: Hu et al. 2025, arXiv:2502.18779.
     """
@@ -54,12 +56,12 @@ class GreedyDraft(EmissionVerifier):
     )  # fmt: skip
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Test the last child of each position, which was sampled."""
+        """Test the last child of each position, the one that was sampled."""
         tiny, last = torch.finfo(fans.p.dtype).tiny, _last(fans)
         heads = (fans.has_child & ~last).to(fans.q.dtype)
         rest = fans.q * (1 - torch.zeros_like(fans.q).scatter_add(1, fans.token, heads)).clamp_min(0)
         total = rest.sum(1, keepdim=True)
-        # q̃ is 0 if the chosen tokens have all of q; then the last draft is deterministic, too.
+        # q̃ is 0 if the chosen tokens have all of q; the last draft is then deterministic, too.
         q = rest / total.clamp_min(tiny)
         passes = (fans.p.gather(1, fans.token) / q.gather(1, fans.token).clamp_min(tiny)).clamp(max=1)
         return torch.where(last & (total > 0), passes, 0.0), residual(fans.p, q)
@@ -67,13 +69,13 @@ class GreedyDraft(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Test once, by q without the earlier children."""
+        """Test the last child of each position against q without the earlier children, with compiled code."""
         test = run_sibling_tests(fans, _last(fans), without_replacement=True, tokens=True)
         accept_probs = torch.where(test.q_left > 0, test.accept, 0.0)
         return accept_probs, test.at_tokens, test.other_mass.unsqueeze(1)
 
 
 def _last(fans: SiblingGroups) -> Bool[Tensor, "R F"]:
-    """Return which child of each position is the last."""
+    """Return a mask of the last child of each position."""
     n = fans.has_child.sum(1, keepdim=True)
     return torch.arange(fans.token.shape[1], device=n.device) == n - 1

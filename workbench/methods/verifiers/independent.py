@@ -18,8 +18,9 @@ from workbench.methods.verifiers.exact import Exact
 class Independent(Exact):
     """Test siblings in turn: r ← p; accept x with min(1, r(x) / q(x)), else r ← (r − q)₊, normalised; finally y ~ r.
 
-    Every sibling is treated as a draw from q itself. A copy of a rejected token has r = 0: a wasted node, which
-    drawing without replacement avoids.
+    p and q are the target's and the drafter's distribution, r is the residual, and y the token emitted if all siblings
+    are rejected. Every sibling counts as an independent draw from q. A copy of a rejected token has r = 0, so its node
+    is wasted; drawing without replacement avoids that.
 
     Source: Miao et al. 2024, SpecInfer, arXiv:2305.09781, Algorithm 2.
     """

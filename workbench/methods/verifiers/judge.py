@@ -1,4 +1,4 @@
-"""Judge Decoding: a trained linear judge accepts correct drafts that the exact rule would reject."""
+"""Judge Decoding: a trained linear judge accepts drafts that are correct although the exact rule would reject them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GOOD = Rule(
 
 
 def _unjudged_rule(rule: Rule) -> Rule:
-    """Return a variant of an exact rule, for drafts that the judge does not accept."""
+    """Return the variant of an exact rule that explains drafts that the judge does not accept."""
     return replace(
         rule,
         name=f"unjudged-{rule.name}",
@@ -53,14 +53,14 @@ UNJUDGED = {rule.name: _unjudged_rule(rule) for rule in (GREEDY, RATIO, RESIDUAL
 
 
 class JudgeHead(TrainedNet):
-    """Linear units on the last hidden states after a token: log-odds that the token changes no answer.
+    """Linear judge on the last hidden states at a token: log-odds that the token changes no answer.
 
-    One unit reads the target's state alone; with `draft_width`, a second unit reads the states of both models.
+    One linear unit reads the target's hidden state alone. With `draft_width`, a second unit reads those of both models.
 
     Args:
         width: the target's hidden size.
-        draft_width: the draft model's hidden size; 0: the judge reads the target alone.
-        context: unused; an argument of all nets.
+        draft_width: the draft model's hidden size; 0: the judge reads the target's hidden state alone.
+        context: unused; all nets have this argument.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, §4 (target alone); Garipov et al. 2025, AutoJudge,
     arXiv:2504.20039 (both).
@@ -77,11 +77,14 @@ class JudgeHead(TrainedNet):
             self.both_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Float[Tensor, "*b D"], draft: Float[Tensor, "*b E"] | None = None) -> Float[Tensor, "*b"]:
-        """Return log-odds, in float32 at least: half precision would be too coarse for the threshold.
+        """Return log-odds that the token at each position changes no answer.
+
+        They are float32 or wider, because half precision would be too coarse for the threshold.
 
         Args:
-            x: the target's states.
-            draft: the draft model's states after the same tokens; None: not available.
+            x: the target's last hidden states, D = `width`.
+            draft: the draft model's last hidden states at the same tokens, E = `draft_width`. None: they are not
+                available, and the unit for the target alone is used.
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         if draft is None or not self.draft_width:
@@ -96,18 +99,18 @@ class JudgeHead(TrainedNet):
 
 @dataclass(frozen=True)
 class Judge(Verifier):
-    """Accept x if σ(w·e + b) > δ, e the hidden states after x; otherwise the exact rule decides.
+    """Accept x if the judge's score σ(w·e + b) > δ, with e the hidden states at x; otherwise the exact rule decides.
 
-    e is the target's state, which the verifying pass has computed already. If the judge was trained with this draft
-    model and the draft is a chain of it, e also has the draft model's state; that costs one more pass of the draft
-    model per round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong tokens in its
-    calibration set pass. A rejection leaves the exact rule's residual. δ = 1 is the exact rule, greedy and sampled.
-    Below it greedy text may differ from the target's.
+    e is the target's last hidden state, which the verifying pass has computed already. If the judge was trained with
+    this draft model and the draft is a chain, e also contains the draft model's hidden state; that costs one more pass
+    of the draft model per round. The bias of a judge trained here is set so that at δ = 0.5 at most 1 % of the wrong
+    tokens in its calibration set pass. After a rejection the next token is drawn from the exact rule's residual. δ = 1
+    is the exact rule, greedy and sampled. With a smaller δ greedy text may differ from the target's.
 
-    The deviation of a round, and the acceptance gained, is the probability that the exact rule would have rejected the
-    drafts that the judge accepted, summed over its tests: on average it is the total variation from the target's
-    distribution at a position with one draft, and an upper bound with siblings. The judge never accepts a token that a
-    logits processor forbids.
+    The deviation of a round is the probability that the exact rule would have rejected the drafts that the judge
+    accepted, summed over the tests. This sum is also the expected gain in accepted drafts. At a position with one draft
+    the deviation is, on average, the total variation from the target's distribution; with siblings it is an upper
+    bound. The judge never accepts a token that a logits processor forbids.
 
     Source: Bachmann et al. 2025, Judge Decoding, arXiv:2501.19309, for greedy chains; both states and the labels are
     those of Garipov et al. 2025, AutoJudge, arXiv:2504.20039. e is taken after the final norm, as in AutoJudge's code.
@@ -136,7 +139,7 @@ class Judge(Verifier):
     )
 
     def reads_draft_states(self, models: Models) -> bool:
-        """Return whether the judge of these models was trained with their draft model."""
+        """Return whether the judge was trained with the draft model of these models."""
         info = models.heads.get(JudgeHead.kind)
         if info is None or models.drafter is None:
             return False
@@ -148,7 +151,7 @@ class Judge(Verifier):
         return load_trained(JudgeHead, models, "judge", "Train it again for this target: workbench train judge.")
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return 1 for nodes that the judge accepts, and the exact rule's probability for the others."""
+        """Accept nodes that the judge accepts with probability 1, and all others with the exact rule's probability."""
         tree = v.tree
         exact = verify_lossless(v)
         if exact.reason is None or v.hidden is None or not len(tree):

@@ -1,4 +1,4 @@
-"""SpecTr's K-SEQ: one discounted test for independent siblings; the discount compensates their number."""
+"""SpecTr's K-SEQ: test independent siblings with one discounted ratio; the discount compensates their number."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from workbench.models.loading import Models
 
 PAPER = "Sun et al. 2023, SpecTr, arXiv:2310.15141, §4"
 HALVINGS = 30
-"""ρ is computed to k / 2³⁰. The output follows the target's distribution for any ρ that is not too small."""
+"""Maximum number of search steps for ρ, which is exact to k / 2³⁰. A larger ρ does not bias the output."""
 
 
 @dataclass(frozen=True)
 class KSeq(EmissionVerifier):
-    """Accept the first of k siblings that passes min(1, p(x) / (ρ·q(x))); at the end y ~ p minus the accepted mass.
+    """Accept the first of k siblings x that passes min(1, p(x) / (ρ·q(x))); if none passes, draw y from the residual.
 
         β(ρ) = Σ min(q, p / ρ);  ρ* in [1, k] with 1 − (1 − β)ᵏ = ρ·β, by bisection
-        if none passes: y ~ p − min(q, p / ρ)·(1 − (1 − β)ᵏ) / β
+        residual: p − min(q, p / ρ)·(1 − (1 − β)ᵏ) / β, normalised
 
-    The k siblings are identically distributed, and their number is fixed before the first is drawn. Source: Sun et al.
-    2023, SpecTr, arXiv:2310.15141, §4, at each position separately.
+    p and q are the target's and the drafter's distribution, and ρ is the discount. The k siblings are drawn
+    independently from q, and their number is fixed before the first is drawn.
+
+    Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4, at each position separately.
     """
 
     name: ClassVar[str] = "k-seq"
@@ -58,13 +60,13 @@ class KSeq(EmissionVerifier):
     )  # fmt: skip
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for ρ now, which takes seconds, rather than in a round; return no state."""
+        """Compile the search for ρ, which takes seconds, so that no round waits for the compiler. There is no state."""
         probs = torch.full((1, WIDE), 1 / WIDE, device=models.target.device)
         if supports_distributions(probs, probs):
             _compiled_discounts(dummy_sibling_groups(probs))
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Run the tests in sequence, for all positions at once."""
+        """Compute the probability that each child is the accepted one, for all positions at once."""
         p, q = fans.p, fans.q
         k = fans.has_child.sum(1, keepdim=True).clamp_min(1).to(p.dtype)  # [R, 1]
         rho = (
@@ -86,20 +88,22 @@ class KSeq(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `acceptance` by compiled code, which keeps a position's distributions in the CPU caches."""
+        """Compute `acceptance` with compiled code, which keeps a position's distributions in the CPU caches."""
         rho, share, other_mass, total = _compiled_discounts(fans)
         p, q, tiny = fans.target.gather(fans.token), fans.drafter.gather(fans.token), torch.finfo(torch.float32).tiny
         shared = torch.minimum(q, p / rho)
         accept_probs = _first(torch.where(fans.has_child, shared / q.clamp_min(tiny), 0.0))
-        is_empty = total <= 0  # no residual: return p, as in `acceptance`; it is never drawn from
+        is_empty = total <= 0  # no residual: return p, as in `acceptance`, although it is never drawn from
         at_tokens = torch.where(is_empty, p, (p - shared * share).clamp_min_(0) / total.clamp_min(tiny))
         return accept_probs, at_tokens, torch.where(is_empty, 1.0, other_mass / total.clamp_min(tiny))
 
 
 def _compiled_discounts(fans: SiblingGroups) -> tuple[Float[Tensor, "R 1"], ...]:
-    """Return ρ per position, the accepted share of min(q, p / ρ), and two sums of the residual, from compiled code.
+    """Compute four numbers per position with compiled code, float32 on the host.
 
-    The residual's sums are first its mass outside the children's tokens, then all of it.
+    Returns:
+        ρ; the factor (1 − (1 − β)ᵏ) / β on min(q, p / ρ) in the residual; the residual's sum over tokens other than the
+        children's; its sum over all tokens.
     """
     discounts = load_kernels("discounts")
     assert discounts is not None
@@ -127,16 +131,21 @@ def _first(alone: Float[Tensor, "R F"]) -> Float[Tensor, "R F"]:
 
 
 def _least(dtype: torch.dtype) -> float:
-    """Return the precision of ρ* for this dtype, relative to k − 1."""
+    """Return the precision of ρ* for this dtype, as a share of k − 1."""
     return max(2.0 ** (-HALVINGS - 1), 4 * torch.finfo(dtype).eps)
 
 
 def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return ρ*, the least divisor for which k tests accept no token with more than its probability p.
+    """Return ρ*, the smallest discount for which k tests accept no token with more than its probability p.
 
-    ρ·β(ρ) grows with ρ from Σ min(p, q), and 1 − (1 − β)ᵏ falls: the upper end of the bracket is always feasible. The
-    zero of the chord is closer to the root than the middle is, so a third of the passes over the distributions is
-    enough (the method is ITP: interpolate, truncate, project; Oliveira and Takahashi 2020, doi:10.1145/3423597).
+    With rising ρ, ρ·β(ρ) grows from Σ min(p, q) and 1 − (1 − β)ᵏ falls, so the upper end of the bracket is always
+    feasible. The root is searched by the ITP method (interpolate, truncate, project; Oliveira and Takahashi 2020,
+    doi:10.1145/3423597), which needs a third of the passes over the distributions that bisection needs.
+
+    Args:
+        p: the target's distributions at R positions.
+        q: the drafter's distributions there.
+        k: number of siblings at each position.
     """
 
     def excess(rho: Tensor) -> Tensor:
@@ -165,5 +174,5 @@ def discount(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], k: Float[Tensor, 
 
 
 def _any(beta: Float[Tensor, "R 1"], k: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return the probability that one of k tests passes, each with probability β."""
+    """Return the probability that at least one of k tests passes, if each passes with probability β."""
     return -torch.expm1(k * torch.log1p(-beta.clamp(max=1)))

@@ -1,4 +1,4 @@
-"""Lenience: scale the draft probability by λ, so that more is accepted; no token's probability exceeds p / λ."""
+"""Lenient acceptance: the draft probability is scaled by λ < 1, so that no token's probability exceeds p / λ."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ LENIENT_POINT = Rule(
 class Lenient(Verifier):
     """Accept x with min(1, p(x) / (λ·q(x))); after a rejection draw from (p − λ·q)₊, normalised.
 
-    It is speculative sampling with λ·q for q. For a draft sampled from q the output distribution is
+    p and q are the target's and the drafter's distribution. The rule is speculative sampling with λ·q in place of q.
+    For a draft sampled from q the output distribution is
 
         out(x) = min(q(x), p(x)/λ) + (1 − Σ min(q, p/λ)) · (p(x) − λ·q(x))₊ / Σ (p − λ·q)₊,
 
-    of which no entry is above p(x)/λ. λ = 1 is exact. The deviation of a round is the sum, over the positions it
-    tests, of the total variation between that distribution and p. At temperature 0 it is greedy match.
+    and no entry is above p(x)/λ. λ = 1 is exact. The deviation of a round is the total variation between this
+    distribution and p, summed over the tested positions. At temperature 0 the rule is greedy match.
 
-    Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5 (lenience, there l); Zhou et al. 2024, DistillSpec,
+    Source: Leviathan et al. 2023, arXiv:2211.17192, appendix A.5 (lenience, called l); Zhou et al. 2024, DistillSpec,
     arXiv:2310.08461, lossy speculative decoding with f(p) = p/ε. Siblings are tested as in recursive rejection.
     """
 
@@ -67,7 +68,7 @@ class Lenient(Verifier):
     )
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection against p/λ."""
+        """Apply recursive rejection against p/λ; greedy match at temperature 0."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree = v.tree

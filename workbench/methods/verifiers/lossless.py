@@ -18,7 +18,7 @@ from workbench.methods.verifiers.independent import Independent
 class Lossless(Verifier):
     """Emit the same tokens as the target when greedy, and the same distribution when sampling.
 
-    The way siblings were drawn (`DraftTree.sampling`) determines the form of the rule; see
+    The form of the rule depends on how siblings were drawn (`DraftTree.sampling`); see
     `workbench.core.rejection.recursive_rejection`.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318; Jeon et al. 2024,
@@ -37,5 +37,5 @@ class Lossless(Verifier):
     )  # fmt: skip
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply greedy match or recursive rejection."""
+        """Apply greedy match at temperature 0, and recursive rejection otherwise."""
         return verify_lossless(v)

@@ -1,4 +1,4 @@
-"""LANTERN's relaxed acceptance: add the probability of a draft's nearest tokens to its own."""
+"""LANTERN's relaxed acceptance: a draft token is tested with its own probability plus that of its nearest tokens."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ NEAREST_GREEDY = Rule(
 )
 NEAREST_OWN = replace(GREEDY, name="nearest-own", leviathan=False)  # the sample lacks the lifted drafts
 MOST = 64
-"""Neighbours per search, so that a later request for more of them needs no new search."""
+"""Number of neighbours computed per search, so that a later request for more of them needs no new search."""
 ROWS = 4096
-"""Embeddings converted to float32 at a time."""
+"""Number of embeddings converted to float32 at a time."""
 _SHARED = "nearest: neighbours"
 
 
 class Neighbours:
-    """Nearest tokens of each token by the cosine of their embeddings, computed when first requested.
+    """Nearest tokens of each token by the cosine of their embeddings, computed at the first request and cached.
 
-    The cache takes 256 bytes per requested token, and no copy of the embeddings. On devices where reading a result
-    needs a synchronisation, nothing is cached, and all requested tokens are searched again.
+    The cache takes 256 bytes per requested token, and no copy of the embeddings. On devices where the host must
+    synchronise to read a result, nothing is cached, and every request searches again.
 
     Args:
-        weight: embeddings [V, D] of any norm and dtype; not copied.
+        weight: embeddings [V, D] of any norm and dtype. They are not copied.
     """
 
     def __init__(self, weight: Float[Tensor, "V D"]) -> None:
@@ -68,10 +68,10 @@ class Neighbours:
         self._found = torch.zeros(n, most, dtype=torch.int32)
 
     def of(self, tokens: Int[Tensor, " N"], k: int) -> Int[Tensor, "N k"]:
-        """Return the k tokens nearest to each of `tokens`, without itself, the nearest first; fewer if V is small.
+        """Return the k nearest tokens of each of `tokens`, the nearest first, without the token itself; at most V − 1.
 
         Args:
-            tokens: token ids.
+            tokens: token ids of N tokens.
             k: number of neighbours, at most `MOST`.
         """
         if not on_host(tokens.device):
@@ -94,22 +94,23 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Nearest(Verifier):
-    """Accept x with min(1, p̃ₓ(x) / q(x)), where p̃ₓ adds the probability of x's neighbours to its own.
+    """Accept x with min(1, p̃ₓ(x) / q(x)), where p̃ₓ(x) is the probability of x plus that of its neighbours.
 
-    p̃ₓ(x) = p(x) + Σ p(b₁ … bₘ), with the largest m ≤ k whose sum stays within δ + λ·p(x). LANTERN bounds it by δ alone
-    (λ = 0), LANTERN++ by λ·p(x) alone (δ = 0). b₁, b₂, … are the tokens nearest to x, by the cosine of the target's
-    input embeddings. After a rejection the next token is drawn from (p̃ₓ − q)₊, normalised: p̃ₓ is 0 at the neighbours
-    that were added. k = 0, or δ = λ = 0, is exact. The deviation of a round is, summed over its tests, the acceptance
-    probability that the neighbours add. For one deterministic draft it is the total variation at its position; for
-    sampled drafts it is an upper bound on average.
+    p and q are the target's and the drafter's distribution. p̃ₓ(x) = p(x) + p(b₁) + … + p(bₘ), where b₁, b₂, … are the
+    tokens nearest to x by the cosine of the target's input embeddings, and m ≤ k is the largest number for which the
+    added sum is at most δ + λ·p(x). LANTERN uses δ alone (λ = 0), LANTERN++ λ alone (δ = 0). p̃ₓ is 0 at b₁ … bₘ, and
+    equals p at all other tokens. After a rejection the next token is drawn from (p̃ₓ − q)₊, normalised. k = 0, or δ = λ
+    = 0, is exact. The deviation of a round is the acceptance probability that the neighbours add, summed over the
+    tests. For one deterministic draft it is the total variation at its position; for sampled drafts it is an upper
+    bound on average.
 
-    At temperature 0, p is the plain softmax: x is accepted if it is the target's likeliest token, or if p̃ₓ(x) exceeds
-    the probability of that token. Among greedy siblings the target's own token has priority. The deviation is the
-    number of accepted tokens that are not the target's own. Nothing is added to a token that a logits processor
-    forbids.
+    At temperature 0, p is the plain softmax. Then x is accepted if it is the target's likeliest token, or if p̃ₓ(x)
+    exceeds the probability of that token. Among greedy siblings the target's own token has priority. The deviation is
+    the number of accepted tokens that are not the target's own. At any temperature, nothing is added to a token that a
+    logits processor forbids.
 
     Source: Jang et al. 2025, LANTERN, arXiv:2410.03355, §3, and its released code (`evaluate_posterior`); Park et al.
-    2025, LANTERN++, arXiv:2502.06352. Both are made for image tokens, whose neighbours are near in the codebook.
+    2025, LANTERN++, arXiv:2502.06352. Both papers decode image tokens, whose neighbours are near in the codebook.
     """
 
     name: ClassVar[str] = "nearest"
@@ -132,14 +133,14 @@ class Nearest(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> Neighbours:
-        """Return the neighbours by the target's input embeddings, which all sequences share."""
+        """Return the table of nearest tokens by the target's input embeddings, which all sequences share."""
         if _SHARED not in models.shared:
             weight = models.target.embed.get_parameter("weight")[: models.target.vocab_size]
             models.shared[_SHARED] = Neighbours(weight.detach())
         return models.shared[_SHARED]
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection against p̃ₓ; at temperature 0, accept by the argmax of p̃ₓ."""
+        """Apply recursive rejection against p̃ₓ. At temperature 0, compare p̃ₓ with the target's likeliest token."""
         tree, is_exact = v.tree, not self.neighbours or not (self.mass or self.mass_ratio)
         if v.u_bonus is None and (is_exact or not len(tree)):
             return greedy_match(tree, v.likeliest()).without_error
@@ -170,8 +171,8 @@ def _greedy(v: Verification, lift: Lift) -> AcceptanceDecision:
     """Accept the target's likeliest token, and a draft whose lifted probability exceeds that token's.
 
     Args:
-        v: inputs with a tree of at least one node.
-        lift: relaxation with neighbours.
+        v: inputs of the verifier, with a tree of at least one node.
+        lift: function that adds the probability of the neighbours.
     """
     tree, at = v.tree, v.tree.parents + 1
     exact = greedy_match(tree, v.likeliest())

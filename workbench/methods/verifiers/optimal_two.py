@@ -1,4 +1,4 @@
-"""The best exact rule for two drafts: choose one by weights, then test it with the distribution of the choice."""
+"""The best exact rule for two drafts: choose one of them by weights, then test it with min(1, p / r)."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from workbench.models.loading import Models
 
 PAPER = "after Hu et al. 2025, arXiv:2502.18779 (the optimum), and Khisti et al. 2024, arXiv:2410.18234 (the two steps)"
 MOST = 40.0
-"""Largest logarithm of a weight: a ratio of e⁸⁰ between two weights is certainty."""
+"""Bound on the absolute logarithm of a weight. A ratio of e⁸⁰ between two weights is practically certain."""
 GROUPS = 16
-"""Groups of tokens without a weight of their own, by p / q: one for 2 or more, where a chosen token is always accepted,
-14 half octaves below that, and one for all the rest.
+"""Number of groups, by p / q, of the tokens without a weight of their own: one for p / q of 2 or more, where a chosen
+token is always accepted, 14 for the half octaves below 2, and one for all smaller ratios.
 """
 FEW = 32
-"""Vocabulary size from which the search for weights is compiled."""
+"""Vocabulary size from which compiled code searches for the weights."""
 
 
 @dataclass(frozen=True)
 class OptimalTwo(EmissionVerifier):
     """Of two drafts x, y choose s = x with probability w(x) / (w(x) + w(y)); accept s with min(1, p(s) / r(s)).
 
-    r is the distribution of s, known in closed form for every w, so the rule is exact for any w; if s is rejected, the
-    token is drawn from (p − r)₊, and may be the other draft. The iteration w ← w · p / r converges to the w of the
-    largest acceptance, which reaches the optimal-transport bound. The `free` tokens with the largest max(p, q) have
-    weights of their own; the others share 16, one per range of p / q.
+    p is the target's distribution, and r the distribution of s, known in closed form for every w. The rule is therefore
+    exact for any w. If s is rejected, the token is drawn from (p − r)₊, and may be the other draft. The iteration w ← w
+    · p / r converges to the w of the largest acceptance, which reaches the optimal-transport bound. The `free` tokens
+    with the largest max(p, q) have individual weights; the others share 16 weights, one per range of p / q.
 
-    Further siblings are tested one after the other against (p − r)₊. Their number is fixed before the first is drawn:
-    r is the distribution of the pair.
+    Further siblings are tested one after the other against (p − r)₊. The number of siblings is fixed before the first
+    is drawn, because r assumes a pair.
 
     Source: canonical decomposition, Khisti et al. 2024, arXiv:2410.18234; optimum, Hu et al. 2025, arXiv:2502.18779.
     The iteration is this project's.
@@ -86,7 +86,10 @@ class OptimalTwo(EmissionVerifier):
     steps: int = param(24, ge=0, le=200, doc="optimisation steps of the weights")
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the search for weights now, which takes seconds, rather than in a round; return no state."""
+        """Compile the search for weights, which takes seconds, so that no round waits for the compiler.
+
+        There is no state.
+        """
         if on_host(models.target.device):
             p, q = torch.full((2, 1, FEW), 1 / FEW)
             _search_weights_compiled(p, q, without=False, free=1, steps=0)
@@ -95,7 +98,7 @@ class OptimalTwo(EmissionVerifier):
             self._compiled(DraftTree.chain([0]), dummy_sibling_groups(probs), ends=True)
 
     def acceptance(self, tree: DraftTree, fans: SiblingGroups) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R V"]]:
-        """Test the pair, then the other siblings."""
+        """Compute the acceptance of each position's first two children together, then of the other siblings in turn."""
         if supports_distributions(fans.target.distributions, fans.drafter.distributions):
             accept_probs, _, _, rest = self._compiled(tree, fans, ends=True)
             return accept_probs, rest
@@ -130,13 +133,19 @@ class OptimalTwo(EmissionVerifier):
     def compiled_acceptance(
         self, tree: DraftTree, fans: SiblingGroups
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"]] | None:
-        """Return `acceptance` by compiled code, without wide intermediate tensors."""
+        """Compute `acceptance` with compiled code, without wide intermediate tensors."""
         return self._compiled(tree, fans, ends=False)[:3]
 
     def _compiled(
         self, tree: DraftTree, fans: SiblingGroups, ends: bool
     ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R 1"], Float[Tensor, "n V"]]:
-        """Return the result of `compiled_acceptance`, and the residual distribution if `ends`."""
+        """Return the result of `compiled_acceptance` and the residual distributions.
+
+        Args:
+            tree: draft tree.
+            fans: groups of siblings at R positions.
+            ends: whether to compute the residual distributions; n = R if true, else 0.
+        """
         pairs = load_kernels("pairs")
         assert pairs is not None
         distributions = [probs.numpy() for probs in (fans.target.distributions, fans.drafter.distributions)]
@@ -160,14 +169,18 @@ class OptimalTwo(EmissionVerifier):
 def weights(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the free tokens, the log-weights of free tokens and of groups, and the distribution of the chosen draft.
+    """Find the weights of the largest acceptance at R positions, and the distribution of the chosen draft.
 
     Args:
-        p: the target's distribution.
-        q: the drafter's distribution.
-        without: whether the two drafts differ (drawn without replacement).
-        free: number of tokens with weights of their own.
+        p: the target's distributions.
+        q: the drafter's distributions.
+        without: whether the two drafts were drawn without replacement, so that they differ.
+        free: number m of tokens with individual weights.
         steps: number of optimisation steps; the weights with the largest acceptance are returned.
+
+    Returns:
+        Tokens with individual weights; log-weights of these m tokens and of the G groups; distributions r of the chosen
+        draft.
     """
     search = (
         _search_weights_compiled
@@ -179,9 +192,9 @@ def weights(
 
 
 def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
-    """Return the group of each token that is not free, by p / q: half an octave each, clamped to the first or last.
+    """Return the group, by p / q in half octaves, of each token without an individual weight: 0 … `GROUPS` − 1.
 
-    Tokens with similar p / q need similar weights. The group is computed from the bits of both floats: their difference
+    Tokens with similar p / q need similar weights. The group is computed from the bits of both floats, whose difference
     approximates that of the logarithms (linear between powers of two).
     """
     kind, half = (torch.int32, 22) if p.dtype == torch.float32 else (torch.int64, 51)
@@ -193,11 +206,12 @@ def group(p: Float[Tensor, "*n"], q: Float[Tensor, "*n"]) -> Int[Tensor, "*n"]:
 def _search_weights(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the free tokens, the weights with the largest acceptance, and the distribution of the choice.
+    """Return the result of `weights`, with weights instead of their logarithms.
 
-    A token of weight w is chosen with probability r = q · (w · A_q / (1 − q) + w · A_g), plus a half for pairs in the
-    same group: A_q and A_g are Σ q / (w + w′) and Σ q / (1 − q) / (w + w′) over all other groups, a free token being a
-    group of its own. With independent drafts 1 − q is 1, and both drafts may be equal.
+    A token of weight w and draft probability q is chosen with probability r = q · (w · A_q / (1 − q) + w · A_g), plus
+    one half of the probability of pairs in the same group. A_q = Σ q′ / (w + w′) and A_g = Σ q′ / (1 − q′) / (w + w′)
+    are sums over all other groups; a token with an individual weight is a group of its own. For independent drafts the
+    factors 1 / (1 − q) are left out, and both drafts may be equal.
     """
     at = largest(torch.maximum(p, q), free)[1]  # [R, m]
     k = (group(p, q) + free).scatter_(1, at, torch.arange(free, device=at.device).expand_as(at))
@@ -225,7 +239,13 @@ def _search_weights(
 
 
 def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"], Float[Tensor, "R M"]]:
-    """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) over all others, for distributions and weights [R, M]."""
+    """Return w · Σ q′ / (w + w′) and w · Σ g′ / (w + w′) over all other groups.
+
+    Args:
+        w: weights of the M groups [R, M].
+        q: probabilities of the groups [R, M].
+        g: sums of q / (1 − q) over the groups [R, M].
+    """
     shares = (w.unsqueeze(2) + w.unsqueeze(1)).reciprocal_()  # [R, M, M]
     shares.diagonal(dim1=1, dim2=2).zero_()
     a_q, a_g = (w.unsqueeze(2) * (shares @ torch.stack([q, g], 2))).unbind(2)
@@ -235,7 +255,7 @@ def _weighted_sums(w: Tensor, q: Tensor, g: Tensor) -> tuple[Float[Tensor, "R M"
 def _search_weights_compiled(
     p: Tensor, q: Tensor, without: bool, free: int, steps: int
 ) -> tuple[Int[Tensor, "R m"], Float[Tensor, "R m_plus_G"], Float[Tensor, "R V"]]:
-    """Return the result of `_search_weights` from a compiled function, if available, in a tenth of the time."""
+    """Return the result of `_search_weights` from compiled code, in a tenth of the time, if available."""
     if (pairs := load_kernels("pairs")) is None:
         return _search_weights(p, q, without, free, steps)
     at = torch.empty(len(p), free, dtype=torch.long)

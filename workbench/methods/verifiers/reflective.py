@@ -27,7 +27,7 @@ from workbench.methods.verifiers.answers import at_matched_accuracy
 from workbench.models.loading import Models
 
 QUESTION = "\n[Check the last words for a mistake and write them again, corrected:]\n"
-"""Question put after the draft. The paper's wording is not published."""
+"""Question appended after the draft. The paper's wording is not published."""
 REFLECTIVE = Rule(
     "reflective",
     "p after a second reading",
@@ -52,25 +52,26 @@ _SHARED = "reflective: the question"
 
 @dataclass(frozen=True)
 class Reflective(Verifier):
-    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; rejected tokens are also replaced from p̂.
+    """Verify against p̂ = softmax(((1 − α)·l + α·l′) / T) instead of p; p̂ also replaces rejected tokens.
 
     The draft d₁ … d_K is followed by the question, the last m committed tokens and the draft again, as probe positions:
-    they are computed in the same pass and never accepted. l are the target's logits before each draft token at its
-    first reading, which no probe changes; l′ those before the same token at the second, after the whole draft and the
-    question. The token after the last draft uses l. α = 0 adds no probes and is the exact rule.
+    positions that the same pass computes and that are never accepted. l are the target's logits for each draft token at
+    its first reading, which no probe changes. l′ are the logits for the same token at the second reading, after the
+    whole draft and the question. α is the weight of the second reading, T the temperature. The token after the last
+    draft uses l. α = 0 adds no probes and is the exact rule.
 
     A pass reads 2·N + |question| + m tokens after the last committed one, instead of N. The deviation shown for a round
-    is the total variation between p̂ and p, summed over the positions that it tests. p̂ depends on the draft: for
-    sampled drafts this is the deviation for this draft, and no bound on the distance between the overall output
-    distribution and p. A second reading favours tokens that were read before: the higher α, the more is accepted,
-    right or wrong.
+    is the total variation between p̂ and p, summed over the positions that it tests. p̂ depends on the draft. For
+    sampled drafts this is therefore the deviation given the draft, and no bound on the distance between the overall
+    output distribution and p. The second reading favours tokens that were read before: with higher α more drafts are
+    accepted, right or wrong.
 
-    At temperature 0 the logits are interpolated in the same way: a draft is accepted if it is the likeliest token of
-    (1 − α)·l + α·l′, which also replaces a rejected one. The deviation is the number of tested positions where that is
+    At temperature 0 the logits are interpolated in the same way: a draft is accepted if it is the likeliest token of (1
+    − α)·l + α·l′; otherwise this token replaces it. The deviation is the number of tested positions where this token is
     not the likeliest token of l.
 
     Source: Wang et al. 2025, Think Before You Accept, arXiv:2505.18629. Its α, m and question are not published. In a
-    tree the question, and each draft token of the second reading, attend to all of the first one.
+    tree, the question and the draft tokens of the second reading attend to all draft tokens of the first reading.
     """
 
     name: ClassVar[str] = "reflective"
@@ -89,21 +90,24 @@ class Reflective(Verifier):
     again: int = param(8, ge=1, le=32, doc="m, number of committed tokens repeated before the draft is processed again")
 
     def init_state(self, sequence: Sequence, models: Models) -> Int[Tensor, " R"]:
-        """Return the token ids of the question, which all sequences share."""
+        """Return the token ids of the question, a tensor that all sequences share."""
         if _SHARED not in models.shared:
             ids = models.tokenizer.encode(QUESTION, add_special_tokens=False)
             models.shared[_SHARED] = to_device(ids, models.target.device, torch.long)
         return models.shared[_SHARED]
 
     def probes(self, sequence: Sequence, tree: DraftTree) -> Probes | None:
-        """Return probes for the question and the second reading; None if α is 0 or the draft is empty."""
+        """Return probe positions for the question and the second reading; None if α is 0 or the draft is empty."""
         if len(tree) == 0 or self.reflection == 0.0:
             return None
         last_tokens = to_device(sequence.committed[-self.again :], tree.tokens.device, torch.long)
         return second_reading(tree, torch.cat([sequence.state.verifier, last_tokens]))
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Apply recursive rejection against p̂, or greedy match at temperature 0; exact if there were no probes."""
+        """Apply recursive rejection against p̂, or greedy match at temperature 0.
+
+        Without probes, apply the exact rule.
+        """
         tree = v.tree
         if v.probe_output is None:
             return verify_lossless(v).without_error
@@ -125,7 +129,7 @@ class Reflective(Verifier):
         )
 
     def _greedy(self, v: Verification, probed: ProbeOutput) -> AcceptanceDecision:
-        """Apply greedy match with the likeliest tokens of the interpolated logits, at positions with a draft."""
+        """Apply greedy match with the likeliest tokens of the interpolated logits, where a position has drafts."""
         tree, target_tokens = v.tree, v.likeliest()
         mixed, _ = self._mixed(v, probed, torch.promote_types(v.logits.dtype, torch.float32))
         positions = tree.parents + 1
@@ -148,7 +152,7 @@ class Reflective(Verifier):
     def _mixed(
         self, v: Verification, probed: ProbeOutput, dtype: torch.dtype
     ) -> tuple[Float[Tensor, "N_plus_1 V"], Float[Tensor, "N_plus_1 V"]]:
-        """Return (1 − α)·l + α·l′ at the root and at each node, before penalties, and l′."""
+        """Return (1 − α)·l + α·l′ and l′ at the root and at each node, before penalties."""
         second = probed.logits[-len(v.tree) - 1 :].to(dtype)  # [N+1, V]: after the root, then after each draft
         if self.reflection == 1.0:
             return second, second
@@ -157,13 +161,15 @@ class Reflective(Verifier):
 
 
 def second_reading(tree: DraftTree, lead: Int[Tensor, " L"]) -> Probes:
-    """Return probes with the draft again, after a question about it; positions continue from the deepest draft.
+    """Return probe positions for a question about the draft and the draft again.
 
-    The last N + 1 probes match the N + 1 positions of the tree; the lead's last token stands for the root.
+    Their positions continue after the deepest node.
+
+    The last N + 1 probes correspond to the root and the N nodes of the tree; the root's is the last token of `lead`.
 
     Args:
         tree: draft tree of at least one node.
-        lead: the question, and the repeated text before the draft; at least one token.
+        lead: tokens of the question and of the repeated text before the draft; L ≥ 1.
     """
     n, m, device = len(tree), lead.shape[0], lead.device
     draft_mask = tree_attention_mask(tree.parents, tree.depth)

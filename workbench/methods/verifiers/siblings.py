@@ -1,4 +1,4 @@
-"""Siblings in greedy decoding, for rules that accept more than the target's own token."""
+"""Siblings of the target's own token in greedy decoding, for rules that accept other tokens too."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from workbench.core.tree import DraftTree
 def has_target_token_sibling(tree: DraftTree, is_target_token: Float[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """Return which nodes are not the target's likeliest token but have a sibling that is.
 
-    A relaxed greedy rule rejects them, so that no round is shorter than under the exact rule.
+    A relaxed greedy rule rejects these nodes, so that no round is shorter than under the exact rule.
 
     Args:
-        tree: the draft.
+        tree: draft tree of N nodes.
         is_target_token: 1 where a node is the target's likeliest token, else 0.
     """
     at = tree.parents + 1

@@ -1,6 +1,6 @@
-"""Sums over two wide distributions at once, compiled where possible, without materialising the summands.
+"""Sums over two wide distributions at once. Where possible they are compiled and do not materialise the summands.
 
-Materialising them costs more than reading both distributions: see `workbench.core.sibling_groups`.
+Materialising the summands costs more than reading both distributions: see `workbench.core.sibling_groups`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from workbench.kernels.rejection import supports_distributions
 
 
 def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "R 1"]) -> Float[Tensor, "R 1"]:
-    """Return Σ (by·p − q)₊ per distribution."""
+    """Return Σ (by·p − q)₊ over the V tokens of each distribution.
+
+    Args:
+        p: distributions.
+        q: distributions to subtract.
+        by: factor on each distribution in `p`.
+    """
     if (overlaps := _passes(p, q)) is None:
         return (p * by).sub_(q).clamp_(min=0).sum(1, keepdim=True)
     inputs = p.numpy(), q.numpy(), by.reshape(-1).contiguous().numpy()
@@ -34,7 +40,14 @@ def excess(p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], by: Float[Tensor, "
 def unverified_excess(
     p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], logits: Float[Tensor, "R V"], threshold: float
 ) -> Float[Tensor, " R"]:
-    """Return Σ (q − p)₊ per distribution, over the tokens with q > `threshold` that no logits processor forbids."""
+    """Return Σ (q − p)₊ of each pair of distributions, over allowed tokens with q > `threshold`.
+
+    Args:
+        p: the target's distributions.
+        q: the drafter's distributions.
+        logits: the target's logits, −∞ at tokens that a logits processor forbids.
+        threshold: smallest draft probability that is not counted.
+    """
     if logits.dtype == torch.float32 and logits.is_contiguous() and (overlaps := _passes(p, q)) is not None:
         inputs = p.numpy(), q.numpy(), logits.numpy(), np.float32(threshold)
         return _each(len(p), lambda out, taken: overlaps.unseen(*inputs, out, taken))
@@ -45,7 +58,19 @@ def unverified_excess(
 def price_of_keeping(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], least: Float[Tensor, " N_plus_1"], node: Int[Tensor, " k"]
 ) -> Float[Tensor, " k"] | None:
-    """Return the deviation as `workbench.core.relaxed.threshold_rule_error` does."""
+    """Return the deviation of a rule that accepts tokens whose target probability exceeds a threshold.
+
+    The result is that of `workbench.core.relaxed.threshold_rule_error`; compiled code computes it if possible.
+
+    Args:
+        tree: draft.
+        p: the target's distributions at the root and at each node.
+        least: threshold at each of these positions.
+        node: indices of the k nodes for which the deviation is computed.
+
+    Returns:
+        Deviation that each node adds; None for a tree that is not a chain.
+    """
     q, q_index = tree.q, node if tree.child_q_rows is None else tree.child_q_rows[node]
     if tree.fanout > 1 or q is None or bool((q_index < 0).any()) or (overlaps := _passes(p, q)) is None:
         return relaxed.threshold_rule_error(tree, p, least, node)
@@ -54,7 +79,7 @@ def price_of_keeping(
 
 
 def make_ready(device: torch.device) -> None:
-    """Compile the sums now, which takes seconds, so that no round waits for it."""
+    """Compile the sums for this device, which takes seconds, so that no round waits for the compiler."""
     probs = torch.full((1, WIDE), 1 / WIDE, device=device)
     if _passes(probs, probs) is not None:
         ones, at = torch.ones(1), torch.zeros(1, dtype=torch.long)
@@ -64,12 +89,17 @@ def make_ready(device: torch.device) -> None:
 
 
 def _passes(p: Tensor, q: Tensor) -> ModuleType | None:
-    """Return the compiled sums if they support these distributions."""
+    """Return the module of compiled sums if it supports these distributions, else None."""
     return load_kernels("overlaps") if supports_distributions(p, q) else None
 
 
 def _each(n: int, fill: Callable[[np.ndarray, np.ndarray], None]) -> Float[Tensor, " n"]:
-    """Return n numbers, computed by a function that runs in several threads."""
+    """Return n float32 numbers, which several threads compute.
+
+    Args:
+        n: number of results.
+        fill: function of the float64 output [n] and two shared counters; it fills its part of the output.
+    """
     out, counters = np.empty(n), np.zeros(2, np.int64)
     run_in_parallel(lambda: fill(out, counters))
     return from_numpy(out).float()

@@ -1,4 +1,4 @@
-"""Typical acceptance: accept tokens above a threshold that depends on the target's entropy."""
+"""Typical acceptance: accept tokens whose target probability exceeds a threshold, which falls with entropy."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ TYPICAL = Rule(
 
 @dataclass(frozen=True)
 class TypicalAcceptance(Verifier):
-    """Accept x iff p(x) > min(ε, δ·exp(−H(p))); follow the longest accepted path; then one token from the target.
+    """Accept x if p(x) > min(ε, δ·exp(−H(p))); follow the longest accepted path, then emit one token drawn from p.
 
-    At low entropy the threshold is ε; at high entropy it is lower. The output does not follow the target's
-    distribution: approximate, by ε and δ. At temperature 0 it is greedy match.
+    p is the target's distribution and H(p) its entropy in nats. At low entropy the threshold is ε; at high entropy it
+    is lower. The rule is approximate: ε and δ determine how far the output deviates from the target's distribution. At
+    temperature 0 it is greedy match.
 
-    Deviation of a round: for a chain see `workbench.core.relaxed.threshold_rule_error`. In a tree the drafts determine
-    the path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For deterministic
-    drafts this is exact. For sampled ones it is an upper bound on average: the output distribution is that of the path,
-    averaged over drafts, and the distance of an average of distributions from p is at most their average distance.
-    The difference depends on the subtrees of tokens that were not drawn.
+    The deviation of a round is, for a chain, `workbench.core.relaxed.threshold_rule_error`. In a tree the drafts
+    determine the path, and each of its positions adds the target's probability of other tokens, 1 − p(x). For
+    deterministic drafts this sum is exact. For sampled drafts it is an upper bound on average: the output distribution
+    is that of the path, averaged over drafts, and the distance of an average of distributions from p is at most their
+    average distance. The exact deviation would depend on the subtrees of tokens that were not drawn.
 
-    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Ties in length go to the likelier path.
+    Source: Cai et al. 2024, Medusa, arXiv:2401.10774, §2.3.1. Of paths of equal length the likelier one is taken.
     """
 
     name: ClassVar[str] = "typical"
@@ -68,11 +69,11 @@ class TypicalAcceptance(Verifier):
     )
 
     def init_state(self, sequence: Sequence, models: Models) -> None:
-        """Compile the sums over wide distributions now rather than in a round; return no state."""
+        """Compile the sums over wide distributions, so that no round waits for the compiler. There is no state."""
         make_ready(models.target.device)
 
     def rule(self, v: Verification) -> AcceptanceDecision:
-        """Return acceptance 0 or 1 per node; `walk` chooses among paths by their target probabilities (the score)."""
+        """Return acceptance 0 or 1 per node, and target probabilities as scores by which `walk` chooses a path."""
         if v.u_bonus is None:
             return greedy_match(v.tree, v.likeliest()).without_error
         tree, p = v.tree, v.p
@@ -83,14 +84,14 @@ class TypicalAcceptance(Verifier):
         inputs = {"entropy": entropy[tree.parents + 1], "threshold": node_threshold}
         accept = (p_x > node_threshold).to(p.dtype)
 
-        def price(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
+        def node_deviation(node: Int[Tensor, " k"]) -> Float[Tensor, " k"]:
             deviation = price_of_keeping(tree, p, threshold, node)
             assert deviation is not None
             return deviation
 
         is_chain = tree.fanout <= 1
         deviation = (
-            compute_node_errors(len(tree), price, p, v.lazy)
+            compute_node_errors(len(tree), node_deviation, p, v.lazy)
             if is_chain
             else torch.where(on_best_path(tree, accept, p_x), 1 - p_x, 0.0)
         )
@@ -107,7 +108,17 @@ class TypicalAcceptance(Verifier):
         uniform: abc.Sequence[float] | None,
         score: abc.Sequence[float] | None = None,
     ) -> VerificationResult:
-        """Return the longest path of accepted nodes; among equals, the path with the largest product of scores."""
+        """Return the longest path of accepted nodes.
+
+        Of equally long paths, take that with the largest product of scores.
+
+        Args:
+            parents: parent of each node, -1 below the root.
+            accept: 1 for accepted nodes, else 0.
+            bonus: token to emit after the root and after each node.
+            uniform: unused, because nothing is drawn.
+            score: target probability of each node; None: paths of equal length count as equal.
+        """
         best: tuple[int, float, tuple[int, ...]] = (0, 0.0, ())
         paths: dict[int, tuple[float, tuple[int, ...]]] = {-1: (0.0, ())}
         tested_nodes: list[int] = []
@@ -135,8 +146,8 @@ def on_best_path(tree: DraftTree, accept: Float[Tensor, " N"], score: Float[Tens
 
     Args:
         tree: draft tree of at least one node.
-        accept: 1 where a node passes, else 0.
-        score: score of each node.
+        accept: 1 for accepted nodes, else 0.
+        score: target probability of each node.
     """
     sees = tree_attention_mask(tree.parents, tree.depth)  # [N, N]
     is_accepted_path = ~(sees & (accept <= 0.5)).any(1)

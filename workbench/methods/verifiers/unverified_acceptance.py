@@ -1,4 +1,4 @@
-"""Shared code of verifiers that accept some drafts whatever the target's probability."""
+"""Shared code of verifiers that accept some drafts without testing the target's probability."""
 
 from __future__ import annotations
 
@@ -18,24 +18,31 @@ from workbench.kernels.rejection import recursive_rejection
 
 
 def exact_decision(v: Verification) -> AcceptanceDecision:
-    """Return the decision of greedy match or recursive rejection, for nodes that the drafter does not decide."""
+    """Return the decision of the exact rule: greedy match at temperature 0, otherwise recursive rejection."""
     if v.u_bonus is None:
         return greedy_match(v.tree, v.likeliest())
     return recursive_rejection(v.tree, v.p, v.u_bonus, v.lazy)
 
 
 def is_chain_with_probs(tree: DraftTree, exact: AcceptanceDecision) -> bool:
-    """Return whether a draft is a chain with its drafter's distributions; any other is verified exactly."""
+    """Return whether a draft is a non-empty chain with its drafter's distributions.
+
+    Any other draft is verified exactly.
+
+    Args:
+        tree: the draft.
+        exact: exact decision about it.
+    """
     return bool(len(tree)) and tree.fanout <= 1 and tree.q is not None and exact.reason is not None
 
 
 def allowed_mask(v: Verification) -> Bool[Tensor, " N"]:
-    """Return which drafts of a chain are allowed by all logits processors."""
+    """Return a mask of the drafts of a chain that no logits processor forbids."""
     return at_draft_tokens(v.tree, v.logits[:-1]) > -math.inf
 
 
 def at_draft_tokens(tree: DraftTree, values: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
-    """Return the value at each drafted token of a chain."""
+    """Return the value at the drafted token of each of N positions of a chain."""
     return values.gather(1, tree.tokens.unsqueeze(1)).squeeze(1)
 
 
@@ -46,14 +53,14 @@ def accept_unverified(
     inputs: Mapping[str, Float[Tensor, " N"]],
     paid: Float[Tensor, " N"] | LazySequence[float],
 ) -> AcceptanceDecision:
-    """Return the exact decision for a chain, with some nodes accepted whatever their target probability.
+    """Return the exact decision about a chain, changed to accept some nodes whatever their target probability.
 
     Args:
-        exact: exact decision with its reason; the first rule of the reason is that of an only child.
-        accepted: nodes to accept.
-        rule: rule that accepts them.
-        inputs: inputs of that rule.
-        paid: see `AcceptanceDecision.distribution_error`.
+        exact: exact decision with its reason, whose first rule is that of nodes without siblings.
+        accepted: mask of the nodes to accept.
+        rule: rule that explains why these nodes are accepted.
+        inputs: values that the explanation shows for each node, by name.
+        paid: deviation that each node adds, see `AcceptanceDecision.distribution_error`.
     """
     assert exact.reason is not None
     reason = Reason((*exact.reason.rules[:1], rule), {**exact.reason.inputs, **inputs}, accepted.long())
