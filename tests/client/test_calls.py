@@ -80,7 +80,7 @@ def test_a_request_has_the_described_parameters_that_can_be_sent() -> None:
         """Do nothing."""
 
     undescribed.__annotations__ = {"name": Name}
-    with pytest.raises(KeyError, match="name"):
+    with pytest.raises(TypeError, match="does not describe name"):
         make_request(undescribed)
 
 

@@ -97,25 +97,26 @@ def make_request(
     """Return the request class that a method declares.
 
     Args:
-        function: method whose docstring describes each field in its section "Args".
+        function: method whose docstring describes the fields in its section "Args", unless their types do.
         base: class with fields that precede those of the method.
         complete: function that completes the checked options.
 
     Raises:
-        KeyError: a parameter is not described.
+        TypeError: a field is not described.
     """
     _, descriptions = read_docstring(function)
-    own = inspect.signature(function).parameters.values()
-    parameters = [parameter for parameter in own if parameter.name not in ("self", "request")]
+    parameters = [*inspect.signature(function).parameters.values()][1:]  # without `self`
     fields: dict[str, Any] = {}
     for parameter in parameters:
         if get_origin(parameter.annotation) is Annotated:
-            name, default = parameter.name, None if parameter.default == () else parameter.default
-            required = default is inspect.Parameter.empty
-            fields[name] = (
-                parameter.annotation, Field(... if required else default, description=descriptions[name])
-            )  # fmt: skip
+            name = parameter.name
+            details: dict[str, Any] = {"description": descriptions[name]} if name in descriptions else {}
+            if parameter.default is not inspect.Parameter.empty:
+                details["default"] = None if parameter.default == () else parameter.default
+            fields[name] = (parameter.annotation, Field(**details))
     request = create_model(function.__qualname__, __base__=base, __doc__=function.__doc__, **fields)
+    if undescribed := [name for name, field in request.model_fields.items() if not field.description]:
+        raise TypeError(f"{function.__qualname__} does not describe {', '.join(undescribed)}.")
     inherited = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in base.model_fields]
     request.signature = inspect.Signature([*inherited, *parameters])
     request.complete = complete

@@ -12,13 +12,13 @@ from workbench.client.calls import ANSWER, call, local_call
 from workbench.client.handle import RunHandle
 from workbench.client.values import (
     Conversation,
+    Drafter,
     File,
     Flag,
     Images,
     Lane,
     Lanes,
     ListedModel,
-    Model,
     Name,
     Names,
     NewTokens,
@@ -29,6 +29,7 @@ from workbench.client.values import (
     Seconds,
     Seed,
     Stops,
+    Target,
     Tokens,
     UserMessages,
     Values,
@@ -59,11 +60,8 @@ class Client(Protocol):
         return ANSWER
 
     @call()
-    def drafters(self, target: Model = None) -> list[dict[str, Any]]:
+    def drafters(self, target: Target = None) -> list[dict[str, Any]]:
         """List the draft models, and for each whether it fits the target; if not, why.
-
-        Args:
-            target: name of a target; empty: the default one
 
         Returns:
             For each: name, title, available, reason, detail.
@@ -71,14 +69,10 @@ class Client(Protocol):
         return ANSWER
 
     @call()
-    def methods(self, target: Model = None, drafter: Model = None) -> list[dict[str, Any]]:
+    def methods(self, target: Target = None, drafter: Drafter = None) -> list[dict[str, Any]]:
         """List the methods: name, title, promise, source, parameters, and whether each can run with these models.
 
         For methods that cannot run, the reason is given.
-
-        Args:
-            target: name of a target; empty: the default one
-            drafter: name of a draft model; empty: the target's own; "none": no draft model
         """
         return ANSWER
 
@@ -98,12 +92,8 @@ class Client(Protocol):
         return ANSWER
 
     @call()
-    def device_label(self, target: Model = None) -> str:
-        """Return a label with the device and the number format of a target.
-
-        Args:
-            target: name of a target; empty: the default one
-        """
+    def device_label(self, target: Target = None) -> str:
+        """Return a label with the device and the number format of a target."""
         return ANSWER
 
     @local_call
@@ -180,12 +170,8 @@ class Client(Protocol):
         return ANSWER
 
     @call(key="loaded")
-    def load(self, target: Model = None, drafter: Model = None) -> object:
+    def load(self, target: Target = None, drafter: Drafter = None) -> object:
         """Load models and wait until they are loaded. Runs load their models automatically.
-
-        Args:
-            target: name of a target; empty: the default one
-            drafter: name of a draft model; empty: the target's own; "none": no draft model
 
         Raises:
             WorkbenchError: the models cannot be loaded.
@@ -225,12 +211,8 @@ class Client(Protocol):
         return ANSWER
 
     @call()
-    def chat_prompt(self, messages: Conversation, target: Model = None) -> list[int]:
+    def chat_prompt(self, messages: Conversation, target: Target = None) -> list[int]:
         """Format a conversation with the target's chat template, up to the start of the assistant's answer.
-
-        Args:
-            messages: each with role ("system", "user" or "assistant") and content
-            target: name of a target; empty: the default one
 
         Returns:
             Token ids of the prompt.
@@ -249,8 +231,8 @@ class Client(Protocol):
         method: Name = "draft-model",
         *,
         params: Values = None,
-        target: Model = None,
-        drafter: Model = None,
+        target: Target = None,
+        drafter: Drafter = None,
         max_new_tokens: NewTokens = 128,
         seed: Seed = 0,
         stop: Stops = (),
@@ -311,7 +293,7 @@ class Client(Protocol):
         prompts: Prompts,
         lanes: Lanes,
         *,
-        target: Model = None,
+        target: Target = None,
         max_new_tokens: Tokens = 64,
         seed: Seed = 0,
         sampling: Values = None,
@@ -365,8 +347,8 @@ class Client(Protocol):
         prompts: UserMessages,
         *,
         seconds: Seconds = 60,
-        target: Model = None,
-        drafter: Model = None,
+        target: Target = None,
+        drafter: Drafter = None,
         max_new_tokens: Tokens = 64,
         methods: Names = (),
         user: str = LOCAL,
@@ -391,12 +373,8 @@ class Client(Protocol):
         return ANSWER
 
     @call()
-    def conditions(self, lane: Lane, target: Model = None) -> dict[str, Any] | None:
+    def conditions(self, lane: Lane, target: Target = None) -> dict[str, Any] | None:
         """Return all conditions that affect a measurement of a lane here, besides its settings.
-
-        Args:
-            lane: a string like "draft-model:depth=3", or an object with method, params and drafter
-            target: name of a target; empty: the default one
 
         Returns:
             Device, dtypes, machine, weights, …, see `workbench.bench.conditions`; None if the weights are not on the

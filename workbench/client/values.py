@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import Field, PlainValidator, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
 from workbench.bench import bounds
@@ -218,10 +218,21 @@ Anything = Annotated[Any, validator(unchecked)]
 Prompt = Annotated[str | list[int], validator(lambda value: wire.check_prompt("" if value is None else value))]
 Prompts = Annotated[str | Sequence[Any], validator(prompts_of), Json(list[str], _prompts_to_json)]
 UserMessages = Annotated[Sequence[Any], validator(messages_of), Json(list[Any], _prompts_to_json)]
-Conversation = Annotated[list[dict[str, Any]], validator(wire.check_messages)]
+Conversation = Annotated[
+    list[dict[str, Any]],
+    validator(wire.check_messages),
+    Field(description='each with role ("system", "user" or "assistant") and content'),
+]
 ListedModel = Annotated[str, PlainValidator(model_of)]
 Model = Annotated[str | None, PlainValidator(model_of)]
-Lane = Annotated[Any, PlainValidator(lane_of), Json(Any, _lane_to_json)]
+Target = Annotated[Model, Field(description="name of a target; empty: the default one")]
+Drafter = Annotated[Model, Field(description='name of a draft model; empty: the target\'s own; "none": no draft model')]
+Lane = Annotated[
+    Any,
+    PlainValidator(lane_of),
+    Json(Any, _lane_to_json),
+    Field(description='a string like "draft-model:depth=3", or an object with method, params and drafter'),
+]
 Lanes = Annotated[
     Sequence[Any], PlainValidator(lanes_of), Json(list[Any], lambda lanes: [_lane_to_json(lane) for lane in lanes])
 ]
