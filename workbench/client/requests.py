@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from workbench.client.calls import Request, make_request
+from workbench.client.calls import Request, declaration_of, make_request
 from workbench.client.handle import RunHandle
 from workbench.client.protocol import Client
 from workbench.client.values import Action, From0, Name, Repeats, Seed, Tokens, Whole
@@ -48,8 +48,8 @@ def _choose_method(client: Client, sent: set[str], options: dict[str, Any]) -> d
     return options | {"method": choose(lambda name: reasons.get(name, f"There is no {name}."))[0]}
 
 
-Models = make_request(Client.methods)
-Conditions = make_request(Client.conditions)
+Models = declaration_of(Client.methods).request
+Conditions = declaration_of(Client.conditions).request
 Generation = make_request(Client.start, complete=_choose_method)
 ComparisonRequest = make_request(Client.stream_comparison)
 RecommendationRequest = make_request(Client.stream_recommendation)
