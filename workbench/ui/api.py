@@ -154,40 +154,28 @@ class Endpoints(EndpointBase, protocol=Client):
             yield await self._do(lambda: _whole(run))
 
     @streaming_endpoint(ComparisonRequest)
-    async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Compare methods: each alone on the device, interleaved and repeated, together with plain decoding.
 
         While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
         intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_comparison, options, request, _plain)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_comparison, options, request, _plain)
 
     @streaming_endpoint(ComparisonRequest, text=True)
-    async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Run `compare` for programs: each message is a JSON text with the runs that ended since the last message."""
         from workbench.bench.steps import StepEncoder  # imports PyTorch
 
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
 
     @streaming_endpoint(RecommendationRequest, text=True)
-    async def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Measure which method is fastest on these prompts, in the background: other runs have priority.
 
         Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
         """
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_recommendation, options, request, _plain)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_recommendation, options, request, _plain)
 
     async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
