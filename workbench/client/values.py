@@ -32,11 +32,6 @@ def validator(check: Callable[[Any], Any]) -> PlainValidator:
     return PlainValidator(lambda value: check(value))
 
 
-def unchecked(value: Any) -> Any:
-    """Return the value unchecked; the called function validates it."""
-    return value
-
-
 def named_validator(check: Callable[..., Any], *more: Any) -> PlainValidator:
     """Return a validator that calls a check with the field's name, the value and further arguments."""
 
@@ -154,18 +149,15 @@ def pace_of(value: Any) -> float:
     return value
 
 
-def action_of(value: Any) -> str:
-    """Check that the value is one of `ACTIONS`."""
-    if value not in ACTIONS:
-        raise ParameterError("There is no such action.", f"Use one of {', '.join(ACTIONS)}.")
-    return value
+def one_of(actions: Sequence[str]) -> PlainValidator:
+    """Return a validator that accepts only these actions."""
 
+    def check(value: Any) -> str:
+        if value not in actions:
+            raise ParameterError("There is no such action.", f"Use one of {', '.join(actions)}.")
+        return value
 
-def memory_action_of(value: Any) -> str:
-    """Check that the value is one of `MEMORY_ACTIONS`."""
-    if value not in MEMORY_ACTIONS:
-        raise ParameterError("There is no such action.", f"Use one of {', '.join(MEMORY_ACTIONS)}.")
-    return value
+    return validator(check)
 
 
 def _text_or_none(name: str, value: Any) -> str | None:
@@ -214,7 +206,6 @@ class Whole(Limits):
         return core_schema.with_info_plain_validator_function(checked)
 
 
-Anything = Annotated[Any, validator(unchecked)]
 Prompt = Annotated[str | list[int], validator(lambda value: wire.check_prompt("" if value is None else value))]
 Prompts = Annotated[str | Sequence[Any], validator(prompts_of), Json(list[str], _prompts_to_json)]
 UserMessages = Annotated[Sequence[Any], validator(messages_of), Json(list[Any], _prompts_to_json)]
@@ -253,10 +244,11 @@ File = Annotated[
 ]
 Flag = Annotated[bool, validator(lambda value: value is True)]
 From0 = Annotated[int, named_validator(wire.check_integer)]
-Action = Annotated[str, validator(action_of)]
-StateAction = Annotated[str, validator(memory_action_of)]
+Action = Annotated[str, one_of(ACTIONS)]
+StateAction = Annotated[str, one_of(MEMORY_ACTIONS)]
 Pace = Annotated[float, validator(pace_of), Limits(0, FASTEST)]
-PaceOrNone = Annotated[float | None, validator(unchecked)]
+PaceOrNone = Annotated[float | None, validator(lambda value: value)]
+"""Pace whose validity the run checks."""
 Seconds = Annotated[float, Whole(bounds.SHORTEST_S, bounds.LONGEST_S), Json(int)]
 NewTokens = Annotated[int, Whole(1, 10**6)]
 Seed = Annotated[int, Whole(0)]
