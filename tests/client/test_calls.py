@@ -12,6 +12,14 @@ from ui.fake_client import FakeWorkbench
 from workbench import Workbench
 from workbench.client import Client
 from workbench.client.calls import ANSWER, call, make_request
+from workbench.client.requests import (
+    ChangeRequest,
+    ComparisonRequest,
+    DrafterStateRequest,
+    Generation,
+    RecommendationRequest,
+    Request,
+)
 from workbench.client.values import Images, Name, Whole
 from workbench.core.errors import ParameterError
 from workbench.ui import api
@@ -96,3 +104,21 @@ def test_arguments_become_json_in_the_order_of_the_fields() -> None:
     show.__annotations__ = {"images": Images, "count": Times}
     assert make_request(show).arguments(count=3) == [None, 3]
     assert make_request(show).arguments([b"GIF8"], names=["x"]) == [["data:image/gif;base64,R0lGOA=="], 1]
+
+
+@pytest.mark.parametrize(
+    ("request_class", "fields"),
+    [
+        (
+            Generation,
+            "prompt method params target drafter max_new_tokens seed stop paused images pace memory keeps",
+        ),
+        (ChangeRequest, "run method params drafter images sees pace"),
+        (DrafterStateRequest, "run action data"),
+        (ComparisonRequest, "prompts lanes target max_new_tokens seed sampling stop repeats images"),
+        (RecommendationRequest, "prompts seconds target drafter max_new_tokens methods"),
+    ],
+)
+def test_fields_keep_their_positions_which_older_clients_send(request_class: type[Request], fields: str) -> None:
+    known = fields.split()
+    assert list(request_class.model_fields)[: len(known)] == known

@@ -64,7 +64,7 @@ def test_every_method_of_the_protocol_is_implemented_with_its_signature(kind: ty
     assert len(MEMBERS) > 25
     for name in MEMBERS:
         wanted = vars(Client)[name]
-        if name != "limits" and inspect.getattr_static(kind, name) is wanted:  # answered by `dispatch`
+        if name != "limits" and inspect.getattr_static(kind, name) is wanted:  # answered by `_dispatch`
             assert kind is Workbench or (kind is RemoteBackend and CALLS[name].endpoint), (
                 f"{name} is the protocol's own"
             )

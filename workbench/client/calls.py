@@ -209,7 +209,7 @@ def _declared(function: Any, endpoint: str, key: str) -> Any:
 
     @functools.wraps(function)
     def method(self: Any, *args: Any, **named: Any) -> Any:
-        return self.dispatch(declaration, args, named)
+        return self._dispatch(declaration, args, named)
 
     method.declaration = declaration  # type: ignore[attr-defined]
     return method

@@ -110,7 +110,7 @@ class Workbench(Client):
 
     # -- calls of the backend ------------------------------------------------------------------------------------
 
-    def dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Answer a call of `Client` that is not defined here, by the backend."""
         return call_member(self._backend, call.name, args, named)
 

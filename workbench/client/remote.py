@@ -46,7 +46,7 @@ class RemoteBackend(Connection, Client):
         super().__init__(url, key)
         self._runs: list[RemoteRun] = []
 
-    def dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Answer a call of `Client` that is not defined here, by the app's endpoint."""
         return call.call_endpoint(self.call, args, named)
 
@@ -85,7 +85,7 @@ class RemoteBackend(Connection, Client):
 
     def conditions(self, *args: Any, **named: Any) -> dict[str, Any] | None:
         """Return the conditions of a measurement in the app; None if the app is too old for this call."""
-        return self.dispatch(declaration_of(Client.conditions), args, named) if self.has("conditions") else None
+        return self._dispatch(declaration_of(Client.conditions), args, named) if self.has("conditions") else None
 
     def estimate(self, request: dict[str, Any]) -> str:
         return ""
