@@ -10,7 +10,10 @@ from workbench.client.requests import ComparisonRequest, Generation, Request, Sw
 from workbench.client.values import MAX_SAFE_INTEGER
 from workbench.core.errors import ParameterError
 
-NEEDED: dict[type[Request], dict[str, Any]] = {ComparisonRequest: {"prompts": ["a"], "lanes": ["draft-model"]}}
+NEEDED: dict[type[Request], dict[str, Any]] = {
+    Generation: {"prompt": "a"},
+    ComparisonRequest: {"prompts": ["a"], "lanes": ["draft-model"]},
+}
 
 
 @pytest.mark.parametrize("model", [Generation, ComparisonRequest, SweepRequest])

@@ -34,7 +34,8 @@ def test_an_invalid_field_gives_a_readable_error(
 
 def test_missing_and_null_fields_have_their_defaults() -> None:
     wanted = {"prompt": "Once", "method": "draft-model", "params": {}, "target": None, "drafter": None, "seed": 0,
-              "max_new_tokens": 128, "stop": (), "paused": False}  # fmt: skip
+              "max_new_tokens": 128, "stop": (), "paused": False, "images": (), "pace": 0.0, "memory": None,
+              "keeps": False}  # fmt: skip
     assert Generation.options(FakeWorkbench(), {"prompt": "Once"}) == wanted
     assert Generation.options(FakeWorkbench(), {"prompt": "Once", **dict.fromkeys(Generation.model_fields)} | {
         "prompt": "Once", "unheard-of": 1}) == wanted  # fmt: skip
@@ -64,7 +65,7 @@ def test_an_invalid_change_gives_a_readable_error(
 
 
 def test_a_change_affects_only_the_fields_it_names() -> None:
-    as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": [], "sees": "both"}
+    as_it_is = {"run": "x", "method": None, "params": {}, "drafter": None, "images": (), "sees": "both", "pace": None}
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "method": "", "pace": None}) == as_it_is
     assert ChangeRequest.options(FakeWorkbench(), {"run": "x", "pace": 0}) == as_it_is | {"pace": 0}
     with pytest.raises(ParameterError, match="There is no such action"):

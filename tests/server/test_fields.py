@@ -114,6 +114,15 @@ def test_fields_become_request_options() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "n_tokens"), [({"max_tokens": 5}, 5), ({"max_completion_tokens": 7, "max_tokens": 5}, 7), ({}, None)]
+)
+def test_fields_become_arguments_of_a_run(asked: dict[str, Any], n_tokens: int | None) -> None:
+    speculation = {"method": "suffix", "params": {"depth": 3}}
+    options = fields.read(asked | {"model": "m", "seed": 0, "speculation": speculation}, chat=True).start_options()
+    assert options == speculation | {"target": "m", "seed": 0} | ({"max_new_tokens": n_tokens} if n_tokens else {})
+
+
 def test_a_part_of_a_character_has_bytes_and_no_text() -> None:
     scores = [TokenLogprob(i, data, 1, -0.5) for i, data in enumerate([b" a", b"\xe4\xb8", b"\xad", b"b"])]
     told = logprobs.CompletionLogprobs().more(scores)

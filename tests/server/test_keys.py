@@ -384,4 +384,6 @@ def test_the_docs_page_loads_no_external_resources_and_lists_all_routes() -> Non
         assert part not in answer.text
     for path in ("/health", "/ready", "/metrics", "/v1/models", "/v1/completions", "/v1/chat/completions"):
         assert path in answer.text
+    for field, effect in (("max_tokens", "maximum number"), ("tools", "refused: tool calls"), ("user", "ignored")):
+        assert f"<dt><code>{field}</code></dt><dd>{effect}" in answer.text
     assert ask(app, path="/redoc").status_code == 404

@@ -23,6 +23,7 @@ from .conftest import PROMPT, wait_until
         (7, "neither text nor token ids"),
         ([1, "a"], "whole numbers"),
         ([True], "whole numbers"),
+        ("a\ud800b", "lone surrogate"),
         ("x" * 11, "Shorten it by 1 characters"),
         ([1] * 8, "Shorten it by 3 tokens"),
     ],

@@ -70,7 +70,7 @@ class Axis:
 class SweepBackend(Protocol):
     """A backend, or a client of one."""
 
-    def stream_comparison(self, prompts: Any, lanes: Any, **options: Any) -> Iterator[Any]:
+    def stream_comparison(self, *args: Any, **options: Any) -> Iterator[Any]:
         """See `workbench.client.Workbench.stream_comparison`."""
         ...
 

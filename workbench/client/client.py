@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.client import wire
-from workbench.client.handle import RunHandle
+from workbench.client.calls import Call, call_member
 from workbench.client.protocol import Client
 from workbench.client.remote import RemoteBackend
-from workbench.service.limits import Limits
-from workbench.service.users import LOCAL
 from workbench.trace.events import Trace
 
 if TYPE_CHECKING:
-    from workbench.bench.advice import Advice
     from workbench.bench.compare import Comparison
-    from workbench.bench.pairing import Pairs
     from workbench.bench.steps import Step
 
 
@@ -89,9 +85,8 @@ class Workbench(Client):
             lanes: one to four, each a method's name, a string like "draft-model:depth=3", or a `Lane`. Plain decoding
                 is always measured too.
             progress: function called with every `workbench.bench.compare.Step`.
-            settings: settings of all lanes, see `workbench.bench.compare.Plan`: `target`, `max_new_tokens`, `seed`,
-                `sampling` (for example `{"temperature": 0.7}`), `stop`, `repeats`, and `images` (paths, bytes,
-                data-URLs, PIL images), which belong to every prompt.
+            settings: settings of all lanes, see `Client.stream_comparison`; for example
+                `sampling={"temperature": 0.7}`.
 
         Returns:
             Figures, texts and traces; after Ctrl-C those measured so far.
@@ -113,110 +108,18 @@ class Workbench(Client):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- calls of the backend: see `workbench.client.protocol.Client` ------------------------------------------------
+    # -- calls of the backend ------------------------------------------------------------------------------------
 
-    def targets(self) -> list[dict[str, Any]]:
-        return self._backend.targets()
-
-    def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        return self._backend.drafters(target)
-
-    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        return self._backend.methods(target, drafter)
-
-    def sampling_params(self) -> list[dict[str, Any]]:
-        return self._backend.sampling_params()
-
-    def presets(self) -> list[dict[str, Any]]:
-        return self._backend.presets()
-
-    def definitions(self) -> dict[str, dict[str, str]]:
-        return self._backend.definitions()
-
-    def device_label(self, target: str | None = None) -> str:
-        return self._backend.device_label(target)
-
-    def unavailable_actions(self) -> dict[str, str]:
-        return self._backend.unavailable_actions()
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        return self._backend.capabilities
-
-    @property
-    def ready(self) -> bool:
-        return self._backend.ready
-
-    @property
-    def hub_only(self) -> bool:
-        return self._backend.hub_only
-
-    @property
-    def limits(self) -> Limits:
-        return self._backend.limits
-
-    def admit_request(self, user: str, counted: bool = True) -> None:
-        self._backend.admit_request(user, counted)
-
-    def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        self._backend.charge_call(user, seconds)
-
-    def health(self) -> dict[str, Any]:
-        return self._backend.health()
-
-    def metrics_text(self) -> str:
-        return self._backend.metrics_text()
-
-    def preload(self, extra_targets: Sequence[str] = ()) -> None:
-        self._backend.preload(extra_targets)
+    def _dispatch(self, call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Answer a call of `Client` that is not defined here, by the backend."""
+        return call_member(self._backend, call.name, args, named)
 
     def load(self, target: str | None = None, drafter: str | None = None) -> None:
         self._backend.load(target, drafter)
 
-    def unload(self, target: str) -> None:
-        self._backend.unload(target)
-
-    def prefer_heads(self, folder: str, on: bool = True) -> int:
-        return self._backend.prefer_heads(folder, on)
-
-    def loaded_models(self) -> list[dict[str, Any]]:
-        return self._backend.loaded_models()
-
-    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
-        return self._backend.chat_prompt(messages, target)
-
-    def start(self, prompt: str | list[int], method: str = "draft-model", **options: Any) -> RunHandle:
-        return self._backend.start(wire.check_prompt(prompt) if isinstance(prompt, str) else prompt, method, **options)
-
-    def run(self, run_id: str) -> RunHandle:
-        return self._backend.run(run_id)
-
-    def estimate(self, request: dict[str, Any]) -> str:
-        return self._backend.estimate(request)
-
     def stream_comparison(
-        self,
-        prompts: str | Sequence[Any],
-        lanes: Sequence[Any],
-        *,
-        stopped: Callable[[], bool] = lambda: False,
-        user: str = LOCAL,
-        **settings: Any,
+        self, prompts: str | Sequence[Any], lanes: Sequence[Any], *, images: Sequence[Any] = (), **settings: Any
     ) -> Iterator[Step]:
-        if "images" in settings:
-            settings["images"] = tuple(wire.data_url(image) for image in settings["images"])
-        return self._backend.stream_comparison(prompts, lanes, stopped=stopped, user=user, **settings)
-
-    def stream_pairs(
-        self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
-    ) -> Iterator[Pairs]:
-        return self._backend.stream_pairs(prompt, method, params, **options)
-
-    def stream_recommendation(self, prompts: Sequence[Any], **options: Any) -> Iterator[Advice]:
-        return self._backend.stream_recommendation(prompts, **options)
-
-    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        return self._backend.conditions(lane, target)
-
-    def close(self) -> None:
-        self._backend.close()
+        if images:
+            settings["images"] = tuple(wire.data_url(image) for image in images)
+        return self._backend.stream_comparison(prompts, lanes, **settings)

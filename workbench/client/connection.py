@@ -84,14 +84,14 @@ class Connection:
             self.app = cast("_App", Client(url, **options))
         except Exception as problem:
             raise unreachable(url, problem, has_key=key is not None) from problem
-        if "/stream" not in self.endpoints():
+        if not self.has("stream"):
             self.app.close()
             raise WorkbenchError(f"{url} is not a workbench.", "Give the address that `python app.py` prints.")
         self._sessions: list[str] = []
 
-    def endpoints(self) -> set[str | bool | None]:
-        """Return the names of the app's endpoints."""
-        return {endpoint.api_name for endpoint in self.app.endpoints.values()}
+    def has(self, name: str) -> bool:
+        """Return whether the app has an endpoint."""
+        return any(endpoint.api_name == f"/{name}" for endpoint in self.app.endpoints.values())
 
     def call(self, name: str, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Call an endpoint and return its answer.

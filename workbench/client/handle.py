@@ -1,10 +1,11 @@
 """Interface to a run, in this process or in a running app."""
 
-from __future__ import annotations
+# The types of the parameters are read at run time, hence no `from __future__ import annotations` here.
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from workbench.client.values import File, Images, Model, Name, NameOrNone, PaceOrNone, StateAction, Values
 from workbench.trace.events import Round, Trace
 
 
@@ -61,22 +62,22 @@ class RunHandle(Protocol):
 
     def change(
         self,
-        method: str | None = None,
-        params: dict[str, Any] | None = None,
-        drafter: str | None = None,
-        images: Sequence[Any] = (),
-        sees: str = "both",
-        pace: float | None = None,
+        method: NameOrNone = None,
+        params: Values = None,
+        drafter: Model = None,
+        images: Images = (),
+        sees: Name = "both",
+        pace: PaceOrNone = None,
     ) -> None:
         """Change the method, parameters (of method and sampling), draft model or images, from the next round on.
 
         Args:
-            method: name of a method; None: no change.
-            params: parameters by name; missing ones stay as they are.
-            drafter: name of a draft model; None: no change.
-            images: new images, as many as the prompt has; empty: no change.
-            sees: "both", or "drafter": the target's images do not change.
-            pace: tokens per second. Rounds are delayed for viewers, and no figure includes the delay; 0: no delay.
+            method: a name that `methods` lists; empty: no change
+            params: parameters of the method and of sampling by name; missing ones stay as they are
+            drafter: name of a draft model; empty: no change
+            images: new images, as many as the prompt has; empty: no change
+            sees: models that get the new images: "both" or "drafter"
+            pace: display rate in tokens per second from now on, which no figure includes; 0: no delay; empty: no change
 
         Raises:
             UnknownNameError, ParameterError, MethodUnavailableError: the change is refused at once, and the run
@@ -92,12 +93,12 @@ class RunHandle(Protocol):
         """
         ...
 
-    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
+    def memory(self, action: StateAction = "look", data: File = None) -> dict[str, Any]:
         """Inspect, save, load or reset the drafter's state. After the run's end this needs a run with `keeps=True`.
 
         Args:
-            action: "look", "save", "load" (adds the file to the present state) or "reset" (to that after this text).
-            data: content of the file to load.
+            action: look, save, load (adds the file to the present state) or reset (to that after this text)
+            data: for load: a file that "save" returned; over HTTP in base64
 
         Returns:
             Description of the state (`decoders/draft_verify/state_actions.py`); with "save" also the file, as `data`.

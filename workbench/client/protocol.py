@@ -1,11 +1,39 @@
-"""Interface of every backend: in this process, in a running app, on a Space or on ZeroGPU."""
+"""Interface of every backend: in this process, in a running app, on a Space or on ZeroGPU.
 
-from __future__ import annotations
+It is the one declaration of the API: see `workbench.client.calls`.
+"""
+
+# The types of the parameters are read at run time, hence no `from __future__ import annotations` here.
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from workbench.client.calls import ANSWER, call, local_call
 from workbench.client.handle import RunHandle
+from workbench.client.values import (
+    Conversation,
+    Drafter,
+    File,
+    Flag,
+    Images,
+    Lane,
+    Lanes,
+    ListedModel,
+    Name,
+    Names,
+    NewTokens,
+    Pace,
+    Prompt,
+    Prompts,
+    Repeats,
+    Seconds,
+    Seed,
+    Stops,
+    Target,
+    Tokens,
+    UserMessages,
+    Values,
+)
 from workbench.service.limits import Limits
 from workbench.service.users import LOCAL
 
@@ -26,66 +54,87 @@ class Client(Protocol):
 
     # -- models, methods and state -------------------------------------------------------------------------------
 
+    @call()
     def targets(self) -> list[dict[str, Any]]:
-        """Return the targets, the default one first: name, title, kind, detail."""
-        ...
+        """List the targets, the default one first: name, title, kind, detail."""
+        return ANSWER
 
-    def drafters(self, target: str | None = None) -> list[dict[str, Any]]:
-        """Return the draft models: name, title, available, reason, detail."""
-        ...
+    @call()
+    def drafters(self, target: Target = None) -> list[dict[str, Any]]:
+        """List the draft models, and for each whether it fits the target; if not, why.
 
-    def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Return the methods: name, title, promise, source, parameters, and whether each runs with these models."""
-        ...
+        Returns:
+            For each: name, title, available, reason, detail.
+        """
+        return ANSWER
 
+    @call()
+    def methods(self, target: Target = None, drafter: Drafter = None) -> list[dict[str, Any]]:
+        """List the methods: name, title, promise, source, parameters, and whether each can run with these models.
+
+        For methods that cannot run, the reason is given.
+        """
+        return ANSWER
+
+    @call()
     def sampling_params(self) -> list[dict[str, Any]]:
-        """Return the sampling parameters, which all methods share."""
-        ...
+        """List the sampling parameters, which all methods share: range, default, meaning."""
+        return ANSWER
 
+    @call()
     def presets(self) -> list[dict[str, Any]]:
-        """Return the example prompts."""
-        ...
+        """List example prompts, one for each kind of text that is easy or hard to draft."""
+        return ANSWER
 
+    @call()
     def definitions(self) -> dict[str, dict[str, str]]:
-        """Return the definition of every figure, by name: {"title", "formula"}."""
-        ...
+        """Return the definition of every figure by name: {"title", "formula"}."""
+        return ANSWER
 
-    def device_label(self, target: str | None = None) -> str:
-        """Return a label with the device and dtype of a target."""
-        ...
+    @call()
+    def device_label(self, target: Target = None) -> str:
+        """Return a label with the device and the number format of a target."""
+        return ANSWER
 
+    @local_call
     def unavailable_actions(self) -> dict[str, str]:
         """Return the run actions that are missing here ("pause", "step", "change", "pace", "memory"), with reasons."""
-        ...
+        return ANSWER
 
     @property
+    @local_call
     def capabilities(self) -> frozenset[str]:
         """Optional calls that this backend supports, of "estimate", "pairing" and "recommending"."""
-        ...
+        return ANSWER
 
     @property
+    @local_call
     def ready(self) -> bool:
         """Whether the backend has started; before that, calls block until it has."""
-        ...
+        return ANSWER
 
     @property
+    @local_call
     def hub_only(self) -> bool:
         """Whether unlisted model names are Hub ids only, never folders on this machine."""
-        ...
+        return ANSWER
 
     @property
+    @call()
     def limits(self) -> Limits:
-        """Limits per user."""
-        ...
+        """Return the limits of one user: concurrent runs, new tokens, prompt length."""
+        return ANSWER
 
+    @local_call
     def admit_request(self, user: str, counted: bool = True) -> None:
         """Count a request of a user that starts no run; with counted=False only check the rate limit.
 
         Raises:
             CapacityError: the user's address has made too many requests within a minute.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
         """Charge a user's address the CPU time of a page's call, or check whether it may make one.
 
@@ -96,8 +145,9 @@ class Client(Protocol):
         Raises:
             CapacityError: `seconds` is 0 and the address has used up its budget with earlier calls.
         """
-        ...
+        return ANSWER
 
+    @call()
     def health(self) -> dict[str, Any]:
         """Return the state of the backend, without names of users or models.
 
@@ -105,34 +155,42 @@ class Client(Protocol):
             Status ("ok", "stalled", "failing", "down"), uptime_s, device, runs by state, queue, rows, models, progress
             of a load ("dequantising 40 %", or empty), and memory in bytes: models, their limit, traces, free.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def metrics_text(self) -> str:
         """Return metrics in Prometheus' text format: runs, rounds, tokens, τ and acceptance by method, memory."""
-        ...
+        return ANSWER
 
     # -- models --------------------------------------------------------------------------------------------------
 
+    @local_call
     def preload(self, extra_targets: Sequence[str] = ()) -> None:
         """Start loading the default models in the background, then the published targets in `extra_targets`."""
-        ...
+        return ANSWER
 
-    def load(self, target: str | None = None, drafter: str | None = None) -> object:
-        """Load models and wait for them.
+    @call(key="loaded")
+    def load(self, target: Target = None, drafter: Drafter = None) -> object:
+        """Load models and wait until they are loaded. Runs load their models automatically.
 
         Raises:
             WorkbenchError: the models cannot be loaded.
         """
-        ...
+        return ANSWER
 
-    def unload(self, target: str) -> None:
-        """Unload a target and free its memory.
+    @call(key="loaded")
+    def unload(self, target: ListedModel) -> None:
+        """Unload a target and free its memory. Over HTTP allowed only from the machine that the app runs on.
+
+        Args:
+            target: name of a loaded target
 
         Raises:
             WorkbenchError: the target is not loaded, or runs are using it.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def prefer_heads(self, folder: str, on: bool = True) -> int:
         """Prefer the heads in a local folder over all others of their kind; with `on` False, stop preferring them.
 
@@ -145,18 +203,16 @@ class Client(Protocol):
             ModelError: the heads cannot be read, or do not fit the target; nothing is changed.
             MethodUnavailableError: this backend does not support the call.
         """
-        ...
+        return ANSWER
 
+    @call("loaded")
     def loaded_models(self) -> list[dict[str, Any]]:
         """Return the models in memory: name, role, bytes, dtype, device, runs, idle_s."""
-        ...
+        return ANSWER
 
-    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None = None) -> list[int]:
+    @call()
+    def chat_prompt(self, messages: Conversation, target: Target = None) -> list[int]:
         """Format a conversation with the target's chat template, up to the start of the assistant's answer.
-
-        Args:
-            messages: messages with `role` and `content`.
-            target: name of a target; None: the backend's default.
 
         Returns:
             Token ids of the prompt.
@@ -164,96 +220,113 @@ class Client(Protocol):
         Raises:
             PromptError: the target has no chat template, or the messages do not fit it.
         """
-        ...
+        return ANSWER
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
+    @local_call
     def start(
         self,
-        prompt: str | list[int],
-        method: str = "draft-model",
+        prompt: Prompt,
+        method: Name = "draft-model",
         *,
-        params: dict[str, Any] | None = None,
-        target: str | None = None,
-        drafter: str | None = None,
-        max_new_tokens: int = 128,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        paused: bool = False,
-        images: Sequence[Any] = (),
-        pace: float = 0.0,
+        params: Values = None,
+        target: Target = None,
+        drafter: Drafter = None,
+        max_new_tokens: NewTokens = 128,
+        seed: Seed = 0,
+        stop: Stops = (),
+        paused: Flag = False,
+        images: Images = (),
+        pace: Pace = 0.0,
         user: str = LOCAL,
         lease_s: float | None = None,
-        extras: RequestOptions | None = None,
-        memory: bytes | None = None,
-        keeps: bool = False,
+        extras: "RequestOptions | None" = None,
+        memory: File = None,
+        keeps: Flag = False,
     ) -> RunHandle:
         """Start a generation and return at once.
 
         Args:
-            prompt: text, or token ids.
-            method: name of a method.
-            params: parameters of the method and of sampling, in one dict; missing ones take their defaults.
-            target: name of a target; None: the backend's default.
-            drafter: name of a draft model; None: the target's own; "none": no draft model.
-            max_new_tokens: maximum number of new tokens.
-            seed: seed of all random numbers of the run.
-            stop: strings that end the text.
-            paused: whether to wait for `resume` or `step` before the first round.
-            images: images for a vision target: bytes of files, data-URLs, paths or PIL images. Each replaces one
-                placeholder of the prompt; without placeholders, the images come before the text.
-            pace: display rate in tokens per second: rounds are delayed so that viewers can follow; 0: no delay. No
-                figure includes the delay. A timed run is never delayed, nor is any run while others wait for a slot.
+            prompt: text to continue, or a list of token ids
+            method: a name that `methods` lists
+            params: parameters of the method and of sampling by name; missing ones take their defaults
+            target: name of a target; empty: the default one
+            drafter: name of a draft model; empty: the target's own; "none": no draft model
+            max_new_tokens: maximum number of new tokens
+            seed: seed of all random numbers of the run
+            stop: strings that end the text
+            paused: wait for `resume`, `step` or `control` before the first round
+            images: images for a vision target: data-URLs, and in Python also bytes of files, paths or PIL images. Each
+                replaces one placeholder of the prompt; without placeholders, the images come before the text.
+            pace: display rate in tokens per second: rounds are delayed for viewers; 0: no delay. No figure includes the
+                delay. A timed run is never delayed, nor is any run while others wait for a slot.
             user: opaque key for limits and fairness; "local" has no limit of runs. An app sets the user itself.
             lease_s: time without a follower after which the run is cancelled, in seconds; None: never. A run in an app
                 ends when the client that started it disconnects.
             extras: stop conditions, penalties, log-probabilities: `workbench.engine.request_options.RequestOptions`.
-            memory: initial state of the drafter: a file saved by `RunHandle.memory`.
-            keeps: whether to keep the drafter's state after the run, so that `RunHandle.memory` can save it.
+            memory: initial state of the drafter: a file saved by `memory`; over HTTP in base64
+            keeps: keep the drafter's state after the run, so that `memory` can save it
 
         Raises:
             WorkbenchError: the request is wrong. An error that is found only after loading ends the run instead.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def run(self, run_id: str) -> RunHandle:
         """Return a run by its id.
 
         Raises:
             UnknownNameError: there is no such run, or it ended long ago. The message names no other runs.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def estimate(self, request: dict[str, Any]) -> str:
         """Return the expected cost of a run with these options, as text; empty if it is unknown."""
-        ...
+        return ANSWER
 
+    @local_call
     def stream_comparison(
         self,
-        prompts: str | Sequence[Any],
-        lanes: Sequence[Any],
+        prompts: Prompts,
+        lanes: Lanes,
         *,
+        target: Target = None,
+        max_new_tokens: Tokens = 64,
+        seed: Seed = 0,
+        sampling: Values = None,
+        stop: Stops = (),
+        repeats: Repeats = 3,
+        images: Images = (),
         stopped: Callable[[], bool] = lambda: False,
         user: str = LOCAL,
-        **settings: Any,
-    ) -> Iterator[Step]:
+    ) -> "Iterator[Step]":
         """Compare methods and yield the progress step by step; closing the iterator ends the comparison.
 
         Args:
-            prompts: prompts, as in `workbench.client.Workbench.compare`.
-            lanes: lanes, as in `workbench.client.Workbench.compare`.
+            prompts: texts to continue, or objects with text, name, group and chat
+            lanes: one to four: strings like "draft-model:depth=3", or objects with method, params and drafter
+            target: name of a target; empty: the default one
+            max_new_tokens: maximum number of new tokens per run
+            seed: seed of all random numbers of the runs
+            sampling: sampling parameters of all lanes by name, such as temperature
+            stop: strings that end a text
+            repeats: repetitions of each lane and prompt
+            images: images for a vision target, as in `start`; they belong to every prompt
             stopped: function that is polled; once it returns true, the last step follows, with the results so far.
             user: opaque key for limits and fairness.
-            settings: settings of all lanes, see `workbench.bench.compare.Plan`.
 
         Raises:
             WorkbenchError: the request is wrong. An error of one lane during the comparison is in that lane's `error`.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def stream_pairs(
         self, prompt: str | list[int], method: str, params: dict[str, Any], **options: Any
-    ) -> Iterator[Pairs]:
+    ) -> "Iterator[Pairs]":
         """Measure a speed-up in the background, in pairs of one run of a method and one of plain decoding.
 
         Args:
@@ -266,52 +339,53 @@ class Client(Protocol):
         Raises:
             MethodUnavailableError: this backend does not support the call; see `capabilities`.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def stream_recommendation(
         self,
-        prompts: Sequence[Any],
+        prompts: UserMessages,
         *,
-        seconds: float = 60.0,
-        target: str | None = None,
-        drafter: str | None = None,
-        max_new_tokens: int = 64,
-        methods: Sequence[str] = (),
+        seconds: Seconds = 60,
+        target: Target = None,
+        drafter: Drafter = None,
+        max_new_tokens: Tokens = 64,
+        methods: Names = (),
         user: str = LOCAL,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Advice]:
+    ) -> "Iterator[Advice]":
         """Measure in the background which method is fastest on prompts; closing the iterator ends it.
 
         Args:
-            prompts: user messages, `workbench.bench.prompts.BenchPrompt`s, or pairs (name, token ids).
-            seconds: measuring time; waiting for other runs is not counted.
-            target: name of a target; None: the backend's default.
-            drafter: name of a draft model; None: the target's own.
-            max_new_tokens: length limit of every run, in tokens.
-            methods: names of methods to measure in addition to plain decoding; empty: all exact methods that can run.
+            prompts: user messages, each a text or an object with text, name and chat; in the process of the backend
+                also `workbench.bench.prompts.BenchPrompt`s, or pairs (name, token ids)
+            seconds: measuring time; waiting for other runs is not counted
+            target: name of a target; empty: the default one
+            drafter: name of a draft model; empty: the target's own; "none": no draft model
+            max_new_tokens: maximum number of new tokens per run
+            methods: names of methods to measure besides plain decoding; empty: all exact methods that can run
             user: opaque key for limits and fairness.
             stopped: function that is polled; once it returns true, the last step follows, with the results so far.
 
         Raises:
             WorkbenchError: the request is wrong, or this backend does not support the call; see `capabilities`.
         """
-        ...
+        return ANSWER
 
-    def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement in addition to its settings: device, dtypes, machine, weights, ….
-
-        Args:
-            lane: a lane, as in `stream_comparison`.
-            target: name of a target; None: the backend's default.
+    @call()
+    def conditions(self, lane: Lane, target: Target = None) -> dict[str, Any] | None:
+        """Return all conditions that affect a measurement of a lane here, besides its settings.
 
         Returns:
-            Conditions, see `workbench.bench.conditions`; None if the weights are not on the machine yet.
+            Device, dtypes, machine, weights, …, see `workbench.bench.conditions`; None if the weights are not on the
+            machine yet.
 
         Raises:
             WorkbenchError: there is no such lane or model.
         """
-        ...
+        return ANSWER
 
+    @local_call
     def close(self) -> None:
         """End all runs of this client and stop its threads."""
-        ...
+        return ANSWER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import httpx
@@ -12,7 +12,7 @@ import httpx
 from workbench.client import wire
 from workbench.client.answers import check_answer, unreachable
 from workbench.client.connection import Connection
-from workbench.client.requests import ChangeRequest
+from workbench.client.requests import ChangeRequest, DrafterStateRequest
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Footer, Header, Round, Trace
 
@@ -94,25 +94,8 @@ class RemoteRun:
 
     # -- steering ------------------------------------------------------------------------------------------------
 
-    def change(
-        self,
-        method: str | None = None,
-        params: dict[str, Any] | None = None,
-        drafter: str | None = None,
-        images: Sequence[Any] = (),
-        sees: str = "both",
-        pace: float | None = None,
-    ) -> None:
-        pictures = [wire.data_url(image) for image in images]
-        options = {
-            "method": method,
-            "params": params,
-            "drafter": drafter,
-            "images": pictures,
-            "sees": sees,
-            "pace": pace,
-        }
-        self._connection.call("change", *ChangeRequest.arguments(run=self.id, **options))
+    def change(self, *args: Any, **named: Any) -> None:
+        self._connection.call("change", *ChangeRequest.arguments(self.id, *args, **named))
 
     def explain(self) -> dict[str, Any]:
         attribution = self._connection.fetch_attribution(self.id)
@@ -120,9 +103,9 @@ class RemoteRun:
             self._trace.attribution = attribution
         return attribution
 
-    def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        answer = self._connection.call("memory", self.id, action, None if data is None else wire.base64_of(data))
-        return answer | ({"data": wire.decode_base64("data", answer["data"])} if "data" in answer else {})
+    def memory(self, *args: Any, **named: Any) -> dict[str, Any]:
+        arguments = DrafterStateRequest.arguments(self.id, *args, **named)
+        return wire.state_from_wire(self._connection.call("memory", *arguments))
 
     def pause(self) -> None:
         self._connection.call("control", self.id, "pause")

@@ -148,6 +148,11 @@ def state_to_wire(answer: dict[str, Any]) -> dict[str, Any]:
     return answer | ({"data": base64_of(answer["data"])} if "data" in answer else {})
 
 
+def state_from_wire(answer: dict[str, Any]) -> dict[str, Any]:
+    """Convert JSON data back to the answer of `RunHandle.memory`; the inverse of `state_to_wire`."""
+    return answer | ({"data": decode_base64("data", answer["data"])} if "data" in answer else {})
+
+
 def decode_base64(name: str, value: Any) -> bytes | None:
     """Decode the base64 file of a drafter's state; None for None.
 

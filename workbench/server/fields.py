@@ -1,4 +1,4 @@
-"""Fields of OpenAI's requests and vLLM's extensions: supported, refused with the reason, or unknown.
+"""Fields of OpenAI's requests and vLLM's extensions, each declared once: its destination, or why it is refused.
 
 An unsupported field is ignored only if it has no effect on the text (`user`, `metadata`, …).
 """
@@ -6,11 +6,14 @@ An unsupported field is ignored only if it has no effect on the text (`user`, `m
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from workbench.client import wire
+from workbench.client.requests import Generation
 from workbench.client.values import named_validator
 from workbench.core.errors import ParameterError
 from workbench.methods import method_info
@@ -148,39 +151,61 @@ def _tops(name: str, value: Any) -> int | None:
     return int(number(name, value, 0, TOP, whole=True))
 
 
+@dataclass(frozen=True)
+class To:
+    """Destination of a field: an argument of `Client.start`, or an attribute of `RequestOptions`."""
+
+    argument: str = ""
+    option: str = ""
+
+
 SPECULATION = ("method", "params", "drafter")
 Flag = Annotated[bool, named_validator(flag)]
 Top = Annotated[int | None, named_validator(number, 0, TOP, True)]
 Penalty = Annotated[float, named_validator(number, -2, 2)]
+Positive = Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, True)]
 
 
 class Fields(BaseModel):
-    """Fields of both kinds of requests, besides `SAMPLING`. Fields of type `Any` are checked later by `Generation`."""
+    """Fields of both kinds of requests, besides `SAMPLING`. Fields of type `Any` are checked later by `Generation`.
+
+    If several present fields have the same destination, the last one applies.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
-    model: Any = None
+    model: Annotated[Any, To("target")] = None
     stream: Flag = False
     stream_options: Annotated[
         dict[str, Any],
         named_validator(_object, ("include_usage", "include_obfuscation"), 'For example: {"include_usage": true}.'),
     ] = {}
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    seed: Any = None
-    stop: Any = None
+    max_tokens: Annotated[Any, To("max_new_tokens")] = None
+    max_completion_tokens: Annotated[Any, To("max_new_tokens")] = None
+    seed: Annotated[Any, To("seed")] = None
+    stop: Annotated[Any, To("stop")] = None
     n: Annotated[int, named_validator(number, 1, CHOICES, True)] = 1
     speculation: Annotated[
         dict[str, Any], named_validator(_object, SPECULATION, "It is an object with method, params and drafter.")
     ] = {}
-    min_tokens: Annotated[int, named_validator(number, 0, wire.INTEGERS - 1, True)] = 0
-    stop_token_ids: Annotated[tuple[int, ...], named_validator(_ids)] = ()
-    ignore_eos: Flag = False
-    logit_bias: Annotated[tuple[tuple[int, float], ...], named_validator(_bias)] = ()
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
+    min_tokens: Annotated[int, named_validator(number, 0, wire.INTEGERS - 1, True), To(option="min_tokens")] = 0
+    stop_token_ids: Annotated[tuple[int, ...], named_validator(_ids), To(option="stop_tokens")] = ()
+    ignore_eos: Annotated[Flag, To(option="ignore_eos")] = False
+    logit_bias: Annotated[tuple[tuple[int, float], ...], named_validator(_bias), To(option="logit_bias")] = ()
+    presence_penalty: Annotated[Penalty, To(option="presence_penalty")] = 0.0
+    frequency_penalty: Annotated[Penalty, To(option="frequency_penalty")] = 0.0
     prompt_logprobs: Top = None
-    truncate_prompt_tokens: Annotated[int | None, named_validator(number, 1, wire.INTEGERS - 1, True)] = None
+    truncate_prompt_tokens: Annotated[Positive, To(option="truncate_prompt")] = None
+
+    @classmethod
+    def destinations(cls) -> dict[str, To]:
+        """Return the destinations of the fields that have one, by name."""
+        return {name: to for name, field in cls.model_fields.items() for to in field.metadata if isinstance(to, To)}
+
+    def start_options(self) -> dict[str, Any]:
+        """Return the arguments of `Client.start` that fields set; without the sampling parameters."""
+        values = [(to.argument, getattr(self, name)) for name, to in self.destinations().items() if to.argument]
+        return self.speculation | {argument: value for argument, value in values if value is not None}
 
     def tops(self) -> tuple[int | None, int | None]:
         """Return the numbers of most likely tokens per position of the answer and of the prompt; None: no logprobs."""
@@ -195,10 +220,8 @@ class Fields(BaseModel):
         from workbench.engine.request_options import RequestOptions  # imports PyTorch
 
         n_top, n_prompt = self.tops()
-        return RequestOptions(
-            self.min_tokens, self.stop_token_ids, self.ignore_eos, self.logit_bias, self.presence_penalty,
-            self.frequency_penalty, n_top, n_prompt, self.truncate_prompt_tokens,
-        )  # fmt: skip
+        options = {to.option: getattr(self, name) for name, to in self.destinations().items() if to.option}
+        return RequestOptions(**options, logprobs=n_top, prompt_logprobs=n_prompt)
 
 
 class Completion(Fields):
@@ -255,3 +278,19 @@ def read(sent: dict[str, Any], chat: bool) -> Completion | Chat:
     """
     present = {name: value for name, value in sent.items() if value is not None}
     return (Chat if chat else Completion).model_validate(present)
+
+
+def reference() -> Iterator[tuple[str, str]]:
+    """Yield the name and the effect of each field, for the page `/docs`."""
+    for name, spec in method_info.sampling().items():
+        yield name, spec.doc
+    destinations = {**Completion.destinations(), **Chat.destinations()}
+    for name in {**Completion.model_fields, **Chat.model_fields}:
+        to = destinations.get(name, To())
+        argument = Generation.model_fields.get(to.argument)
+        yield name, (argument.description if argument else None) or "supported"
+    for name in sorted(SILENT):
+        yield name, "ignored: it has no effect on the text"
+    for name, (reason, _) in UNSUPPORTED_FIELDS.items():
+        if name not in Completion.model_fields and name not in Chat.model_fields:
+            yield name, f"refused: {reason}"

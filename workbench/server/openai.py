@@ -88,15 +88,9 @@ def parse_request(client: Client, body: Any, chat: bool) -> CompletionRequest:
         raise fields.field_error("prompt_logprobs", "prompt_logprobs cannot be streamed.", "Leave out stream.")
     include_usage = fields.flag("include_usage", parsed.stream_options.get("include_usage", False))
     sampling = {name: present.get(name, default) for name, default in fields.SAMPLING.items()}
-    default_tokens = CHAT_TOKENS if chat else COMPLETION_TOKENS
-    n_new = next((n for n in (parsed.max_completion_tokens, parsed.max_tokens) if n is not None), default_tokens)
-    options = Generation.options(client, parsed.speculation | {
-        "params": wire.check_params(parsed.speculation.get("params")) | sampling,
-        "target": parsed.model,
-        "max_new_tokens": n_new,
-        "seed": secrets.randbelow(2**31) if parsed.seed is None else parsed.seed,
-        "stop": parsed.stop,
-    })  # fmt: skip
+    params = wire.check_params(parsed.speculation.get("params")) | sampling
+    defaults = {"max_new_tokens": CHAT_TOKENS if chat else COMPLETION_TOKENS, "seed": secrets.randbelow(2**31)}
+    options = Generation.options(client, {"prompt": "", **defaults, **parsed.start_options(), "params": params})
     prompts = _prompts(parsed.prompt) if isinstance(parsed, fields.Completion) else [None]
     if isinstance(parsed, fields.Chat):
         messages = wire.check_messages(parsed.messages)

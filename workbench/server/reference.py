@@ -1,10 +1,12 @@
-"""Page `/docs` of `workbench serve`: its routes, as plain HTML without external resources."""
+"""Page `/docs` of `workbench serve`: its routes and fields, as plain HTML without external resources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
+
+from workbench.server import fields
 
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
@@ -14,19 +16,22 @@ STYLE = (
 
 
 def page(openapi: dict[str, Any]) -> str:
-    """Return an HTML page with the routes.
+    """Return an HTML page with the routes, and the fields of OpenAI's requests.
 
     Args:
         openapi: content of `/openapi.json`.
     """
     title = escape(f"{openapi['info']['title']} {openapi['info']['version']}")
-    rows = "".join(f"<dt><code>{escape(route)}</code></dt><dd>{escape(doc)}</dd>" for route, doc in routes(openapi))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1><dl>{rows}</dl>"
+        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1>{_list(routes(openapi))}"
         '<p>OpenAPI: <a href="openapi.json">openapi.json</a>. OpenAI clients: base path <code>/v1</code>.</p>'
-        "</body></html>"
+        f"<h2>Fields of completions and chat completions</h2>{_list(fields.reference())}</body></html>"
     )
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt><code>{escape(a)}</code></dt><dd>{escape(b)}</dd>' for a, b in rows)}</dl>"
 
 
 def routes(openapi: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -69,6 +69,10 @@ class Limits:
                     f"The prompt has {len(prompt):,} characters; the limit is {self.prompt_chars:,}.",
                     f"Shorten it by {len(prompt) - self.prompt_chars:,} characters.",
                 )
+            try:
+                prompt.encode()
+            except UnicodeEncodeError:
+                raise PromptError("The prompt contains a lone surrogate.", "Send valid Unicode text.") from None
             return
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
             raise PromptError("The prompt's token ids are not all whole numbers.", "Give a list of integers.")

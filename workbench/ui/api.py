@@ -1,14 +1,14 @@
 """API of the app: the calls of `workbench.client.Workbench` as Gradio endpoints, for `Workbench(url)`, curl and MCP.
 
-Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`.
-The docstrings of `Endpoints` are the text of the API page and of the MCP tools.
+Every endpoint answers with an object; an error is answered with `{"error": {"kind", "message", "remedy"}}`. The
+docstrings of `Client`, `RunHandle` and `Endpoints` are the text of the API page and of the MCP tools. Calls whose
+answer is their result have no code here: `workbench.client.protocol` declares them.
 """
 
 # Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
 
 import asyncio
 import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -18,21 +18,16 @@ import gradio as gr
 from gradio.context import Context
 
 from workbench.client import Client, RunHandle, wire
+from workbench.client.calls import declaration_of
 from workbench.client.follow import KEEP_ALIVE_S, UPDATES_PER_SECOND, follow
 from workbench.client.requests import (
     ChangeRequest,
     ComparisonRequest,
-    Conditions,
     Control,
-    Conversation,
     DrafterStateRequest,
     Generation,
-    LoadedTargetRequest,
-    Models,
     RecommendationRequest,
-    Request,
     RunRequest,
-    Target,
     UpdateRequest,
 )
 from workbench.core.errors import WorkbenchError
@@ -47,14 +42,15 @@ LEASE_S = 10.0
 """Seconds without a request after which a run of `start` is ended. A stream notices the loss of its reader sooner."""
 
 
-def add(client: Client) -> None:
+def add(client: Client, kind: type[EndpointBase] | None = None) -> None:
     """Register the endpoints. Call inside the app's `gr.Blocks`.
 
     Args:
         client: a `workbench.client.Workbench`, or anything with the same methods.
+        kind: class of the endpoints; None: `Endpoints`.
     """
-    endpoints = Endpoints(client)
-    for name in NAMES:
+    endpoints = (kind or Endpoints)(client)
+    for name in endpoints.names:
         gr.api(getattr(endpoints, name), api_name=name, concurrency_limit=None)  # pyright: ignore[reportPrivateImportUsage]
     if Context.root_block is not None:
         Context.root_block.api_open = False  # everything through the queue, which answers invalid calls with an error
@@ -72,70 +68,16 @@ def is_user_request(request: gr.Request) -> bool:
     return is_user_scope(getattr(original, "scope", {}))
 
 
-class Endpoints(EndpointBase):
-    """Endpoints over a client; the request classes declare their arguments."""
+class Endpoints(EndpointBase, protocol=Client):
+    """Endpoints over a client: those of `Client`, and those defined here."""
 
-    # -- catalogue -----------------------------------------------------------------------------------------------
-
-    @json_endpoint(Request)
-    def targets(self) -> Any:
-        """List the target models."""
-        return self._client.targets()
-
-    @json_endpoint(Target)
-    def drafters(self, target: str | None) -> Any:
-        """List the draft models, and for each whether it fits the target; if not, why."""
-        return self._client.drafters(target)
-
-    @json_endpoint(Models)
-    def methods(self, target: str | None, drafter: str | None) -> Any:
-        """List the methods: title, promise, paper, parameters, and whether each can run with these models.
-
-        For methods that cannot run, the reason is given.
-        """
-        return self._client.methods(target, drafter)
-
-    @json_endpoint(Request)
-    def sampling_params(self) -> Any:
-        """List the sampling parameters, which all methods share: range, default, meaning."""
-        return self._client.sampling_params()
-
-    @json_endpoint(Request)
-    def presets(self) -> Any:
-        """List example prompts, one for each kind of text that is easy or hard to draft."""
-        return self._client.presets()
-
-    @json_endpoint(Request)
-    def definitions(self) -> Any:
-        """Return the definition of every figure, in words and as a formula."""
-        return self._client.definitions()
-
-    @json_endpoint(Target)
-    def device_label(self, target: str | None) -> Any:
-        """Name the device and the number format of a target."""
-        return self._client.device_label(target)
-
-    @json_endpoint(Request)
-    def limits(self) -> Any:
-        """Return the limits of one user: concurrent runs, new tokens, prompt length."""
-        return dataclasses.asdict(self._client.limits)
-
-    @json_endpoint(Request)
-    def health(self) -> Any:
-        """Return whether the backend works, and its load."""
-        return self._client.health()
-
-    # -- models --------------------------------------------------------------------------------------------------
-
-    @json_endpoint(Models, "loaded")
-    def load(self, target: str | None, drafter: str | None) -> Any:
-        """Load models and wait until they are loaded. Runs load their models automatically."""
-        self._client.load(target, drafter)
+    @json_endpoint(declaration_of(Client.load).request, "loaded")
+    def load(self, **options: Any) -> Any:
+        self._client.load(**options)
         return self._client.loaded_models()
 
-    @json_endpoint(LoadedTargetRequest, "loaded")
+    @json_endpoint(declaration_of(Client.unload).request, "loaded")
     def unload(self, target: str | None, request: gr.Request) -> Any:
-        """Free a target's memory. Allowed only from the machine that the app runs on."""
         if not (is_from_here(scope_of(request)) and is_user_request(request)):
             raise WorkbenchError(
                 "Models can be unloaded only from the machine the app runs on.",
@@ -143,21 +85,6 @@ class Endpoints(EndpointBase):
             )
         self._client.unload(target or "")
         return self._client.loaded_models()
-
-    @json_endpoint(Request)
-    def loaded(self) -> Any:
-        """List the models in memory: role, bytes, number format, device, runs, idle seconds."""
-        return self._client.loaded_models()
-
-    @json_endpoint(Conditions)
-    def conditions(self, lane: dict[str, Any], target: str | None) -> Any:
-        """Return all conditions that affect a measurement of a lane here, besides its settings."""
-        return self._client.conditions(lane, target)
-
-    @json_endpoint(Conversation)
-    def chat_prompt(self, messages: list[dict[str, Any]], target: str | None) -> Any:
-        """Apply a target's chat template to a conversation, ready for the assistant's answer: a list of token ids."""
-        return self._client.chat_prompt(messages, target)
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -179,17 +106,12 @@ class Endpoints(EndpointBase):
 
     @json_endpoint(ChangeRequest, "")
     def change(self, run: str, **options: Any) -> Answer:
-        """Change the method, parameters, draft model or images of a run from its next round on."""
         handle = self._client.run(run)
         handle.change(**options)
         return {"run": handle.id, "state": handle.state}
 
     @json_endpoint(DrafterStateRequest, "")
     def memory(self, run: str, action: str, data: bytes | None) -> Answer:
-        """Inspect the state of a run's drafter, save it as a base64 file, load such a file, or reset it.
-
-        The answer has size and limit, hits, the top entries, and the entry of the latest draft.
-        """
         return wire.state_to_wire(self._client.run(run).memory(action, data))
 
     @streaming_endpoint(RunRequest)
@@ -232,40 +154,28 @@ class Endpoints(EndpointBase):
             yield await self._do(lambda: _whole(run))
 
     @streaming_endpoint(ComparisonRequest)
-    async def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def compare(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Compare methods: each alone on the device, interleaved and repeated, together with plain decoding.
 
         While it runs, its progress is streamed; the last answer has the comparison: figures of each lane with their
         intervals, cost per token, break-even, emission times of the tokens, and whether the texts are equal.
         """
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_comparison, options, request, _plain)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_comparison, options, request, _plain)
 
     @streaming_endpoint(ComparisonRequest, text=True)
-    async def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def comparing(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Run `compare` for programs: each message is a JSON text with the runs that ended since the last message."""
         from workbench.bench.steps import StepEncoder  # imports PyTorch
 
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_comparison, options, request, StepEncoder().message)
 
     @streaming_endpoint(RecommendationRequest, text=True)
-    async def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
+    def recommending(self, request: gr.Request, **options: Any) -> AsyncGenerator[Answer, None]:
         """Measure which method is fastest on these prompts, in the background: other runs have priority.
 
         Each message is a JSON text: the progress, and in `found` the ranking so far, with its reason and the command.
         """
-        async with contextlib.aclosing(
-            self._stream_steps(self._client.stream_recommendation, options, request, _plain)
-        ) as steps:
-            async for step in steps:
-                yield step
+        return self._stream_steps(self._client.stream_recommendation, options, request, _plain)
 
     async def _stream_steps(
         self, begin: Callable[..., Any], options: dict[str, Any], request: gr.Request, encode: Callable[[Any], Answer]
@@ -306,10 +216,6 @@ class Endpoints(EndpointBase):
             yield run
         finally:
             run.cancel()
-
-
-NAMES = tuple(name for name, value in vars(Endpoints).items() if callable(value) and not name.startswith("_"))
-"""The endpoints, in the order of the API page."""
 
 
 def _plain(step: Any) -> Answer:

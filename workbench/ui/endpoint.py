@@ -1,4 +1,4 @@
-"""Gradio endpoints built from request classes, which define arguments, help and checks; errors become answers."""
+"""Gradio endpoints built from declared calls, which define arguments, help and checks; errors become answers."""
 
 # Gradio reads the annotations of the endpoints at run time, hence no `from __future__ import annotations` here.
 
@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 
 from workbench.client import Client, wire
-from workbench.client.requests import Request
+from workbench.client.calls import Call, Request, calls_of, read_docstring
 from workbench.core.panics import convert_panics
 from workbench.server.pagecalls import CallCharges, CallLimiter, make_charge_call
 from workbench.service import users
@@ -36,7 +36,24 @@ def user_key(request: gr.Request | None) -> str:
 
 
 class EndpointBase:
-    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages."""
+    """Base of endpoint classes: a client, and a thread pool for its calls. Calls are charged like those of pages.
+
+    A subclass gets an endpoint for each call of a protocol that it does not define itself.
+
+    Attributes:
+        names: names of the endpoints, in the order of the API page.
+    """
+
+    names: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, protocol: type | None = None) -> None:
+        """Add the endpoints of the calls that `protocol` declares."""
+        declared = {call.endpoint: call for call in calls_of(protocol) if call.endpoint} if protocol is not None else {}
+        own = [name for name, value in vars(cls).items() if callable(value) and not name.startswith("_")]
+        for name, call in declared.items():
+            if not hasattr(cls, name):
+                setattr(cls, name, _call_endpoint(call))
+        cls.names = tuple(dict.fromkeys([*cls.names, *declared, *own]))
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -54,11 +71,22 @@ class EndpointBase:
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call_without_panics)
 
 
+def _call_endpoint(call: Call) -> Callable[..., Any]:
+    """Return the endpoint of a declared call."""
+
+    def endpoint(self: EndpointBase, **options: Any) -> Any:
+        return call.answer(self._client, options)
+
+    endpoint.__name__ = call.endpoint
+    return json_endpoint(call.request, call.key)(endpoint)
+
+
 def json_endpoint(kind: type[Request], key: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that turns a method into an endpoint. It calls the method in a thread, with checked arguments.
 
     Args:
-        kind: the request class. A method with a `request` parameter also gets Gradio's request.
+        kind: the request class. A method with a `request` parameter also gets Gradio's request; one without a docstring
+            has that of the request.
         key: name under which the answer holds the method's result; None: the method's name; empty: the result is
             itself the answer.
     """
@@ -91,7 +119,7 @@ def streaming_endpoint(
     """Return a decorator that turns a generator method into a streaming endpoint, called with checked arguments.
 
     Args:
-        kind: the request class. A method with a `request` parameter also gets Gradio's request.
+        kind: see `json_endpoint`.
         without: fields of the request that this endpoint does not offer.
         text: send each message as a JSON text: Gradio then compares and sends it as a whole, not path by path.
     """
@@ -135,12 +163,11 @@ def _signature(kind: type[Request], without: Collection[str], returns: Any) -> i
     required, optional = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
     for name, field in kind.model_fields.items():
         if name not in without:
-            is_required = name in kind.first or field.is_required()
-            default = inspect.Parameter.empty if is_required else field.default
+            default = inspect.Parameter.empty if field.is_required() else field.default
             parameter = inspect.Parameter(
-                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=field.annotation, default=default
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind.json_form(name).type, default=default
             )
-            (required if is_required else optional).append(parameter)
+            (required if field.is_required() else optional).append(parameter)
     caller = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request, default=None)
     return inspect.Signature([*required, caller, *optional], return_annotation=returns)
 
@@ -167,6 +194,6 @@ def _with_signature(
     wrapped.__annotations__ = {name: p.annotation for name, p in signature.parameters.items() if name != "self"} | {
         "return": signature.return_annotation
     }
-    summary = inspect.cleandoc(function.__doc__ or "")
+    summary, _ = read_docstring(function if function.__doc__ else kind)
     wrapped.__doc__ = f"{summary}\n\nArgs:\n{help_lines}\n" if help_lines else summary
     return wrapped

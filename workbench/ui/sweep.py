@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from workbench.client import Client, wire
-from workbench.client.requests import Models, SweepRequest, lane
+from workbench.client.requests import Conditions, Models, SweepRequest
 from workbench.core.errors import CapacityError, ParameterError, UnknownNameError, WorkbenchError
 from workbench.server.access_control import is_user
 from workbench.ui import space
@@ -234,7 +234,7 @@ class SweepView:
         if not isinstance(values, list) or not 0 < len(values) <= CELLS:
             raise ParameterError(f"The values of {str(name)[:40]} are not a list.", f"Give 1 to {CELLS}.")
         if name == "method":
-            return [str(Lane.of(lane(self.client, value))) for value in values]
+            return [str(Lane.of(Conditions.options(self.client, {"lane": value})["lane"])) for value in values]
         if name in Models.model_fields:
             return [Models.options(self.client, {name: value})[name] for value in values]
         return list(wire.check_params({f"value {i}": value for i, value in enumerate(values)}).values())
