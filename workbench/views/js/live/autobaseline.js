@@ -6,10 +6,15 @@ import * as store from "../shared/store.js";
 /** Name of the preference. */
 export const PREFERENCE = "wb-autobaseline";
 
+/** Return whether a backend offers the automatic baseline: not if a run costs the reader a quota. Pure. */
+export function isOffered(catalogue) {
+  return Boolean(catalogue) && !catalogue.barred?.baseline && !catalogue.estimates;
+}
+
 /** Return whether a run that has just ended needs a baseline. Pure.
  *  @param {any} page  @param {boolean} on  */
 export function isDue({ run, plain, plainKey, catalogue }, on) {
-  if (!on || !catalogue || catalogue.barred?.baseline) return false;
+  if (!on || !isOffered(catalogue)) return false;
   if (run?.from !== "live" || run.state !== "finished" || !run.rounds.length || !run.key) return false;
   const { method } = run.header ?? {}, isPlain = method === catalogue.baseline;
   if (isPlain && run.rounds.every((round) => round.method === method)) return false;

@@ -21,6 +21,7 @@ test("no baseline is due if there is one, or if it is switched off or not offere
   assert.ok(!isDue(page({ plain: { from: "live", state: "running" }, plainKey: "k" }), true), "it is being measured");
   assert.ok(!isDue(page(), false));
   assert.ok(!isDue(page({ catalogue: { baseline: "autoregressive", barred: { baseline: "not here" } } }), true));
+  assert.ok(!isDue(page({ catalogue: { baseline: "autoregressive", estimates: true } }), true), "a run costs a quota");
 });
 
 test("a baseline that failed is measured again after the next run", () => {

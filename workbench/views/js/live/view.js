@@ -1,5 +1,6 @@
 /** Derive the data of the drawings from the state of the page. Pure: no DOM. */
 
+import * as automatic from "./autobaseline.js";
 import * as branch from "./branch.js";
 import * as choices from "./choice.js";
 import * as controls from "../shared/controls.js";
@@ -172,7 +173,7 @@ export function panel(page, view) {
     estimate: page.estimate,
     pace: pace.rate(choice, catalogue),
     paces: pace.options(pace.rate(choice, catalogue)),
-    auto: page.autoBaseline,
+    auto: automatic.isOffered(catalogue) ? page.autoBaseline : undefined,
     note: page.note || words.changeNote(summaries.changeMarks(view.rounds), active),
     branch: choice.prompt_tokens
       ? choice.origin
