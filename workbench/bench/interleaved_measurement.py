@@ -6,9 +6,9 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.bench.interleaving import interleave
 from workbench.bench.memory import growth
 from workbench.bench.sample import Contender, ContenderFailedError, Sample
+from workbench.bench.study import BEGIN, FAIL, Run, Study, in_turn, interleaved_runs
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (finished runs, total runs, name of the current run)."""
@@ -29,10 +29,10 @@ def measure(
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
-    The order is that of `workbench.bench.interleaving`.
+    The order is that of `interleaved_runs`.
 
     Args:
-        contenders: contenders; the first is the baseline.
+        contenders: contenders with different names; the first is the baseline.
         prompts: token ids, or other inputs of the contenders.
         repeats: repetitions of each pair.
         progress: called before every run.
@@ -44,54 +44,46 @@ def measure(
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
         are returned without those of the current prompt, so that every contender has the same prompts.
     """
-    total = (len(prompts) * repeats + warm_up) * len(contenders)
-    samples: list[Sample] = []
-    current = 0
-    done = 0
-    collecting = gc.isenabled()
-    failed: set[str] = set()
+    by_name = {contender.name: contender for contender in contenders}
+    runs = interleaved_runs(list(by_name), len(prompts), repeats, warm_up)
+    current, previous, collecting = 0, -1, gc.isenabled()
 
-    def run(contender: Contender, prompt: int, repeat: int) -> Sample | None:
-        if contender.name in failed:
-            return None
-        try:
-            return contender.run(prompts[prompt], prompt=prompt, repeat=repeat)
-        except ContenderFailedError as error:
-            if on_failure is None:
-                raise
-            failed.add(contender.name)
-            samples[:] = [s for s in samples if s.contender != contender.name]
-            on_failure(contender, error)
-            return None
+    def run_once(run: Run) -> Sample:
+        nonlocal previous
+        contender = by_name[run.contender]
+        if run.is_warm_up:
+            return contender.run(prompts[0])
+        if run.prompt != previous:
+            previous = run.prompt
+            gc.enable()
+            gc.collect()  # between prompts, so that no run pays for it
+            gc.disable()
+        with growth() as grown:
+            sample = contender.run(prompts[run.prompt], prompt=run.prompt, repeat=run.repeat)
+        sample.growth_bytes = grown[0]
+        return sample
 
+    runner = in_turn(run_once, ContenderFailedError if on_failure is not None else ())
+    study = Study[Run, Sample](runs, runner, contender=lambda run: run.contender)
+    is_stopped = False
     try:
-        for _ in range(warm_up):
-            for contender in contenders:
-                _report_progress(progress, done, total, f"warm-up · {contender.name}")
-                run(contender, 0, 0)
-                done += 1
-        for index, repeat, contender in interleave(contenders, len(prompts), repeats):
-            if index != current or not samples:
-                current = index
-                gc.enable()
-                gc.collect()  # between prompts, so that no run pays for it
-                gc.disable()
-            _report_progress(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
-            with growth() as grown:
-                sample = run(contender, index, repeat)
-            done += 1
-            if sample is not None:
-                sample.growth_bytes = grown[0]
-                samples.append(sample)
+        for kind, run, payload in study.run():
+            current = run.prompt
+            if kind == BEGIN and progress is not None:
+                text = "warm-up" if run.is_warm_up else f"prompt {run.prompt + 1}/{len(prompts)}"
+                progress(study.done, len(runs), f"{text} · {run.contender}")
+            elif kind == FAIL and on_failure is not None:
+                on_failure(by_name[run.contender], payload)
     except KeyboardInterrupt:
-        return [s for s in samples if s.prompt < current], False
+        is_stopped = True
     finally:
         if collecting:
             gc.enable()
-    _report_progress(progress, total, total, "done")
-    return samples, True
-
-
-def _report_progress(progress: Progress | None, done: int, total: int, what: str) -> None:
-    if progress is not None:
-        progress(done, total, what)
+    samples = [
+        sample
+        for run, sample in study.results.items()
+        if not run.is_warm_up and run.contender not in study.failures and not (is_stopped and run.prompt >= current)
+    ]
+    if progress is not None and not is_stopped:
+        progress(len(runs), len(runs), "done")
+    return samples, not is_stopped
