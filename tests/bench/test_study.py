@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from workbench.bench.study import BEGIN, END, FAIL, STEP, JsonLines, Run, Study, in_turn, interleaved_runs
+from workbench.bench.study import BEGIN, END, FAIL, STEP, JsonLines, Rows, Run, Study, in_turn, interleaved_runs
 from workbench.core.errors import WorkbenchError
 
 SQUARES = {"version": 1}
@@ -88,6 +88,17 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         squares(tmp_path / "binary")
 
 
+def test_finished_rows_are_not_measured_again_and_new_ones_are_saved() -> None:
+    saved: dict[str, int] = {}
+    store = Rows[int](str, {"1": 10}, saved.__setitem__)
+    study = Study([1, 2], in_turn(lambda cell: cell * cell), store)
+    list(study.run())
+    assert (study.results, saved) == ({1: 10, 2: 4}, {"2": 4})
+    chosen = Study[int, int](iter([1, 2, 3]), in_turn(lambda cell: cell * cell), store)
+    list(chosen.run())
+    assert chosen.results == {1: 10, 2: 4, 3: 9}, "an iterator's cells are looked up, too"
+
+
 def test_a_failed_contender_is_left_out_and_the_others_continue() -> None:
     def measure(run: Run) -> str:
         if run.contender == "b" and run.prompt == 1:
@@ -142,7 +153,7 @@ def test_the_next_cell_can_depend_on_the_results_so_far() -> None:
     list(study.run())
     assert study.results == {1: 2, 2: 4, 4: 8, 8: 16, 16: 32}
     assert study.total is None
-    assert not study.is_complete
+    assert study.is_complete
 
 
 def test_the_remaining_time_is_estimated_from_the_cells_after_the_warm_up() -> None:

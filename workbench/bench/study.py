@@ -19,7 +19,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -186,6 +186,30 @@ class JsonLines(Generic[R]):
         return result
 
 
+@dataclass(frozen=True)
+class Rows(Generic[C]):
+    """Store of rows that are read and saved by their keys, such as those of a board.
+
+    Attributes:
+        key: function that returns the key of a cell's row.
+        finished: rows that are not measured again.
+        save_row: called with the key and the row of each measured cell.
+    """
+
+    key: Callable[[C], str]
+    finished: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    save_row: Callable[[str, Any], None] = lambda key, row: None
+
+    def load(self, cell: C) -> Any:
+        """Return the finished row of a cell, or None."""
+        return self.finished.get(self.key(cell))
+
+    def save(self, cell: C, result: Any) -> Any:
+        """Save the row of a cell."""
+        self.save_row(self.key(cell), result)
+        return result
+
+
 # -- runner and study -------------------------------------------------------------------------------------------------
 
 
@@ -258,17 +282,12 @@ class Study(Generic[C, R]):
         self._key, self._contender = key, contender or key
         self.results: dict[Any, R] = {}
         self.failures: dict[Hashable, Exception] = {}
-        self.total, self.done, self._start, self._first = None, 0, 0.0, 0
+        self.total: int | None = None
+        self.done, self._taken, self._is_exhausted, self._start, self._first = 0, 0, False, 0.0, 0
 
     def load(self) -> list[C]:
         """Read stored results of the cells; return the cells whose results are new here."""
-        new = []
-        if self._store is not None and isinstance(self._cells, Sequence):
-            for cell in self._cells:
-                if self._key(cell) not in self.results and (result := self._store.load(cell)) is not None:
-                    self.results[self._key(cell)] = result
-                    new.append(cell)
-        return new
+        return [cell for cell in self._cells if self._is_new(cell)] if isinstance(self._cells, Sequence) else []
 
     def run(
         self, stopped: Callable[[], bool] = lambda: False, seconds: float = math.inf
@@ -281,13 +300,10 @@ class Study(Generic[C, R]):
         """
         self.load()
         if isinstance(self._cells, Sequence):
-            cells = [c for c in {self._key(c): c for c in self._cells}.values() if self._key(c) not in self.results]
-            self.total = len(cells)
-        else:
-            cells = self._cells
+            self.total = len({self._key(cell) for cell in self._cells} - self.results.keys())
         self.restart_clock()
         end = self._start + seconds
-        with contextlib.closing(self._events(cells, lambda: stopped() or time.monotonic() >= end)) as events:
+        with contextlib.closing(self._events(lambda: stopped() or time.monotonic() >= end)) as events:
             for kind, cell, payload in events:
                 if kind == FAIL:
                     self.failures.setdefault(self._contender(cell), payload)
@@ -300,7 +316,7 @@ class Study(Generic[C, R]):
     @property
     def is_complete(self) -> bool:
         """Whether every cell was measured, failed or left out."""
-        return self.total is not None and self.done == self.total
+        return self._is_exhausted and self.done == self._taken
 
     @property
     def left_s(self) -> float | None:
@@ -314,14 +330,29 @@ class Study(Generic[C, R]):
         """Estimate the remaining time from the cells after this call: warm-up runs are not typical."""
         self._start, self._first = time.monotonic(), self.done
 
-    def _events(self, cells: Iterable[C], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
+    def _events(self, stopped: Callable[[], bool]) -> Generator[Event, None, None]:
         """Yield the runner's events, as a generator, which can be closed."""
-        yield from self._runner(self._remaining(cells), stopped)
+        yield from self._runner(self._remaining(), stopped)
 
-    def _remaining(self, cells: Iterable[C]) -> Iterator[C]:
-        """Yield the cells of contenders that have not failed."""
-        for cell in cells:
+    def _remaining(self) -> Iterator[C]:
+        """Yield each cell without a result once, except those of contenders that have failed."""
+        seen = set[Any]()
+        for cell in self._cells:
+            key = self._key(cell)
+            if key in seen or key in self.results or self._is_new(cell):
+                continue
+            seen.add(key)
+            self._taken += 1
             if self._contender(cell) in self.failures:
                 self.done += 1
             else:
                 yield cell
+        self._is_exhausted = True
+
+    def _is_new(self, cell: C) -> bool:
+        """Read the stored result of a cell; return whether there is one that was not read before."""
+        key = self._key(cell)
+        if self._store is None or key in self.results or (result := self._store.load(cell)) is None:
+            return False
+        self.results[key] = result
+        return True
