@@ -14,9 +14,8 @@ from typing import Any
 
 from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, RunBackend, StopError
 from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
-from workbench.bench.comparison import Comparison
+from workbench.bench.comparison import Comparison, LaneRuns, Plan
 from workbench.bench.comparison_figures import most_typical_repeat
-from workbench.bench.comparison_runs import LaneRuns, Plan
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.bench.memory import growth
 from workbench.bench.sample import Contender, ContenderFailedError, Sample
-from workbench.bench.study import BEGIN, FAIL, Run, Study, in_turn, interleaved_runs
+from workbench.bench.study import BEGIN, FAIL, Run, Store, Study, in_turn, interleaved_runs
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (finished runs, total runs, name of the current run)."""
@@ -26,6 +27,7 @@ def measure(
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
     warm_up: int = WARM_UP_RUNS,
+    store: Store[Run, Sample] | None = None,
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
@@ -39,6 +41,8 @@ def measure(
         on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
             the error is raised.
         warm_up: runs of every contender before anything is timed.
+        store: keeps the samples; an earlier measurement that was stopped is continued. All contenders are measured
+            again in a repetition that lacks one of them, since ratios are taken within a repetition.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
@@ -46,6 +50,9 @@ def measure(
     """
     by_name = {contender.name: contender for contender in contenders}
     runs = interleaved_runs(list(by_name), len(prompts), repeats, warm_up)
+    turns = None if store is None else _WholeTurns(store, list(by_name))
+    if turns is not None and all(run.is_warm_up or turns.load(run) is not None for run in runs):
+        runs = [run for run in runs if not run.is_warm_up]
     current, previous, collecting = 0, -1, gc.isenabled()
 
     def run_once(run: Run) -> Sample:
@@ -64,14 +71,14 @@ def measure(
         return sample
 
     runner = in_turn(run_once, ContenderFailedError if on_failure is not None else ())
-    study = Study[Run, Sample](runs, runner, contender=lambda run: run.contender)
+    study = Study[Run, Sample](runs, runner, turns, contender=lambda run: run.contender)
     is_stopped = False
     try:
         for kind, run, payload in study.run():
             current = run.prompt
             if kind == BEGIN and progress is not None:
                 text = "warm-up" if run.is_warm_up else f"prompt {run.prompt + 1}/{len(prompts)}"
-                progress(study.done, len(runs), f"{text} · {run.contender}")
+                progress(len(runs) - (study.total or 0) + study.done, len(runs), f"{text} · {run.contender}")
             elif kind == FAIL and on_failure is not None:
                 on_failure(by_name[run.contender], payload)
     except KeyboardInterrupt:
@@ -80,10 +87,28 @@ def measure(
         if collecting:
             gc.enable()
     samples = [
-        sample
-        for run, sample in study.results.items()
-        if not run.is_warm_up and run.contender not in study.failures and not (is_stopped and run.prompt >= current)
+        study.results[run]
+        for run in runs
+        if run in study.results and not run.is_warm_up and run.contender not in study.failures
+        if not (is_stopped and run.prompt >= current)
     ]
     if progress is not None and not is_stopped:
         progress(len(runs), len(runs), "done")
     return samples, not is_stopped
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeTurns:
+    """Store that returns samples only from repetitions in which every contender has one; it keeps no warm-up runs."""
+
+    store: Store[Run, Sample]
+    contenders: Sequence[str]
+
+    def load(self, cell: Run) -> Sample | None:
+        """Return the stored sample of a timed run whose repetition is complete."""
+        turn = [self.store.load(replace(cell, contender=name)) for name in self.contenders]
+        return None if cell.is_warm_up or None in turn else self.store.load(cell)
+
+    def save(self, cell: Run, result: Sample) -> Sample:
+        """Store the sample of a timed run."""
+        return result if cell.is_warm_up else self.store.save(cell, result)

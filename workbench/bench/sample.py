@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -100,6 +100,11 @@ class Contender(Protocol):
             ContenderLostError: the contender cannot run any more.
         """
         ...
+
+
+def sample_from_wire(data: Mapping[str, Any]) -> Sample:
+    """Return the sample whose fields are `data`, plain JSON."""
+    return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:

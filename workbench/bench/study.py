@@ -113,9 +113,9 @@ class Store(Protocol[C_contra, R_co]):
         ...
 
 
-def fingerprint(cell: Any, settings: Mapping[str, Any]) -> str:
-    """Return the key of a cell measured with these settings: equal for equal cells and settings in every process."""
-    content = json.dumps([cell, settings], sort_keys=True, default=_plain, ensure_ascii=False)
+def fingerprint(*values: Any) -> str:
+    """Return a key of plain values and dataclasses: equal for equal values in every process."""
+    content = json.dumps(values, sort_keys=True, default=_plain, ensure_ascii=False)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -147,7 +147,7 @@ class JsonLines(Generic[R]):
         encode: Callable[[R], Any],
         decode: Callable[[Any], R],
     ) -> None:
-        self._path, self._settings, self._encode = path, dict(settings), encode
+        self._path, self._settings, self._encode = path, fingerprint(settings), encode
         try:
             lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
         except (OSError, ValueError) as error:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.bench.comparison_figures import METRICS
 from workbench.bench.conditions import canonical_json
-from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
 from workbench.bench.study import BEGIN, END, STEP, Event, Study
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, mismatch_note

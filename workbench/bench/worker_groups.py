@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.bench.comparison import Comparison
+from workbench.bench.comparison_figures import estimates
 from workbench.bench.conditions import Conditions
-from workbench.bench.estimates import estimates
 from workbench.bench.grid import Cell, SweepBackend
 from workbench.bench.retried_action import RetriedAction
 from workbench.bench.study import BEGIN, END, STEP, Event, Runner
