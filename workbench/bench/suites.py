@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from workbench.bench import board, llamacpp
-from workbench.bench.conditions import MACHINE, MEASURING_VERSION, VERSIONS, fingerprint
+from workbench.bench import llamacpp
+from workbench.bench.conditions import conditions_of_models
 from workbench.bench.contenders import EngineContender, HuggingFaceContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced_acceptance import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
@@ -23,7 +23,7 @@ from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
 from workbench.bench.sample import Contender, ContenderFailedError, Sample, sample_from_wire
 from workbench.bench.study import JsonLines
-from workbench.core.errors import MethodUnavailableError, ModelError, PromptError
+from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
 from workbench.engine import Engine, Models, Request, Runner
@@ -128,27 +128,12 @@ def _store(
     path: Path, models: Models, contenders: Sequence[Contender], ids: Sequence[list[int]], plan: Plan
 ) -> JsonLines[Sample]:
     """Return the store of a measurement's runs, which count under the same settings, code, weights and machine."""
-    facts = machine_facts()
-    names = [models.target_name, models.drafter_name, *(str(head.folder) for head in models.heads.values())]
-    settings = _settings(models, plan, len(ids)) | {
-        "measuring": MEASURING_VERSION,
-        "machine": {name: facts.get(name) for name in (*MACHINE, *VERSIONS)},
-        "commit": board.commit(),
-        "weights": [_weights(name) for name in names if name],
+    settings = conditions_of_models(models) | {
+        "plan": dataclasses.asdict(plan),
         "contenders": {contender.name: contender.parameters for contender in contenders},
-        "sampling": dataclasses.asdict(plan.sampling),
-        "seed": plan.seed,
         "prompts": ids,
     }
     return JsonLines(path, settings, dataclasses.asdict, sample_from_wire)
-
-
-def _weights(name: str) -> str | None:
-    """Return the fingerprint of a model's weights; None for a model that was made in this process."""
-    try:
-        return fingerprint(name)
-    except ModelError:
-        return None
 
 
 def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:

@@ -173,7 +173,7 @@ def bench(
         checks.check_output_file(path, "out")
     checks.check_output_folder(answers, "answers")
     if resume is not None:
-        if suite in (ACCEPTANCE, GPU, HOST, VERIFIERS, VISION, WHATIF) or (suite == ANSWERS and not method):
+        if suite in (ACCEPTANCE, GPU, HOST, VERIFIERS, VISION):
             raise typer.BadParameter(f"the suite {suite} stores no runs", param_hint="--resume")
         checks.check_output_file(resume, "resume")
     if suite == VERIFIERS:
@@ -198,11 +198,11 @@ def bench(
     if suite == ANSWERS and not method and prompts is None:
         scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
         return answers_command.measure(
-            lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
+            lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json, resume
         )
     if suite == WHATIF:
         return whatif_errors.measure(
-            lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json
+            lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json, resume
         )
     values = _settle(method, parse_settings(settings))
     for name in method or ():
