@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,11 +111,33 @@ def test_a_failed_contender_is_left_out_and_the_others_continue() -> None:
     study = Study[Run, str](runs, in_turn(measure, WorkbenchError), contender=lambda run: run.contender)
     events = [(kind, run.contender, run.prompt) for kind, run, _ in study.run() if kind in (END, FAIL)]
     assert [event for event in events if event[1] == "b"] == [(END, "b", 0), (FAIL, "b", 1)]
-    assert {str(error) for error in study.failures.values()} == {"It broke."}
+    assert study.failures == {"b": "It broke."}
     assert sorted(study.results.values()) == ["a0", "a1", "a2", "b0", "c0", "c1", "c2"]
     assert study.is_complete
     with pytest.raises(WorkbenchError, match="broke"):
         list(Study(runs, in_turn(measure)).run())
+
+
+def test_nothing_that_a_failed_cell_held_stays_in_memory() -> None:
+    """The next model of a GPU suite needs the memory of the one that failed."""
+
+    class Model:
+        """Stand-in for a large model."""
+
+    alive = list[bool]()
+    references = list[weakref.ref[Model]]()
+
+    def measure(cell: int) -> None:
+        gc.collect()
+        alive.extend(reference() is not None for reference in references)
+        model = Model()
+        references.append(weakref.ref(model))
+        raise WorkbenchError("out of memory")
+
+    study = Study[int, None]([1, 2], in_turn(measure, WorkbenchError))
+    for kind, _, error in study.run():
+        assert kind != FAIL or str(error) == "out of memory"
+    assert alive == [False]
 
 
 def test_a_stop_or_a_time_limit_ends_a_study_between_cells() -> None:

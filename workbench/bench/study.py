@@ -264,7 +264,7 @@ class Study(Generic[C, R]):
 
     Attributes:
         results: results by the cell's key, in the order in which they became known.
-        failures: errors by contender.
+        failures: messages of errors by contender. An error itself would keep the failed cell's tensors in memory.
         total: number of cells to measure; None if an iterator chooses them.
         done: number of these that are measured, failed or left out.
     """
@@ -281,7 +281,7 @@ class Study(Generic[C, R]):
         self._cells, self._runner, self._store = cells, runner, store
         self._key, self._contender = key, contender or key
         self.results: dict[Any, R] = {}
-        self.failures: dict[Hashable, Exception] = {}
+        self.failures: dict[Hashable, str] = {}
         self.total: int | None = None
         self.done, self._taken, self._is_exhausted, self._start, self._first = 0, 0, False, 0.0, 0
 
@@ -306,7 +306,7 @@ class Study(Generic[C, R]):
         with contextlib.closing(self._events(lambda: stopped() or time.monotonic() >= end)) as events:
             for kind, cell, payload in events:
                 if kind == FAIL:
-                    self.failures.setdefault(self._contender(cell), payload)
+                    self.failures.setdefault(self._contender(cell), str(payload))
                 elif kind == END:
                     payload = payload if self._store is None else self._store.save(cell, payload)
                     self.results[self._key(cell)] = payload
