@@ -28,6 +28,7 @@ def measure(
     on_failure: OnFailure | None = None,
     warm_up: int = WARM_UP_RUNS,
     store: Store[Run, Sample] | None = None,
+    warm_up_contenders: Sequence[Contender] = (),
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
@@ -43,12 +44,14 @@ def measure(
         warm_up: runs of every contender before anything is timed.
         store: keeps the samples; an earlier measurement that was stopped is continued. All contenders are measured
             again in a repetition that lacks one of them, since ratios are taken within a repetition.
+        warm_up_contenders: contenders of the same names that do the warm-up runs, for example with fewer tokens.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
         are returned without those of the current prompt, so that every contender has the same prompts.
     """
     by_name = {contender.name: contender for contender in contenders}
+    for_warm_up = by_name | {contender.name: contender for contender in warm_up_contenders}
     runs = interleaved_runs(list(by_name), len(prompts), repeats, warm_up)
     turns = None if store is None else _WholeTurns(store, list(by_name))
     if turns is not None and all(run.is_warm_up or turns.load(run) is not None for run in runs):
@@ -57,16 +60,15 @@ def measure(
 
     def run_once(run: Run) -> Sample:
         nonlocal previous
-        contender = by_name[run.contender]
         if run.is_warm_up:
-            return contender.run(prompts[0])
+            return for_warm_up[run.contender].run(prompts[0])
         if run.prompt != previous:
             previous = run.prompt
             gc.enable()
             gc.collect()  # between prompts, so that no run pays for it
             gc.disable()
         with growth() as grown:
-            sample = contender.run(prompts[run.prompt], prompt=run.prompt, repeat=run.repeat)
+            sample = by_name[run.contender].run(prompts[run.prompt], prompt=run.prompt, repeat=run.repeat)
         sample.growth_bytes = grown[0]
         return sample
 

@@ -1,8 +1,8 @@
 """Studies: run cells in their order, and store each result as soon as it exists.
 
-Every measurement of this package is a declaration over `Study`: its cells, a runner, and a store. A cell is whatever is
-measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped study
-continues after its stored cells.
+Comparisons, sweeps, suites, recommendations, claims and boards are declarations of `Study`: cells, a runner, and a store.
+A cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
+study continues after its stored cells.
 
 `interleaved_runs` has the order of all timed measurements: every contender, plain decoding among them, runs on a prompt
 before the next prompt begins, in changing order. So a slow minute of the machine affects all contenders alike, and no
