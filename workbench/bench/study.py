@@ -1,7 +1,7 @@
 """Studies: run cells in their order, and store each result as soon as it exists.
 
-Comparisons, sweeps, suites, recommendations, claims and boards are declarations of `Study`: cells, a runner, and a store.
-A cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
+Comparisons, sweeps, suites, recommendations, claims and boards are declarations of `Study`: cells, a runner, a store. A
+cell is measured as a whole: one run of a contender on a prompt, a comparison in a sweep, a row of a board. A stopped
 study continues after its stored cells.
 
 `interleaved_runs` has the order of all timed measurements: every contender, plain decoding among them, runs on a prompt
