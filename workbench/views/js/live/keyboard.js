@@ -1,6 +1,4 @@
-/** Keys of the Live view. They act while the stage has the focus, never while a control is edited. */
-
-const EDITABLE = "input, textarea, select, [contenteditable]";
+/** Keys of the Live view. They act while the stage has the focus; see `controller.js`. */
 
 /** Return the action of a key. Pure. @param {{key: string, inTree: boolean}} pressed  @returns {[string, any?]|null}
  *  action, argument */
@@ -29,24 +27,4 @@ export function meaning({ key, inTree }) {
     "?": ["help"],
   };
   return /^[1-6]$/.test(key) ? ["view", Number(key) - 1] : (table[key] ?? null);
-}
-
-/** Listen on the page's parts; `actions` maps the names of `meaning` to functions. */
-export function listen({ parts }, actions) {
-  const root = parts.stage.parentElement.parentElement;
-  parts.stage.tabIndex = -1;
-  root.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      event.preventDefault();
-      actions.press("run");
-    }
-  });
-  parts.stage.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest(EDITABLE)) return;
-    if (event.target.closest("button") && (event.key === " " || event.key === "Enter")) return;
-    const meant = meaning({ key: event.key, inTree: parts.treeCard.contains(event.target) });
-    if (!meant) return;
-    event.preventDefault();
-    actions[meant[0]](meant[1]);
-  });
 }

@@ -1,14 +1,13 @@
 /** Elements of the Sweep view: build them once, then draw the state of the page into them. */
 
+import * as alerts from "../shared/alerts.js";
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
+import * as frame from "../shared/frame.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
-import * as pagehead from "../shared/pagehead.js";
-import * as panel from "../shared/panel.js";
 import * as plots from "../shared/plots.js";
-import * as stage from "../live/stage.js";
 import * as sweepchoice from "./choice.js";
 import * as sweepgrid from "./grid.js";
 import * as keptsweeps from "./keptsweeps.js";
@@ -27,48 +26,31 @@ const INTRO = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args);
-  const metric = part("metric", "select");
-  metric.setAttribute("aria-label", "Metric of the cells");
+  const build = frame.builder(), { parts, part, card, chart, select, tool } = build;
   const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
-    part(
-      "intro",
-      "div",
-      { className: "wb-intro" },
-      part("empty", "p", { className: "wb-empty" }),
-      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
-    ),
-    part(
-      "progress",
-      "div",
-      { className: "wb-measuring", hidden: true },
-      part("progressText", "span"),
-      part("progressBar", "progress"),
-      part("progressNote", "small"),
-    ),
+    build.alerts(),
+    build.intro(INTRO),
+    build.progress(),
     part("banner", "p", { className: "wb-banner", hidden: true }),
     part("otherwise", "p", { className: "wb-banner is-note", hidden: true }),
     card(
       "heat",
       "Cells",
-      h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
+      h("span", { className: "wb-extra" }, select("metric", "Metric of the cells"), part("scale", "span", { className: "wb-scale" })),
       part("grid", "div", { className: "wb-scroll wb-heat" }),
       part("failed", "ul", { className: "wb-failures" }),
     ),
     h(
       "div",
       { className: "wb-two" },
-      panel.chart(parts, "lines", "Along the rows", null, "wb-plot is-tall"),
+      chart("lines", "Along the rows", null, "wb-plot is-tall"),
       card(
         "cell",
         "Cell",
-        part("openRun", "button", { type: "button", className: "wb-tool" }, "Open its run in Live ↗"),
+        tool("openRun", "Open its run in Live ↗"),
         part("cell", "dl", { className: "wb-facts" }),
       ),
     ),
@@ -76,31 +58,25 @@ export function build(el, host) {
     card(
       "code",
       "Reproduce",
-      part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"),
+      tool("codeCopy", "copy Python"),
       part("code", "pre", { className: "wb-codebox", tabIndex: 0 }),
       part("command", "pre", { className: "wb-codebox", tabIndex: 0 }),
     ),
   );
-  pagehead.frame(el, part, { host, current: "Sweep", side: "Settings of the sweep", tools: tools(part) }, stage);
-  kit.set(parts.alerts, { role: "alert" });
+  const tools = [
+    build.badge("copy", "copy link", "Copy a link to these axes and settings"),
+    build.exporter("Save this sweep"),
+  ];
+  frame.frame(el, build, { host, current: "Sweep", side: "Settings of the sweep", tools }, stage);
   kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
   kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
   return parts;
 }
 
-function tools(part) {
-  const exports = jobs.exportMenu(part, "Save this sweep", [
-    ["csv", "CSV: one row per cell"],
-    ["parquet", "Parquet: one row per cell"],
-    ["json", "JSON: everything"],
-  ]);
-  return [pagehead.tool(part, "copy", "copy link", "Copy a link to these axes and settings"), exports];
-}
-
 /** Draw the state of the page. */
 export function draw(page) {
   const { parts, sweep, catalogue, cells } = page, measuring = page.channel !== null;
-  stage.alerts(parts.alerts, page.errors);
+  alerts.render(parts.alerts, page.errors);
   kit.write(
     parts.badgeText,
     [

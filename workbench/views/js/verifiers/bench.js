@@ -4,6 +4,9 @@
 import * as acceptance from "./acceptance.js";
 import * as chart from "./chart.js";
 import * as outputChart from "./outputchart.js";
+import * as alerts from "../shared/alerts.js";
+import * as controller from "../shared/controller.js";
+import * as frame from "../shared/frame.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
@@ -34,48 +37,57 @@ const APPROXIMATE = {
 };
 const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
 
-/** Mount the bench in `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
- *  states.State) => void}} given @returns {any} the page: `state`, `set(change)`, `figures()` */
-export function mount(el, { state, problems = [], change = () => {} }) {
-  const page = { el, state, problems, parts: build(el), curves: null, probs: null, key: "" };
-  const bench = /** @type {any} */ (page);
-  bench.set = (changes) => {
-    Object.assign(page.state, changes);
-    page.problems = [];
-    change(page.state);
-    bench.draw();
-  };
-  bench.draw = kit.paced(() => draw(page));
-  bench.figures = () => report(page);
-  const listen = (name, listener) => el.addEventListener(name, ({ detail }) => listener(detail));
-  listen("wb:redraw", bench.draw);
-  listen("wb:k", ({ k }) => bench.set({ k, rounds: 0 }));
-  listen("wb:set", bench.set);
-  listen("wb:bar", ({ which, at, value }) => {
-    const { p, q } = acceptance.tempered(page.state);
-    bench.set(states.withProbs(page.state, which, withEntry(which === "p" ? p : q, at, value)));
+/** Build the bench in `el`.
+ *  @param {any} el  @param {any} given  `state`; `problems` of its address; `host`; `change(state)`: called with every
+ *    new state; `tools(build)`: buttons of its header; and what `controller.open` takes
+ *  @returns {Promise<any>} the page: `state`, `set(change)`, `figures()` */
+export function open(el, { state, problems = [], host = {}, change = () => {}, tools = () => [], ...view }) {
+  const build = frame.builder(), stage = cards(build);
+  const given = { host, current: "Verifiers", side: "p, q, drafts and rule", from: false, tools: tools(build) };
+  frame.frame(el, build, given, stage);
+  return controller.open(el, {
+    ...view,
+    parts: build.parts,
+    host,
+    title: "Verifiers",
+    state: { state, problems, curves: null, probs: null, key: "" },
+    draw,
+    begin: (page) => {
+      page.set = (changes) => {
+        Object.assign(page.state, changes);
+        Object.assign(page, { problems: [], note: "" });
+        change(page.state);
+        page.draw();
+      };
+      page.figures = () => report(page);
+      draw(page); // at once: nothing has to arrive first
+    },
+    wire: (page, on) => {
+      on("wb:k", ({ k }) => page.set({ k, rounds: 0 }));
+      on("wb:set", page.set);
+      on("wb:bar", ({ which, at, value }) => {
+        const { p, q } = acceptance.tempered(page.state);
+        page.set(states.withProbs(page.state, which, withEntry(which === "p" ? p : q, at, value)));
+      });
+    },
   });
-  draw(page);
-  return bench;
 }
 
-function build(el) {
-  const parts = /** @type {any} */ ({});
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args), paragraph = (name) => part(name, "p", { className: "wb-says" });
+function cards(build) {
+  const { parts, part, card, chart } = build, paragraph = (name) => build.paragraph(name, "wb-says");
   const legend = panel.legend([["wb-sw-p", "p target"], ["wb-sw-q", "q drafter"], ["wb-sw-common", "overlap"]]);
-  part(
+  const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
+    build.alerts(),
     h(
       "div",
       { className: "wb-two is-bench" },
       card("pq", "p and q of one position", legend, part("pq", "div", { className: "wb-pq" }), paragraph("note")),
       card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-testbox" })),
     ),
-    panel.chart(parts, "accept", "Acceptance rate of k drafts", null, "wb-curves"),
+    chart("accept", "Acceptance rate of k drafts", null, "wb-curves"),
     h(
       "div",
       { className: "wb-two is-bench" },
@@ -85,24 +97,16 @@ function build(el) {
     h(
       "div",
       { className: "wb-two is-even" },
-      panel.chart(parts, "chains", "Chain of k positions", null, "wb-curves"),
-      panel.chart(parts, "lenient", "Lenience: gain and cost", null, "wb-curves"),
+      chart("chains", "Chain of k positions", null, "wb-curves"),
+      chart("lenient", "Lenience: gain and cost", null, "wb-curves"),
     ),
   );
   parts.accept.after(paragraph("axis"), paragraph("prices"));
   parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
   parts.chains.after(paragraph("chainWords"));
   parts.lenient.after(paragraph("lenientWords"));
-  el.append(
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), parts.stage),
-    part("live", "div", { className: "wb-unseen" }),
-  );
-  kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.live, { "aria-live": "polite" });
-  kit.set(parts.side, { "aria-label": "p, q, drafts and rule" });
   kit.set(parts.round, { role: "region", "aria-label": "Tests of one round", tabindex: 0 });
-  parts.stage.tabIndex = -1;
-  return parts;
+  return stage;
 }
 
 /** Recompute the curves when p or q has changed, not for a new k or rule. */
@@ -130,10 +134,8 @@ function counted(page) {
 function draw(page) {
   const { parts, state, probs: { p, q } } = computed(page), shared = overlap(p, q);
   const tally = counted(page), unsound = words.unsound({ p, q }, state);
-  side.render(parts.side, { state, unsound });
-  parts.alerts.replaceChildren(
-    ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Ignored part of the address: "), h("span", {}, text))),
-  );
+  side.render(parts.side, { state, unsound, note: page.note });
+  alerts.render(parts.alerts, page.problems.map((text) => ({ ...alerts.ignored([text]), message: "Ignored part of the address:" })));
   pq.render(parts.pq, { p, q, words: state.words });
   kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
   kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed exactly; only “Sampled output” is random.");
