@@ -85,7 +85,7 @@ export function build(el, host) {
     h(
       "div",
       { className: "wb-two" },
-      chart("pays", "Does it pay off?", null, "wb-plot is-tall"),
+      chart("pays", "Does it pay off?", null, "wb-chart"),
       card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" })),
     ),
     card(

@@ -7,7 +7,7 @@ import * as kit from "../shared/kit.js";
 import { h, emit } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as tables from "../shared/table.js";
-import * as chart from "./chart.js";
+import * as chart from "../shared/linechart.js";
 import * as curves from "./curves.js";
 import * as words from "./words.js";
 
@@ -38,13 +38,13 @@ const ACTIONS = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const build = frame.builder(), { parts, part, card, chart, tool } = build;
+  const build = frame.builder(), { parts, part, card, tool } = build;
   const actions = ACTIONS.map(([name, text, title]) => {
     const button = tool(name, text, title);
     button.addEventListener("click", () => emit(el, "wb:press", { button: name }));
     return button;
   });
-  const charts = CHARTS.map(([name, title]) => chart(name, title, null, "wb-plot"));
+  const charts = CHARTS.map(([name, title]) => build.chart(name, title, null, "wb-plot"));
   const stage = part(
     "stage",
     "div",
@@ -134,12 +134,12 @@ function run(page, opened, busy) {
 }
 
 function show(parts, name, series, options) {
-  const title = CHARTS.find(([one]) => one === name)[1], says = curves.summary(title, series);
-  chart.render(parts[name], { ...options, series, summary: says });
+  const title = CHARTS.find(([one]) => one === name)[1], summary = curves.summary(title, series);
+  chart.render(parts[name], { ...curves.chartOf(series, options), summary });
   const measured = name.endsWith("osition") ? `as measured, positions with at least ${curves.ENOUGH} rounds` : "as measured, not smoothed";
   kit.write(parts[`${name}Note`], series.length ? measured : "not measured yet");
   if (parts[`${name}Table`].hidden) return;
-  kit.write(parts[`${name}Table`].firstChild, says);
+  kit.write(parts[`${name}Table`].firstChild, summary);
   tables.render(parts[`${name}Table`], curves.table(series));
 }
 

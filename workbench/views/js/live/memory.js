@@ -4,10 +4,9 @@
 import { ask } from "../shared/alerts.js";
 import * as exports from "../shared/exports.js";
 import * as kit from "../shared/kit.js";
-import { h, write } from "../shared/kit.js";
+import { h, visible, write } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
 import * as store from "../shared/store.js";
-import { visible } from "../shared/visible.js";
 
 /** Build the card and add its elements to `parts`. */
 export function build(parts) {

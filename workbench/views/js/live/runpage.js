@@ -6,7 +6,7 @@ import * as exports from "../shared/exports.js";
 import * as figures from "../shared/figures.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
-import * as keyboard from "./keyboard.js";
+import * as help from "./help.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
 import * as words from "./words.js";
@@ -61,7 +61,7 @@ export async function open(el, { embed, state, ...view }) {
     },
     press: (page, button) => page.actions.press(button),
     keys: (page, event) => {
-      const meant = keyboard.meaning({ key: event.key, inTree: page.parts.treeCard.contains(event.target) });
+      const meant = help.meaning({ key: event.key, inTree: page.parts.treeCard.contains(event.target) });
       return meant && (() => page.actions[meant[0]](meant[1]));
     },
     arrive: async (page) => {

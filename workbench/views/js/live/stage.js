@@ -6,6 +6,7 @@ import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as bymethod from "./bymethod.js";
 import * as card from "./card.js";
+import * as chart from "../shared/linechart.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import * as tentative from "../shared/tentative.js";
@@ -16,10 +17,9 @@ import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
 import * as lanes from "./lane.js";
-import * as lines from "./lines.js";
 import * as mask from "./mask.js";
 import * as memory from "./memory.js";
-import { ownToken } from "../shared/roundtokens.js";
+import { ownToken } from "../shared/store.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
 import * as repeats from "./repeats.js";
@@ -36,6 +36,8 @@ import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
 
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
+/** Rounds that the horizontal axis of a chart has at least. */
+const LEAST_ROUNDS = 20;
 
 /** Build the empty page inside `el`; return its elements by name. */
 export function build(el, host) {
@@ -61,7 +63,7 @@ export function build(el, host) {
 /** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are those that `draw`
  *  expects. */
 export function cards(build) {
-  const { parts, part, card, chart, tool, region } = build;
+  const { parts, part, card, tool, region } = build;
   parts.ghosts = h("input", { type: "checkbox", checked: true });
   const tokens = h(
     "span",
@@ -120,15 +122,15 @@ export function cards(build) {
       treebar.build(parts),
     ),
     card: card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
-    lane: chart("lane", "Wall clock", phases, "wb-lane"),
+    lane: build.chart("lane", "Wall clock", phases, "wb-lane"),
     curves: part(
       "curves",
       "div",
       { className: "wb-four" },
-      chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
-      chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
-      chart("position", "By position", null, "wb-chart"),
-      chart("histogram", "Accepted per round", bonus, "wb-chart is-parts"),
+      build.chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
+      build.chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
+      build.chart("position", "By position", null, "wb-chart"),
+      build.chart("histogram", "Accepted per round", bonus, "wb-chart is-parts"),
     ),
     theory: part("positionTheory", "p", { className: "wb-theorywords" }),
     memory: memory.build(parts),
@@ -296,7 +298,10 @@ function curves(parts, view, due) {
   const { rounds, shown, counted, range } = view;
   const at = shown?.round ?? 0, over = range ? `rounds ${range[0] + 1}–${range[1] + 1}` : "";
   const series = (points) =>
-    ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
+    overRounds(
+      { name: `last ${WINDOW} rounds`, points, key: "windowed" },
+      { name: "cumulative", points, key: "cumulative" },
+    );
   const percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`),
     fixed = (v) => (v ? v.toFixed(0) : "–");
   const bands = view.segments.length > 1 ? view.segments : [],
@@ -309,15 +314,11 @@ function curves(parts, view, due) {
       ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}`
       : "";
     const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts overall, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
-    lines.render(parts.curve, {
+    chart.render(parts.curve, {
+      ...roundAxis(parts.curve, rounds.length, at),
       series: series(acceptance),
-      max: 1,
-      ticks: [0, 0.5, 1],
-      digits: 1,
-      level: null,
-      rounds: rounds.length,
+      y: chart.levels([0, 0.5, 1], 1, percent),
       ...drawn,
-      shown: at,
       summary,
     });
     write(
@@ -331,16 +332,13 @@ function curves(parts, view, due) {
       now = speed.at(-1),
       plain = view.plainFigures?.tokens_per_second ?? null;
     const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} overall, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
-    const max = lines.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
-    lines.render(parts.rate, {
+    const max = chart.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
+    chart.render(parts.rate, {
+      ...roundAxis(parts.rate, rounds.length, at),
       series: series(speed),
-      max,
-      ticks: [0, max / 2, max],
-      digits: max < 10 ? 1 : 0,
+      y: chart.levels([0, max / 2, max], max < 10 ? 1 : 0, (v) => `${v.toFixed(1)} tokens/s`),
       level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
-      rounds: rounds.length,
       ...drawn,
-      shown: at,
       summary,
     });
     write(parts.rateNote, now ? `${fixed(now.windowed)} · ${fixed(now.cumulative)}` : "");
@@ -385,6 +383,24 @@ function curves(parts, view, due) {
     write(parts.histogramNote, counted.length ? over || `n = ${counted.length}` : "");
     tabulate(parts, "histogram", counted, summary);
   }
+}
+
+/** Return the two lines of a quantity over rounds, each from points with `windowed` and `cumulative`.
+ *  @param {...{name: string, points: object[], key: string}} lines  @returns {chart.Series[]} */
+export function overRounds(...lines) {
+  const looks = [{ colour: "accepted", wide: 1.8 }, { colour: "ink", dash: "6 3" }];
+  const of = ({ points, key }) => points.map((p) => /** @type {chart.Point} */ ([p.index, p[key]]));
+  return lines.map((one, i) => ({ name: one.name, points: of(one), ...looks[i] }));
+}
+
+/** Return the horizontal axis of a chart over rounds, with the shown round; a click selects a round. */
+export function roundAxis(el, n, shown) {
+  const ticks = n ? [{ at: 0, text: `round 1 – ${n}`, anchor: "start" }] : [];
+  return {
+    x: { from: 0, to: Math.max(LEAST_ROUNDS, n) - 1, ticks, words: (i) => `round ${i + 1}` },
+    cursor: n ? shown : null,
+    pick: (round) => kit.emit(el, "wb:pick", { round }),
+  };
 }
 
 /** Fill a chart's table, if it is shown in place of the chart. */

@@ -7,14 +7,11 @@ import * as frame from "../shared/frame.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
-import * as plots from "../shared/plots.js";
+import * as chart from "../shared/linechart.js";
 import * as sweepchoice from "./choice.js";
 import * as sweepgrid from "./grid.js";
 import * as keptsweeps from "./keptsweeps.js";
 import * as tables from "../shared/table.js";
-
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
-  MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
@@ -26,7 +23,7 @@ const INTRO = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const build = frame.builder(), { parts, part, card, chart, select, tool } = build;
+  const build = frame.builder(), { parts, part, card, select, tool } = build;
   const stage = part(
     "stage",
     "div",
@@ -46,7 +43,7 @@ export function build(el, host) {
     h(
       "div",
       { className: "wb-two" },
-      chart("lines", "Along the rows", null, "wb-plot is-tall"),
+      build.chart("lines", "Along the rows", null, "wb-chart"),
       card(
         "cell",
         "Cell",
@@ -218,7 +215,7 @@ function lines(page, title, predicted) {
     axes = Object.entries(sweep.sweep.axes),
     [rowName, rowValues] = axes[0],
     [columnName = "", columnValues = [""]] = axes[1] ?? [];
-  const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = sweepgrid.plain;
+  const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell]));
   const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
   const series = columnValues
     .map((value, j) => ({
@@ -265,64 +262,28 @@ function lines(page, title, predicted) {
         ]),
       ),
     });
-  const numeric = rowValues.every((v) => typeof v === "number");
-  plots.plot(page, parts.lines, (css) => ({
-    data: [
-      ...series.map((s, i) => ({
-        type: "scatter",
-        mode: "lines+markers",
-        name: clean(s.name),
-        x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
-        y: s.points.map((p) => p.found.value),
-        error_y: {
-          type: "data",
-          symmetric: false,
-          array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value),
-          arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)),
-          color: css(`--wb-lane-${(i % 4) + 1}`),
-          thickness: 1.4,
-        },
-        line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] },
-        marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] },
-      })),
-      // Theory lines are thin and without marks; one legend entry stands for those of all series.
-      ...theory.flatMap(([, words], k) =>
-        series.map((s, i) => ({
-          type: "scatter",
-          mode: "lines",
-          name: words,
-          legendgroup: words,
-          showlegend: i === 0,
-          hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
-          x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
-          y: s.points.map((p) => p.predicted[k]),
-          line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" },
-        })),
-      ),
-    ],
-    layout: {
-      height: theory.length ? 340 : 290,
-      margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 },
-      showlegend: series.length > 1 || theory.length > 0,
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: {
-        title: { text: rowName.replaceAll("_", " "), font: { size: 12 } },
-        ...sweepgrid.scale(rowValues),
-        fixedrange: true,
-        gridcolor: css("--wb-hair"),
-      },
-      yaxis: {
-        rangemode: "tozero",
-        fixedrange: true,
-        gridcolor: css("--wb-line"),
-        zeroline: false,
-        tickformat: metric === "acceptance_rate" ? ".0%" : "",
-      },
-      shapes:
-        metric === "speedup"
-          ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }]
-          : [],
-    },
-    label: summary,
+  const { places, x } = sweepgrid.axisOf(rowName.replaceAll("_", " "), rowValues);
+  const placed = (s, of) => s.points.map((p) => [places[rowValues.indexOf(p.row)], ...of(p)]);
+  const measured = series.map((s, i) => ({
+    ...chart.look(i),
+    name: s.name,
+    points: placed(s, ({ found: { value, low, high } }) => [value, low, high]),
+    end: s.name,
   }));
+  // Theory lines are thin and without marks; one name stands for those of all series.
+  const expected = theory.flatMap(([, words], k) =>
+    series.map((s, i) => ({
+      name: `${s.name}, ${words}`,
+      points: placed(s, (p) => [p.predicted[k]]),
+      colour: chart.look(i).colour,
+      dash: k ? "8 3 2 3" : "2 3",
+      wide: 1.2,
+      end: i ? "" : words,
+    })),
+  );
+  const all = [...measured, ...expected];
+  const values = all.flatMap((s) => s.points.flatMap(([, value, , high]) => [value, high]));
+  const y = chart.levels(chart.steps(values), 0, (v) => sweepgrid.words(metric, v));
+  const level = metric === "speedup" ? { value: 1, text: "" } : null;
+  chart.render(parts.lines, { series: all, x, y, level, summary, height: 240 });
 }

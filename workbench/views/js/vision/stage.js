@@ -11,7 +11,7 @@ import * as help from "../live/help.js";
 import * as keyfigures from "../live/keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
-import * as lines from "../live/lines.js";
+import * as lines from "../shared/linechart.js";
 import * as panel from "../shared/panel.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as scrubber from "../live/scrubber.js";
@@ -228,26 +228,22 @@ function curve(parts, view) {
   const of = (lane) => (lane ? figures.acceptanceOverTime(lane.rounds, WINDOW) : []);
   const mine = of(main),
     theirs = of(second),
-    key = second ? "windowed" : "cumulative",
     percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`);
-  const points = (list, name) => list.map((p) => [p.index, p[name]]);
-  const series = [points(mine, "windowed"), second ? points(theirs, key) : points(mine, key)].map((p, i) => ({
-    name: `${i}`,
-    points: p,
-  }));
+  const series = stage.overRounds(
+    { name: second ? main.name : `last ${WINDOW} rounds`, points: mine, key: "windowed" },
+    second
+      ? { name: second.name, points: theirs, key: "windowed" }
+      : { name: "cumulative", points: mine, key: "cumulative" },
+  );
   const marks = view.marks,
     changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
   const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; overall ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
   lines.render(parts.curve, {
+    ...stage.roundAxis(parts.curve, Math.max(rounds.length, second?.rounds.length ?? 0), view.shown?.round ?? 0),
     series,
-    max: 1,
-    ticks: [0, 0.5, 1],
-    digits: 1,
-    level: null,
-    rounds: Math.max(rounds.length, second?.rounds.length ?? 0),
+    y: lines.levels([0, 0.5, 1], 1, percent),
     marks,
     bands: second || main.bands.length < 2 ? [] : main.bands,
-    shown: view.shown?.round ?? 0,
     summary,
   });
   legend(parts.curveKey, [
@@ -294,9 +290,9 @@ const kindName = (kind) => (kind === OTHER ? UNLISTED : kind);
 
 function keep(parts, view) {
   const { board } = view;
-  tokensChart.render(parts.keep, { board, chosen: view.keepChosen });
+  const summary = tokensChart.render(parts.keep, { board, chosen: view.keepChosen });
   write(parts.keepNote, board ? board.note : "");
-  table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", {
+  table(parts.keepTable, summary, {
     head: ["drafter or compressor", "vision tokens", "τ", "95 % confidence interval"],
     rows: [
       ...(board?.series ?? []).flatMap((s) => s.points.map((p) => ({ name: s.name, ...p }))),
