@@ -218,7 +218,8 @@ export function layout({ series, x, y, marks, bands = [], height: fixed }, size)
 
 /** Draw into `el`.
  *  @param {any} el  @param {{series: Series[], x: Axis, y: Axis, summary: string, height?: number,
- *    cursor?: number|null, column?: boolean, level?: {value: number, text: string}|null, marks?: {index: number, text: string}[],
+ *    cursor?: number|null, column?: boolean, level?: {value: number, text: string}|null,
+ *    marks?: {index: number, text: string}[],
  *    verticals?: {at: number, text: string, colour: string}[],
  *    bands?: {name: string, from: number, to: number, slot: string}[], pick?: (x: number) => void}} data  `height`: of
  *    the plot, else that of `el`; `cursor`: selected place, drawn as a `column` or a line; `level`: horizontal
