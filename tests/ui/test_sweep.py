@@ -20,10 +20,10 @@ LINK = (
 )
 
 INSIDE = """(name) => {
-  const box = name.getBoundingClientRect(), chart = name.ownerSVGElement.getBoundingClientRect();
-  const axis = Math.max(...[...name.ownerSVGElement.querySelectorAll(".wb-grid")].map((line) => line.getBoundingClientRect().right));
-  const lowest = Math.max(...[...name.ownerSVGElement.querySelectorAll(".wb-grid")].map((line) => line.getBoundingClientRect().bottom));
-  return box.left >= chart.left && box.right <= chart.right + 1 && (box.left >= axis || box.top >= lowest);
+  const chart = name.ownerSVGElement.getBoundingClientRect(), box = name.getBoundingClientRect();
+  const grid = [...name.ownerSVGElement.querySelectorAll(".wb-grid")].map((line) => line.getBoundingClientRect());
+  const right = Math.max(...grid.map((line) => line.right)), lowest = Math.max(...grid.map((line) => line.bottom));
+  return box.left >= chart.left && box.right <= chart.right + 1 && (box.left >= right || box.top >= lowest);
 }"""
 
 

@@ -7,13 +7,14 @@ import * as embedded from "../live/embedded.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as selection from "../live/selection.js";
 import * as store from "../shared/store.js";
+import { expectedTau } from "../live/theory.js";
 
 const DONE = "wb-learn";
 
 /** Return the tokens per round if every draft is accepted with probability `a`, and the speed-up over plain decoding if
  *  a draft step costs `c` verifications. Pure. */
 export function gain(a, k, c) {
-  const tau = a === 1 ? k + 1 : (1 - a ** (k + 1)) / (1 - a);
+  const tau = expectedTau(a, k);
   return { tau, speedup: tau / (1 + k * c) };
 }
 
