@@ -57,7 +57,7 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     page.select_option(V + "[aria-label='Metric of the cells']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
     for name in ("E[τ] with a constant acceptance rate", "acceptance per position"):
-        wait_for_text(page, ".wb-card-lines .wb-series text", name)
+        wait_for_text(page, ".wb-card-lines .wb-seriesnames > g", name)
     wait_for_text(page, ".wb-codebox", "Sweep.of({")
     wait_for_text(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:
@@ -112,7 +112,7 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener) -> None
         page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
         page.click(V + ".wb-cell >> nth=1")
         wait_for_text(page, ".wb-card-cell dd", "0.7")
-        name = page.locator(V + ".wb-card-lines .wb-series text:visible").filter(has_text="at measured costs").first
+        name = page.locator(V + ".wb-card-lines .wb-seriesnames > g").filter(has_text="at measured costs").first
         name.wait_for()
         assert name.evaluate(INSIDE), "the name of a line is completely visible and overlaps no axis"
         assert page.evaluate("document.documentElement.scrollWidth") <= width

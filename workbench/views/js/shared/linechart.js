@@ -165,6 +165,13 @@ function cut(text, letters) {
   return letters >= 4 ? `${text.slice(0, letters - 1)}…` : "";
 }
 
+/** Break a name into at most two lines of `letters` letters. Pure. @returns {string[]} */
+export function twoLines(text, letters) {
+  if (text.length <= letters) return [text];
+  const end = text.lastIndexOf(" ", letters), first = text.slice(0, end > 0 ? end : letters);
+  return [first, cut(text.slice(first.length).trim(), letters)];
+}
+
 /** Return the place of the point nearest to a pixel; null without points. Pure.
  *  @param {Series[]} series  @param {number} pixel  @param {(place: number) => number} x  scale */
 export function nearest(series, pixel, x) {
@@ -197,7 +204,8 @@ export function layout({ series, x, y, marks, bands = [], height: fixed }, size)
   const { width } = size, named = series.filter((one) => one.end);
   const beside = named.length ? KEY + NAME * letters(named.map((one) => one.end)) : 0;
   const below = beside > MOST_NAMES * width;
-  const rows = below ? ROW * named.length + PAD : 0, high = fixed ?? size.height - rows;
+  const names = named.map((one) => (below ? twoLines(one.end, Math.floor((width - KEY) / LETTER)) : [one.end]));
+  const rows = below ? ROW * names.flat().length + PAD : 0, high = fixed ?? size.height - rows;
   const box = {
     left: 9 + NAME * letters(y.ticks.map((tick) => tick.text)),
     right: width - (below || !named.length ? 8 : beside + LEAD),
@@ -209,6 +217,7 @@ export function layout({ series, x, y, marks, bands = [], height: fixed }, size)
   return {
     ...box,
     below,
+    names,
     high,
     height: high + rows,
     x: (v) => box.left + PAD + ((scale(v) - first) / (last - first || 1)) * wide,
@@ -255,7 +264,7 @@ export function render(el, data) {
   drawVerticals(state.verticals, verticals, box);
   kit.fit(state.lines, series.length, () => kit.group("path", "path", "path", "title"));
   series.forEach((one, i) => drawLine(state.lines.children[i], one, box));
-  drawNames(state.names, series, box, width);
+  drawNames(state.names, series, box);
   drawBands(state.bands, placeBands(bands, box.x), bottom);
   const down = bands.length ? BAND : 0;
   drawMarks(state.marks, place(marks, box.x, width - 4, bands.length ? 1 : 2), box, down);
@@ -315,15 +324,16 @@ function at(mark, x, y) {
 }
 
 /** Draw the names: beside the lines' ends, with a line to an end that had to be left; else below the chart. */
-function drawNames(parent, series, { x, y, top, bottom, right, below, high }, width) {
-  const named = series.filter((one) => one.end && one.points.some(([, v]) => v !== null));
-  const ends = named.map((one) => one.points.findLast(([, v]) => v !== null));
+function drawNames(parent, series, { x, y, top, bottom, right, below, high, names }) {
+  const named = series.filter((one) => one.end);
+  const ends = named.map((one) => one.points.findLast(([, v]) => v !== null) ?? [0, 0]);
+  const row = (i) => names.slice(0, i).flat().length;
   const heights = below
-    ? named.map((_, i) => high + ROW * (i + 0.5))
+    ? named.map((_, i) => high + ROW * (row(i) + 0.5))
     : spread(ends.map(([, v]) => y(v)), ROW, top, bottom);
-  kit.fit(parent, named.length, () => kit.group("path", "path", "path", "text"));
-  named.forEach(({ colour, hollow, dash = "", mark = "", wide = 2, end }, i) => {
-    const g = parent.children[i], [lead, sample, key, text] = g.children, from = below ? 12 : right + LEAD + 4;
+  kit.fit(parent, named.length, () => kit.group("path", "path", "path", "text", "text"));
+  named.forEach(({ colour, hollow, dash = "", mark = "", wide = 2 }, i) => {
+    const g = parent.children[i], [lead, sample, key, ...texts] = g.children, from = below ? 12 : right + LEAD + 4;
     const far = !below && Math.abs(heights[i] - y(ends[i][1])) > 3 && x(ends[i][0]) > 0.8 * right;
     kit.set(g, { class: `wb-series is-${colour}${hollow ? " is-hollow" : ""}${wide > 2 ? " is-strong" : ""}` });
     kit.set(lead, {
@@ -337,8 +347,10 @@ function drawNames(parent, series, { x, y, top, bottom, right, below, high }, wi
       "stroke-width": wide,
     });
     kit.set(key, { class: `wb-seriesmark is-${mark}`, d: at(mark, from, heights[i]) });
-    kit.set(text, { x: from + 14, y: heights[i] + 4 });
-    kit.write(text, cut(end, Math.floor((width - from - 14) / (NAME - 0.6))) || end);
+    texts.forEach((text, k) => {
+      kit.set(text, { x: from + 14, y: heights[i] + 4 + ROW * k });
+      kit.write(text, k < names[i].length ? `${names[i][k]}${k + 1 < names[i].length ? " " : ""}` : "");
+    });
   });
 }
 
@@ -405,7 +417,7 @@ function build(svg, el) {
     cursor: add("line", "wb-cursor"),
     level: add("line", "wb-level"),
     lines: add("g"),
-    names: add("g"),
+    names: add("g", "wb-seriesnames"),
     title: add("text", "wb-mute"),
     levelText: add("text", "wb-mute"),
     crosshair: add("g", "wb-crosshair"),

@@ -130,6 +130,12 @@ test("names have room beside the lines, or below them if they are too wide", () 
   assert.ok(layout({ ...long, height: 200 }, { width: 320, height: 0 }).height > 200, "a fixed plot grows by them");
 });
 
+test("a long name takes two lines, broken between words, and only then is cut", () => {
+  assert.deepEqual(chart.twoLines("temperature 0", 20), ["temperature 0"]);
+  assert.deepEqual(chart.twoLines("formula with a constant rate", 16), ["formula with a", "constant rate"]);
+  assert.deepEqual(chart.twoLines("one two three four five six", 9), ["one two", "three fo…"]);
+});
+
 test("lines of one colour differ in mark or dash, and marks of repeated colours are hollow", () => {
   const looks = Array.from({ length: 8 }, (_, i) => look(i));
   assert.equal(new Set(looks.map((one) => JSON.stringify(one))).size, 8);

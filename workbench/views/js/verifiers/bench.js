@@ -135,7 +135,7 @@ function draw(page) {
   const { parts, state, probs: { p, q } } = computed(page), shared = overlap(p, q);
   const tally = counted(page), unsound = words.unsound({ p, q }, state);
   side.render(parts.side, { state, unsound, note: page.note });
-  alerts.render(parts.alerts, page.problems.map((text) => ({ ...alerts.ignored([text]), message: "Ignored part of the address:" })));
+  alerts.render(parts.alerts, page.problems.length ? [alerts.ignored(page.problems)] : []);
   pq.render(parts.pq, { p, q, words: state.words });
   kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
   kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed exactly; only “Sampled output” is random.");
