@@ -179,9 +179,12 @@ export function printable(text) {
 
 // -- Images --------------------------------------------------------------------------------------------------------
 
-/** Return the views of the page that can be exported as images now: title, element. The title names the file. */
+/** Return the views of the page that can be exported as images now: title, element. The title names the file. A drawing
+ *  of Plotly loses its colours and its margins outside the page, so its card is left out. */
 export function views(stage) {
-  const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter((el) => el.getClientRects().length > 0);
+  const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter(
+    (el) => el.getClientRects().length > 0 && !el.querySelector(".js-plotly-plot"),
+  );
   return shown.map((el) => {
     const card = [...el.classList].find((c) => c.startsWith("wb-card-"));
     return { title: card ? el.getAttribute("aria-label") : "Key figures", el };
