@@ -73,10 +73,10 @@ test("a table has one row per step, and a dash for a missing value", () => {
 test("a line that shares its colour with another differs in dash and mark", () => {
   const { series, x, y } = curves.chartOf(curves.forcedAndOnPolicy(RUN), { top: 1, digits: 2 });
   assert.deepEqual(series.map((s) => [s.colour, s.dash, s.hollow]), [
-    ["lane-1", "6 4", true],
-    ["lane-1", "", false],
-    ["lane-2", "6 4", true],
-    ["lane-2", "", false],
+    ["method-a", "6 4", true],
+    ["method-a", "", false],
+    ["method-b", "6 4", true],
+    ["method-b", "", false],
   ]);
   assert.deepEqual([x.from, x.to, x.words(2)], [2, 4, "step 2"]);
   assert.deepEqual(y.ticks.map((tick) => tick.text), ["0.00", "0.25", "0.50", "0.75", "1.00"]);

@@ -34,16 +34,17 @@ export const MARKS = {
   plus: "m-4 0h8m-4 -4v8",
   bar: "m-4 0h8",
 };
-const SOLID = ["circle", "square", "diamond", "up"], DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 4"], COLOURS = 4;
+const SOLID = ["circle", "square", "diamond", "up"], COLOURS = ["a", "b", "c", "d"];
+const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 4"];
 
-/** Return the look of the i-th of several lines: four colours that differ for colour-blind readers too, each with its
- *  own mark and dash; from the fifth line on, marks are hollow. Pure. */
+/** Return the look of the i-th of several lines: the palette's colours of methods, which differ for colour-blind readers
+ *  too, each with its own mark and dash; from the fifth line on, marks are hollow. Pure. */
 export function look(i) {
   return {
-    colour: `lane-${(i % COLOURS) + 1}`,
+    colour: `method-${COLOURS[i % COLOURS.length]}`,
     mark: SOLID[i % SOLID.length],
-    dash: DASHES[Math.floor(i / COLOURS + i) % DASHES.length],
-    hollow: Math.floor(i / COLOURS) % 2 === 1,
+    dash: DASHES[Math.floor(i / COLOURS.length + i) % DASHES.length],
+    hollow: Math.floor(i / COLOURS.length) % 2 === 1,
   };
 }
 
@@ -291,7 +292,7 @@ function drawVerticals(parent, verticals, { x, top, bottom, right }) {
   kit.fit(parent, verticals.length, () => kit.group("line", "text"));
   verticals.forEach(({ at, text, colour }, i) => {
     const g = parent.children[i], [rule, label] = g.children, place = x(at), left = place > 0.7 * right;
-    kit.set(g, { class: `wb-series is-${colour} is-vertical` });
+    kit.set(g, { class: `wb-series is-${colour}` });
     kit.set(rule, { class: "wb-seriesline", "stroke-dasharray": "2 3", x1: place, x2: place, y1: top, y2: bottom });
     kit.set(label, { x: place + (left ? -5 : 5), y: bottom - 6 - TIP_ROW * (i % 4), "text-anchor": left ? "end" : "start" });
     kit.write(label, text);
