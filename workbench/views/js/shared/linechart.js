@@ -37,8 +37,8 @@ export const MARKS = {
 const SOLID = ["circle", "square", "diamond", "up"], COLOURS = ["a", "b", "c", "d"];
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 4"];
 
-/** Return the look of the i-th of several lines: the palette's colours of methods, which differ for colour-blind readers
- *  too, each with its own mark and dash; from the fifth line on, marks are hollow. Pure. */
+/** Return the look of the i-th of several lines: the palette's colours of methods, which differ for colour-blind
+ *  readers too, each with its own mark and dash; from the fifth line on, marks are hollow. Pure. */
 export function look(i) {
   return {
     colour: `method-${COLOURS[i % COLOURS.length]}`,
