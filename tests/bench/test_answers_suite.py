@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,9 @@ from workbench.models.loading import load_models
 pytestmark = pytest.mark.unchecked
 
 
-def test_every_rule_answers_the_same_problems_and_correct_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_answers_the_same_problems_and_correct_ones_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two problems; only the answer to the first one counts as correct."""
     models = load_models("text-target", "auto", "cpu")
     names = verifiers_of(models)
@@ -27,7 +30,7 @@ def test_every_rule_answers_the_same_problems_and_correct_ones_are_counted(monke
     monkeypatch.setattr(BenchPrompt, "is_right", lambda self, text: bool(text) and self.answer != "-99")
     monkeypatch.setattr(answers_suite, "all_problems", lambda: [*sums, *sums])
     monkeypatch.setattr(answers_suite, "verifiers_of", lambda models: ["lossless", "lenient"])
-    report = run_suite(models, Scale(2, 0.0, 24, 0), asked.append)
+    report = run_suite(models, Scale(2, 0.0, 24, 0), asked.append, tmp_path / "answers.jsonl")
     assert asked == ["lossless: 2 problems", "lenient: 2 problems"]
     assert [row["right"] for row in report["rows"]] == [{first.group: [1, 0]}] * 2, "greedy text is the target's"
     assert all(row["tau"] > 1 for row in report["rows"])
@@ -35,3 +38,11 @@ def test_every_rule_answers_the_same_problems_and_correct_ones_are_counted(monke
     assert "| `lenient` |" in text
     assert "| 1 | 1 | 1.00 |" in text, "a resample of two may contain no correct answer, so there is no interval"
     assert "--target text-target --max-new-tokens 24 --temperature 0 --per-group 2" in text
+    lines = (tmp_path / "answers.jsonl").read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    (tmp_path / "answers.jsonl").write_text("".join(lines[:3]))
+    asked.clear()
+    again = run_suite(models, Scale(2, 0.0, 24, 0), asked.append, tmp_path / "answers.jsonl")
+    assert asked == ["lenient: 2 problems"], "only the missing answer is generated"
+    assert again["rows"] == report["rows"]
+    assert (tmp_path / "answers.jsonl").read_text() == "".join(lines)

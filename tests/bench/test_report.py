@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from workbench.bench.prompts import BenchPrompt
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.report_files import read_report, to_parquet
 from workbench.bench.rows import build_groups, build_rows
-from workbench.bench.sample import ContenderFailedError
+from workbench.bench.sample import ContenderFailedError, sample_from_wire
+from workbench.bench.study import JsonLines
 from workbench.core.errors import WorkbenchError
 
 FIGURES = ("accepted", "tested", "drafted", "draft_s", "verify_s", "decode_s", "overhead_s")
@@ -75,6 +76,31 @@ def test_a_contender_that_crashes_is_dropped_with_its_samples(lost_at: int) -> N
     assert len(samples) == 2 * 4
     with pytest.raises(ContenderFailedError, match="signal 11"):
         measure([Scripted("llama.cpp", 1.0, lost_at=0)], [[1]])
+
+
+def test_a_stopped_measurement_continues_after_its_whole_repetitions(tmp_path: Path) -> None:
+    """Stopped after one of two contenders in the third repetition: both are measured again there, after a warm-up."""
+
+    def store(settings: dict[str, Any]) -> JsonLines[Sample]:
+        return JsonLines(tmp_path / "runs.jsonl", settings, asdict, sample_from_wire)
+
+    sides = [Scripted("autoregressive", 2.0, interrupt_at=WARM_UP_RUNS + 2), Scripted("medusa", 1.0)]
+    samples, complete = measure(sides, [[1]] * 2, 2, store=store({}))
+    assert not complete
+    assert {s.prompt for s in samples} == {0}
+    again = [Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)]
+    told: list[int] = []
+    samples, complete = measure(again, [[1]] * 2, 2, lambda done, total, what: told.append(done), store=store({}))
+    assert complete
+    assert [len(side.calls) - WARM_UP_RUNS for side in again] == [2, 2], "two repetitions were left"
+    assert told == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    whole, _ = measure([Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)], [[1]] * 2, 2)
+    assert [replace(s, growth_bytes=None) for s in samples] == [replace(s, growth_bytes=None) for s in whole]
+    idle = [Scripted("autoregressive", 2.0), Scripted("medusa", 1.0)]
+    assert measure(idle, [[1]] * 2, 2, store=store({}))[0] == samples
+    assert [side.calls for side in idle] == [[], []], "nothing is warmed up if nothing is left"
+    measure(idle, [[1]] * 2, 2, store=store({"seed": 1}))
+    assert [len(side.calls) - WARM_UP_RUNS for side in idle] == [4, 4], "runs with other settings do not count"
 
 
 def test_ratios_are_taken_within_a_prompt_and_repetition() -> None:

@@ -11,7 +11,7 @@ import pytest
 from bench.test_report import Scripted
 from views.test_modules import ENV, needs_node
 
-from workbench.bench import comparison_figures, estimates, statistics
+from workbench.bench import comparison_figures, statistics
 from workbench.bench.claims import Measurement as Figure
 from workbench.bench.claims import speedup_figure
 from workbench.bench.compare import Comparison, LaneRuns, Plan
@@ -80,7 +80,7 @@ def test_compare_sweep_bench_claims_and_regression_agree(wanted: Estimate) -> No
     made, rows = comparison(), bench().rows
     lane, plain = made["draft-model"], made.reference
     assert is_same_estimate(made.figures["Draft model"]["speedup"], wanted)
-    assert is_same_estimate(estimates.estimates(lane, plain)["speedup"], wanted)
+    assert is_same_estimate(comparison_figures.estimates(lane, plain)["speedup"], wanted)
     assert is_same_estimate(rows[1].speedup_vs_autoregressive, wanted)
     claim = speedup_figure(statistics.speedup_of(lane, plain), "here")
     assert (claim.value, claim.low, claim.high) == tuple(map(pytest.approx, (wanted.value, wanted.low, wanted.high)))
@@ -196,5 +196,5 @@ def test_tau_is_a_geometric_mean_everywhere() -> None:
     ]
     (row,) = build_rows(samples, [Scripted("draft-model", 1)], greedy=True)
     lane = LaneRuns(Lane("draft-model"), "Draft model", samples={(s.prompt, s.repeat): s for s in samples})
-    found = [row.tau, statistics.tau_of(samples), estimates.estimates(lane, None)["tau"]["value"]]
+    found = [row.tau, statistics.tau_of(samples), comparison_figures.estimates(lane, None)["tau"]["value"]]
     assert found == [pytest.approx(4.0)] * 3

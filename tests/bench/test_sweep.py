@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from math import prod as product
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ def bench() -> Iterator[Workbench]:
 def idle_workers(bench: Workbench) -> WorkerGroup:
     """Return workers with the bench's conditions that must not get any cell."""
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
-        assert not cells, "a finished cell was to be measured again"
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+        assert not list(cells), "a finished cell was to be measured again"
         yield from ()
 
     return WorkerGroup(work, backend_workers(bench).conditions)
@@ -65,7 +65,7 @@ def fake_workers(**change: Any) -> WorkerGroup:
     """Return workers that measure nothing and return fixed figures at once, under given conditions."""
     usual = {"measuring": 1, "device": "cpu", "dtype": "float32", "machine": {"cpu": "x"}, "weights": {"t": "0"}}
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:
             facts = {"cpu": "x", "date": "2026-01-01 00:00 UTC"}
             figures = {"tau": {"value": 1.0, "low": None, "high": None, "n": 1}}

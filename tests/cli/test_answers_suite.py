@@ -19,7 +19,8 @@ from workbench.bench.answers_suite import Scale, page
 def test_each_target_has_its_table_and_docs_make_the_board(
     workbench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(models: Any, scale: Scale, progress: Any) -> dict[str, Any]:
+    def run(models: Any, scale: Scale, progress: Any, resume: Any) -> dict[str, Any]:
+        assert resume is None
         rows = [{"verifier": "lossless", "tau": 2.0, "right": {"sums": [1, 1]}}]
         machine = {"cpu": "C", "cores": 2, "torch": "2", "transformers": "5", "date": "d", "load": 0.5}
         said = {"target": models.target_name, "dtype": "float32", "command": f"seed {scale.seed}", "machine": machine}

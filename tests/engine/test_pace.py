@@ -95,7 +95,7 @@ def test_trace_records_delayed_rounds_and_their_delay() -> None:
     ends, trace = run_with_pace(4)
     delays = [r.signals.get(metrics.DELAY, 0.0) for r in trace.rounds]
     assert delays == pytest.approx([0.0, *(b - a for a, b in pairwise(ends))])
-    assert metrics.summary(trace)["held_rounds"] == len(trace.rounds) - 1
+    assert metrics.summary(trace)["delayed_rounds"] == len(trace.rounds) - 1
     _, free = run_with_pace(0)
     assert metrics.count_delayed_rounds(free.rounds) == 0
     _, stepped = run_with_pace(0, pause=True)

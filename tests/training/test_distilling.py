@@ -1,30 +1,20 @@
-"""Distillation: the drafter samples its own text, the target scores it, and a killed study resumes.
-
-The study's cells include a tiny real run of each kind of text.
-"""
+"""Distillation: the drafter samples its own text, and the target scores it."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from answer_readings import quiet, write_readings
 from torch import Tensor
 
-from workbench.bench.distillingboard import page
 from workbench.core.errors import ParameterError
 from workbench.models.bundle import bundled
 from workbench.models.loading import load_models
-from workbench.training import recipes
 from workbench.training.distill import distillation_loss
-from workbench.training.family import distilling as study
 from workbench.training.family import drafter as lesson
-from workbench.training.family.distilling import DistillingOptions, run_distillation_study
 from workbench.training.family.drafter import (
     ChatDrafterOptions,
     build_drafter,
@@ -32,7 +22,7 @@ from workbench.training.family.drafter import (
     load_teacher,
     train_chat_drafter,
 )
-from workbench.training.family.readings import TEXT_ANSWER, Readings, ReadingsOptions, make_readings
+from workbench.training.family.readings import TEXT_ANSWER, Readings
 from workbench.training.family.shared_embedding_drafter import DrafterInTraining
 from workbench.training.family.training_texts import OwnTexts, make_next_batch, sample_continuations, select_readings
 
@@ -41,21 +31,15 @@ KEPT = torch.arange(0, 4096, 2)
 
 
 @pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory) -> DistillingOptions:
-    """Return a study of tiny cells, with readings of the target's answers and of the data set's."""
-    out = tmp_path_factory.mktemp("distilling")
-    made = write_readings(out)
-    return DistillingOptions(
-        readings=made.out, answers=made.answers, out=out / "study", first=3, steps=3, losses=("forward_kl",),
-        crossed=("total_variation",), anew=2, vocabulary=600, hidden=32, inner=48, rows=4, positions=64, each=1,
-        max_new_tokens=8, threads=1,
-    )  # fmt: skip
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return readings of the target's answers and of the data set's."""
+    return write_readings(tmp_path_factory.mktemp("distilling")).out
 
 
 @pytest.fixture(scope="module")
-def drafter(options: DistillingOptions) -> DrafterInTraining:
+def drafter(folder: Path) -> DrafterInTraining:
     """Return a drafter with large random weights, whose distribution differs at each position."""
-    asked = ChatDrafterOptions(target="text-target", readings=options.readings, hidden=32, layers=2, inner=48)
+    asked = ChatDrafterOptions(target="text-target", readings=folder, hidden=32, layers=2, inner=48)
     teacher = load_teacher(asked)
     found = build_drafter(config_of(asked, teacher), teacher, 0)
     with torch.no_grad():
@@ -94,7 +78,7 @@ def test_sampled_continuations_follow_the_drafters_distribution(drafter: Drafter
 
 
 def test_the_loss_compares_target_and_drafter_at_each_position_of_a_sampled_text(
-    options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each position the loss compares the target's and the drafter's distribution of the next token."""
     seen = list[tuple[Tensor, Tensor, Tensor]]()
@@ -114,9 +98,9 @@ def test_the_loss_compares_target_and_drafter_at_each_position_of_a_sampled_text
 
     monkeypatch.setattr(lesson, "distillation_loss", heard)
     monkeypatch.setattr(lesson, "DrafterInTraining", Watched)
-    out = options.out.parent / "scored"
+    out = tmp_path / "scored"
     asked = ChatDrafterOptions(
-        target="text-target", readings=options.readings, out=out, checkpoint=None, vocabulary=4096, hidden=32, layers=1,
+        target="text-target", readings=folder, out=out, checkpoint=None, vocabulary=4096, hidden=32, layers=1,
         inner=48, steps=1, minutes=None, rows=4, positions=1 << 20, made="drafter", anew=4, held=2, threads=1,
         text_weight=0.5,
     )  # fmt: skip
@@ -146,8 +130,8 @@ def test_the_loss_compares_target_and_drafter_at_each_position_of_a_sampled_text
     )
 
 
-def test_texts_are_sampled_anew_with_the_drafters_current_weights(options: DistillingOptions) -> None:
-    readings, written = Readings(options.readings), list[tuple[int, int]]()
+def test_texts_are_sampled_anew_with_the_drafters_current_weights(folder: Path) -> None:
+    readings, written = Readings(folder), list[tuple[int, int]]()
 
     class Counting(OwnTexts):
         def write(self, turn: int, n: int) -> list[Any]:
@@ -188,92 +172,3 @@ def test_a_loss_without_text_is_a_number() -> None:
     assert distillation_loss(said, wanted, nothing, 0.7) == alone
     text = torch.nn.functional.cross_entropy(said[1:], some[1:])
     assert distillation_loss(said, wanted, some, 0.7) == pytest.approx(float(alone + 0.7 * text))
-
-
-@pytest.mark.on_demand
-def test_a_study_runs_once_resumes_after_a_kill_and_writes_a_board(
-    options: DistillingOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taught, train = list[tuple[str, str]](), study.train_chat_drafter
-
-    def counted(asked: Any, report: Any) -> Any:
-        taught.append((asked.made, asked.loss))
-        if len(taught) == 3:
-            raise KeyboardInterrupt
-        return train(asked, report)
-
-    heats, usual = list[float](), study.SamplingParams
-
-    def heated(temperature: float) -> Any:
-        heats.append(temperature)
-        return usual(temperature=temperature)
-
-    monkeypatch.setattr(study, "train_chat_drafter", counted)
-    monkeypatch.setattr(study, "SamplingParams", heated)
-    with pytest.raises(KeyboardInterrupt):
-        run_distillation_study(options, quiet)
-    assert not (options.out / "distilling.json").exists()
-    found = run_distillation_study(options, quiet)
-    assert found["cells"] == 5
-    once = [("given", "forward_kl:0"), ("target", "forward_kl"), ("given", "total_variation")]
-    assert taught == [*once, once[-1], ("drafter", "total_variation"), ("mix", "total_variation")]
-    report = json.loads((options.out / "distilling.json").read_text())
-    start, *cells = report["cells"]
-    assert (start["made"], start["loss"], start["steps"]) == ("given", "", 3)
-    assert [(cell["made"], cell["steps"]) for cell in cells] == [
-        (made, 3) for made in ("target", "given", "drafter", "mix")
-    ]
-    assert len({cell["settings"]["start"] for cell in cells}) == 1
-    for cell in report["cells"]:
-        for how in ("greedy", "sampled"):
-            counts = np.array([cell[how][name] for name in ("accepted", "tested", "emitted", "rounds")])
-            assert counts.shape == (4, report["prompts"])
-            assert (counts[0] <= counts[1]).all()
-            assert (counts[2] >= counts[3]).all()
-            assert (counts[3] > 0).all()
-    assert heats == [0.0, 1.0] * 5, "each cell is measured at temperatures 0 and 1"
-    settings = json.loads((options.out / "start" / "run.pt.settings.json").read_text())
-    assert settings["text_weight"] == "1.0", "the start is trained on text alone"
-    begun = json.loads((options.out / "mix-total_variation" / "run.pt.settings.json").read_text())
-    assert begun["text_weight"] == "0.0", "cells that continue from the start use the compared loss"
-    assert begun["begin"] == str(options.out / "start")
-    text = page(report)
-    assert "**" in text
-    assert "half the target's, half the drafter's" in text
-    assert run_distillation_study(options, quiet) == found
-    assert len(taught) == 6
-    given = run_distillation_study(
-        replace(options, begin=options.out / "start", out=options.out.parent / "of-a-folder", made=()), quiet
-    )
-    assert given["cells"] == 2, "a finished drafter can be the start, and is measured without training"
-    again = json.loads((options.out.parent / "of-a-folder" / "distilling.json").read_text())["cells"]
-    assert again[0]["greedy"] == start["greedy"]
-    assert again[1]["greedy"] == cells[0]["greedy"]
-
-
-@pytest.mark.on_demand
-def test_a_study_of_other_settings_is_refused(options: DistillingOptions) -> None:
-    few = replace(options, made=("given",), crossed=("forward_kl",))
-    run_distillation_study(few, quiet)
-    for other in ({"steps": 4}, {"max_new_tokens": 9}, {"seed": 5}):
-        (name, value), *_ = other.items()
-        with pytest.raises(ParameterError, match=f"was made with {name}={getattr(few, name)}"):
-            run_distillation_study(replace(few, **{name: value}), quiet)
-
-
-def test_settings_that_cannot_be_studied_are_refused(options: DistillingOptions, tmp_path: Path) -> None:
-    few = replace(options, made=("given",), crossed=("forward_kl",))
-    with pytest.raises(ParameterError, match="compares features"):
-        run_distillation_study(replace(few, losses=("mse",)), quiet)
-    with pytest.raises(ParameterError, match="no source of texts"):
-        run_distillation_study(replace(few, made=("elephant",)), quiet)
-    with pytest.raises(ParameterError, match="no losses to compare"):
-        run_distillation_study(replace(few, losses=(), crossed=()), quiet)
-    for missing in ("answers", "readings"):
-        with pytest.raises(ParameterError, match=f"has no {missing}"):
-            run_distillation_study(replace(few, **{missing: tmp_path / "nowhere"}), quiet)
-    own = tmp_path / "own"
-    make_readings(ReadingsOptions("text-target", few.answers, own, dtype="float32", threads=1), quiet)
-    with pytest.raises(ParameterError, match=r"has no answers for made=given.*"):
-        run_distillation_study(replace(few, readings=own, out=tmp_path / "out"), quiet)
-    assert "distilling" in recipes.RECIPES

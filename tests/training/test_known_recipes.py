@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from workbench.bench import board
+from workbench.cli import main
+from workbench.core.errors import UnknownNameError
 from workbench.kernels import disk_cache
 from workbench.methods import method_info, registry
 from workbench.training import known_recipes
-from workbench.training.recipes import RECIPES
+from workbench.training.recipes import RECIPES, run
 
 
 @pytest.fixture
@@ -46,3 +49,15 @@ def test_heads_with_their_own_command_are_those_of_the_registry() -> None:
     assert kinds <= set(RECIPES)
     assert {"mtp", "eagle-3", "kangaroo"} <= kinds
     assert not kinds & {"flash", "judge", "acceptance"}
+
+
+@pytest.mark.parametrize("name", known_recipes.FINISHED_STUDIES)
+def test_a_finished_study_is_refused_with_the_place_of_its_results(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (board.folder() / f"{name}.json").is_file()
+    assert (board.folder() / f"{name}.md").is_file()
+    assert main(["train", name]) == 2
+    assert f"Its results are in assets/boards/{name}.md and {name}.json" in capsys.readouterr().err
+    with pytest.raises(UnknownNameError, match="is finished"):
+        run(name, {}, print)

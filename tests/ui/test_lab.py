@@ -111,13 +111,13 @@ def test_runs_are_opened_compared_and_read_as_tables(lab_app: str, open_page: Pa
         page = open_page(
             f"{lab_app}/?tab=lab", ready=ready, viewport={"width": width, "height": 1000}, color_scheme=scheme
         )
-        page.wait_for_selector("#wb-lab .wb-card-beside .wb-curve.is-dashed path[d^=M]")
+        page.wait_for_selector("#wb-lab .wb-card-beside .wb-seriesline[stroke-dasharray='6 4'][d^=M]")
         page.locator("#wb-lab .wb-parting").filter(has_text="are accepted at position 1 (90 rounds)").wait_for()
-        assert page.locator("#wb-lab .wb-card-byPosition .wb-curve:visible").count() == 5
+        assert page.locator("#wb-lab .wb-card-byPosition .wb-seriesline[d*=L]").count() == 5
         box = page.locator(f"#wb-lab [data-run='{RUNS[1]}'] input")
         box.focus()
         page.keyboard.press("Space")
-        page.locator("#wb-lab .wb-card-taus .wb-curve:visible >> nth=1").wait_for()
+        page.locator("#wb-lab .wb-card-taus .wb-seriesmark[d*=z] >> nth=3").wait_for()
         shot(page, str(tmp_path / f"lab-{width}.png"))
         page.click("#wb-lab [aria-label='Loss: show as a table']")
         page.locator("#wb-lab .wb-card-losses tbody tr >> nth=59").wait_for()

@@ -40,12 +40,12 @@ def test_with_reduced_motion_the_race_is_over_at_once(fake_app: str, open_page: 
 
 def test_the_introduction_stays_closed(fake_app: str, open_page: PageOpener) -> None:
     page = open_page(fake_app, preferences=NEW_READER)
-    assert page.is_visible(".wb-intro")
-    page.click(".wb-introclose")
-    page.wait_for_selector(".wb-intro", state="hidden")
+    assert page.is_visible(".wb-welcome")
+    page.click(".wb-welcomeclose")
+    page.wait_for_selector(".wb-welcome", state="hidden")
     page.reload()
     page.wait_for_selector(".wb[data-ready=true]")
-    assert page.is_hidden(".wb-intro")
+    assert page.is_hidden(".wb-welcome")
     assert page.is_visible(".wb-race")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_workers(dtype: str, date: str) -> WorkerGroup:
     """Return workers that return fixed figures at once."""
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:
             figures = {"speedup": {"value": 1.5, "low": None, "high": None, "n": 1}}
             yield END, cell, (Result(cell.id, DONE, figures=figures, machine={"cpu": "X", "date": date}), None)

@@ -19,10 +19,11 @@ LINK = (
     "&group=stories&limit=1&repeats=1&max_new_tokens=6"
 )
 
-INSIDE = """(legend) => {
-  const box = legend.getBoundingClientRect(), plot = legend.ownerSVGElement.parentElement.getBoundingClientRect();
-  const axis = document.querySelector("#wb-sweep .js-plotly-plot .gridlayer").getBoundingClientRect();
-  return box.left >= axis.left - 1 && box.right <= plot.right;
+INSIDE = """(name) => {
+  const chart = name.ownerSVGElement.getBoundingClientRect(), box = name.getBoundingClientRect();
+  const grid = [...name.ownerSVGElement.querySelectorAll(".wb-grid")].map((line) => line.getBoundingClientRect());
+  const right = Math.max(...grid.map((line) => line.right)), lowest = Math.max(...grid.map((line) => line.bottom));
+  return box.left >= chart.left && box.right <= chart.right + 1 && (box.left >= right || box.top >= lowest);
 }"""
 
 
@@ -55,8 +56,8 @@ def test_cells_fill_and_open_and_the_sweep_resumes_after_a_reload(
     assert not narrow, "long names must leave room for the figures"
     page.select_option(V + "[aria-label='Metric of the cells']", "tau")
     page.wait_for_selector(V + "[aria-label^='method prompt-lookup, temperature 0.5: mean accepted length τ']")
-    legend = page.locator(V + ".legend").filter(has_text="E[τ] with a constant acceptance rate")
-    legend.filter(has_text="acceptance per position").wait_for()
+    for name in ("E[τ] with a constant acceptance rate", "acceptance per position"):
+        wait_for_text(page, ".wb-card-lines .wb-seriesnames > g", name)
     wait_for_text(page, ".wb-codebox", "Sweep.of({")
     wait_for_text(page, ".wb-codebox", "workbench sweep --axis")
     with page.expect_download() as download:
@@ -111,9 +112,9 @@ def test_axe_finds_nothing_serious(fake_app: str, open_page: PageOpener) -> None
         page.evaluate(f"for (const box of document.querySelectorAll('{V}details')) box.open = true")
         page.click(V + ".wb-cell >> nth=1")
         wait_for_text(page, ".wb-card-cell dd", "0.7")
-        names = page.locator(V + ".js-plotly-plot .legend").first
-        names.filter(has_text="at measured costs").wait_for()
-        assert names.evaluate(INSIDE), "the legend is completely visible and overlaps no axis"
+        name = page.locator(V + ".wb-card-lines .wb-seriesnames > g").filter(has_text="at measured costs").first
+        name.wait_for()
+        assert name.evaluate(INSIDE), "the name of a line is completely visible and overlaps no axis"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = axe.run(page, context=V + ".wb", options={"resultTypes": ["violations"]}).response["violations"]
         grave = [v for v in found if v["impact"] in ("serious", "critical")]

@@ -85,20 +85,20 @@ def test_an_invalid_address_is_reported_and_the_example_shown(fake_app: str, ope
 def test_the_bench_is_exported_as_data_and_as_images(fake_app: str, open_page: PageOpener, tmp_path: Path) -> None:
     page = open_page(f"{fake_app}/verifiers")
     saved = {}
-    for name in ("JSON:", "CSV:", "Acceptance rate of k drafts: SVG", "p and q of one position: PNG"):
-        page.get_by_role("button", name="export").click()
+    page.get_by_role("button", name="export").click()
+    for name in ("JSON", "CSV", "Acceptance rate of k drafts as SVG", "p and q of one position as PNG"):
         with page.expect_download() as download:
             page.locator(".wb-exports").get_by_role("button", name=name).click()
         saved[name] = tmp_path / download.value.suggested_filename
         download.value.save_as(saved[name])
-    data = json.loads(saved["JSON:"].read_text())
+    data = json.loads(saved["JSON"].read_text())
     assert data["acceptance"]["recursive/without"][1] == pytest.approx(0.656845, abs=1e-6)
     assert data["p"] == pytest.approx([0.5, 0.3, 0.15, 0.05])
-    rows = list(csv.reader(saved["CSV:"].read_text().splitlines()))
+    rows = list(csv.reader(saved["CSV"].read_text().splitlines()))
     assert ["k-seq", "independent", "0.600000", "0.658443"] in [row[:4] for row in rows]
-    drawing = ElementTree.parse(saved["Acceptance rate of k drafts: SVG"]).getroot()
+    drawing = ElementTree.parse(saved["Acceptance rate of k drafts as SVG"]).getroot()
     assert "COMPUTED" in "".join(drawing.itertext())
-    assert saved["p and q of one position: PNG"].read_bytes()[:4] == b"\x89PNG"
+    assert saved["p and q of one position as PNG"].read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_node_of_a_run_opens_in_the_bench(fake_app: str, open_page: PageOpener) -> None:

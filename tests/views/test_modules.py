@@ -100,6 +100,24 @@ def test_the_javascript_tests_pass() -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+@pytest.mark.parametrize("name", module_names())
+def test_a_delivered_module_lacks_only_documentation(name: str) -> None:
+    """Every line that is left out is one of a documentation comment; the code keeps its order."""
+    left, inside = iter(modules.delivered_text(name).splitlines()), False
+    kept = next(left, None)
+    for line in module_text(name).splitlines():
+        text = line.strip()
+        if line == kept and not inside:
+            kept = next(left, None)
+            continue
+        inside = inside or text.startswith("/**")
+        assert inside, line
+        assert text.startswith(("/**", "*")), line
+        inside = not text.endswith("*/")
+    assert kept is None
+    assert not inside
+
+
 TEXTS = ["live/replay", "vision/replay", "notebook/live", "notebook/vision"]
 """Modules that hosts get as text."""
 

@@ -141,7 +141,7 @@ def test_approximate_rules_have_the_same_gain_and_error_in_page_and_python(
         probs, kept = first_token_distribution(Lenient(), p, q, n, SAMPLED, monkeypatch)
         seen = found["lenient/independent"][n - 1]
         assert seen["accepted"] == pytest.approx(kept, abs=1e-9)
-        assert seen["paid"] == pytest.approx(float(distance(probs, p)), abs=1e-9)
+        assert seen["error"] == pytest.approx(float(distance(probs, p)), abs=1e-9)
     rule = TypicalAcceptance()
     least = min(rule.epsilon, rule.delta * math.exp(float((p * p.clamp_min(1e-300).log()).sum())))
     kept = 1 - float(q[p <= least].sum()) ** 2
@@ -157,7 +157,7 @@ def test_lenience_has_the_same_gain_and_error_in_page_and_python(
     probs, kept = first_token_distribution(Lenient(lenience), p, q, 1, SAMPLED, monkeypatch)
     found = in_page(p, q, f"acceptance.lenient(p, q, {lenience})")
     assert found["accepted"] == pytest.approx(kept, abs=1e-9)
-    assert found["paid"] == pytest.approx(float((probs - p).clamp_min(0).sum()), abs=1e-9)
+    assert found["error"] == pytest.approx(float((probs - p).clamp_min(0).sum()), abs=1e-9)
 
 
 @needs_node

@@ -24,7 +24,7 @@ from workbench.bench.candidate_runs import (
     repeated_share,
 )
 from workbench.bench.compare import format_prompt
-from workbench.bench.comparison_runs import Plan
+from workbench.bench.comparison import Plan
 from workbench.bench.lanes import BASELINE
 from workbench.bench.pairing import SharedBackend as Hosting
 from workbench.bench.prompts import BenchPrompt

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from workbench.bench.conditions import conditions_of_models
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.markdown import format_interval, format_value, markdown_table
-from workbench.bench.statistics import ratio_of_sums
+from workbench.bench.statistics import ratio_of_sums, share
+from workbench.bench.study import BEGIN, JsonLines, Study, in_turn
 from workbench.bench.verifiable_problems import all_problems
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
@@ -50,13 +53,19 @@ def verifiers_of(models: Models) -> list[str]:
     return [default, *(v.name for v in others)]
 
 
-def run_suite(models: Models, scale: Scale, progress: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+def run_suite(
+    models: Models,
+    scale: Scale,
+    progress: Callable[[str], None] = lambda words: None,
+    resume: Path | None = None,
+) -> dict[str, Any]:
     """Answer every problem with every verifier.
 
     Args:
         models: models with a draft model.
         scale: size of the measurement.
         progress: receives progress lines.
+        resume: file of answers, JSON Lines, from which the same measurement continues.
 
     Returns:
         Plain JSON: `rows` (verifier, τ, and by group 1 for each right answer, else 0), `problems` (number by group),
@@ -64,25 +73,38 @@ def run_suite(models: Models, scale: Scale, progress: Callable[[str], None] = la
     """
     tasks = first_of_each_group(all_problems(), scale.per_group) if scale.per_group else all_problems()
     problems = {group: sum(p.group == group for p in tasks) for group in dict.fromkeys(p.group for p in tasks)}
-    facts, rows, engine = machine_facts(), list[dict[str, Any]](), Engine(models, record=False)
-    for name in verifiers_of(models):
-        progress(f"{name}: {len(tasks)} problems")
-        configured, rounds = registry.get(METHOD).with_params(verifier=name), list[Any]()
-        right: dict[str, list[int]] = {group: [] for group in problems}
-        for i, problem in enumerate(tasks):
-            trace = engine.generate(
-                Request(
-                    problem.encode(models.tokenizer),
-                    configured,
-                    SamplingParams(temperature=scale.temperature),
-                    max_new_tokens=scale.tokens,
-                    seed=scale.seed + i,
-                )
-            )
-            rounds += trace.rounds
-            text = models.tokenizer.decode(trace.token_ids, skip_special_tokens=True)
-            right[problem.group].append(int(problem.is_right(text)))
-        rows.append({"verifier": name, "tau": metrics.tau(rounds), "right": right})
+    facts, names, engine = machine_facts(), verifiers_of(models), Engine(models, record=False)
+
+    def answer(cell: tuple[str, int]) -> dict[str, int]:
+        verifier, i = cell
+        request = Request(
+            tasks[i].encode(models.tokenizer),
+            registry.get(METHOD).with_params(verifier=verifier),
+            SamplingParams(temperature=scale.temperature),
+            max_new_tokens=scale.tokens,
+            seed=scale.seed + i,
+        )
+        trace = engine.generate(request)
+        text = models.tokenizer.decode(trace.token_ids, skip_special_tokens=True)
+        counts = {"emitted": metrics.count_emitted(trace.rounds), "rounds": len(trace.rounds)}
+        return counts | {"right": int(tasks[i].is_right(text))}
+
+    settings = conditions_of_models(models) | {"scale": asdict(scale), "problems": [p.prompt for p in tasks]}
+    store = None if resume is None else JsonLines[dict[str, int]](resume, settings, dict, dict)
+    cells, current = [(name, i) for name in names for i in range(len(tasks))], ""
+    study = Study[tuple[str, int], dict[str, int]](cells, in_turn(answer), store)
+    for kind, (name, _), _ in study.run():
+        if kind == BEGIN and name != current:
+            current = name
+            progress(f"{name}: {len(tasks)} problems")
+    rows = list[dict[str, Any]]()
+    for name in names:
+        answers = [study.results[name, i] for i in range(len(tasks))]
+        right = {
+            group: [a["right"] for a, p in zip(answers, tasks, strict=True) if p.group == group] for group in problems
+        }
+        tau = share(sum(a["emitted"] for a in answers), sum(a["rounds"] for a in answers))
+        rows.append({"verifier": name, "tau": tau, "right": right})
     target = models.target_name
     command = f"workbench bench --suite answers --target {target} --max-new-tokens {scale.tokens}"
     command += f" --temperature {scale.temperature:g}" + (f" --per-group {scale.per_group}" if scale.per_group else "")

@@ -1,21 +1,23 @@
 """Elimination rounds: methods take turns on prompts; after each pass, those clearly slower than the best are dropped.
 
-The remaining time goes to the methods that may still be the fastest. The contenders determine where the runs happen: in
-this process (`recommend`), or on a backend that others use too (`advice`).
+The remaining time goes to the methods that may still be the fastest: a `Study` whose next run depends on the results so
+far. The contenders determine where the runs happen: in this process (`recommend`), or on a backend that others use too
+(`advice`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 from typing import Any
 
-from workbench.bench.interleaving import interleave, rotate
 from workbench.bench.recommendation import RankedMethod
 from workbench.bench.sample import Sample
 from workbench.bench.statistics import Totals, acceptance_of, rates, tau_of
+from workbench.bench.study import END, FAIL, Run, Study, in_turn, interleaved_runs, rotate
 from workbench.core.errors import WorkbenchError
 from workbench.methods.method_info import MethodInfo
 from workbench.trace.speedup import speedup
@@ -100,14 +102,49 @@ class CandidateRuns:
         Raises:
             WorkbenchError: plain decoding cannot run.
         """
-        yield from self._warm_up(is_over, remaining)
+        by_name = {contender.name: contender for contender in self.contenders}
+        study = Study[Run, Sample](
+            self._choose_runs(is_over, remaining),
+            in_turn(lambda run: by_name[run.contender].run(run.prompt, None if run.is_warm_up else run.repeat),
+                    WorkbenchError),
+            contender=lambda run: run.contender,
+        )  # fmt: skip
+        with contextlib.closing(study.run()) as events:
+            for kind, run, payload in events:
+                if kind == END:
+                    self._add(run, payload)
+                elif kind == FAIL and run.contender == self.contenders[0].name:
+                    raise payload
+                elif kind == FAIL:
+                    self.failed[run.contender] = str(payload)
+                    self.samples[run.contender].clear()
+                else:
+                    text = "warm-up" if run.is_warm_up else f"prompt {run.prompt + 1}/{self._prompts}"
+                    yield f"{text} · {run.contender}", payload
+
+    def _add(self, run: Run, sample: Sample) -> None:
+        self.done += 1
+        if not run.is_warm_up:
+            self.samples[run.contender].append(sample)
+        elif sample.token_ids:
+            self._per_token[run.contender] = sample.seconds / len(sample.token_ids)
+
+    def _choose_runs(self, is_over: Callable[[], bool], remaining: Callable[[], float]) -> Iterator[Run]:
+        """Yield the next run, which depends on the results so far: warm-up, then pass by pass."""
+        end_s = remaining() * (1 - WARM_UP_SHARE)
+        for contender in self.contenders:
+            is_plain = contender is self.contenders[0]
+            for i in range(2):
+                if not is_over() and (is_plain or remaining() > end_s):
+                    yield Run(contender.name, 0, i - 2)
         active = self._shortlist(remaining())
-        for number in count(1):
-            self.passes = number
-            for prompt, _, contender in interleave(rotate(active, self.passes - 1), self._prompts, 1):
+        for number in count():
+            self.passes = number + 1
+            names = rotate([contender.name for contender in active], number)
+            for run in interleaved_runs(names, self._prompts, 1):
                 if is_over():
                     return
-                yield from self._one(contender, prompt, self.passes - 1, f"prompt {prompt + 1}/{self._prompts}")
+                yield replace(run, repeat=number)
             if is_over():
                 return
             active = [contender for contender in active if contender.name not in self.failed]
@@ -116,17 +153,6 @@ class CandidateRuns:
             active = [contender for contender in active if contender.name not in self.dropped_after]
             if len(active) <= 2:
                 return
-
-    def _warm_up(
-        self, is_over: Callable[[], bool], remaining: Callable[[], float]
-    ) -> Generator[tuple[str, str], None, None]:
-        """Run every contender twice on the first prompt, as long as the warm-up's share of the time lasts."""
-        end_s = remaining() * (1 - WARM_UP_SHARE)
-        for contender in self.contenders:
-            is_plain = contender is self.contenders[0]
-            for _ in range(2):
-                if not is_over() and (is_plain or remaining() > end_s):
-                    yield from self._one(contender, 0, None, "warm-up")
 
     def _shortlist(self, seconds: float) -> list[Candidate]:
         """Return plain decoding and the contenders to measure: all of them, or the fastest that fit the time."""
@@ -139,33 +165,6 @@ class CandidateRuns:
             if spent <= seconds or len(fits) < MIN_CONTENDERS:
                 fits.add(contender.name)
         return [plain, *(e for e in others if e.name in fits)]
-
-    def _one(
-        self, contender: Candidate, prompt: int, repeat: int | None, what: str
-    ) -> Generator[tuple[str, str], None, None]:
-        if contender.name in self.failed:
-            return
-        text = f"{what} · {contender.name}"
-        yield text, ""
-        writing = contender.run(prompt, repeat)
-        try:
-            while True:
-                yield text, next(writing)
-        except StopIteration as ended:
-            sample = ended.value
-        except WorkbenchError as error:
-            if contender is self.contenders[0]:
-                raise
-            self.failed[contender.name] = str(error)
-            self.samples[contender.name].clear()
-            return
-        finally:
-            writing.close()
-        self.done += 1
-        if repeat is not None:
-            self.samples[contender.name].append(sample)
-        elif sample.token_ids:
-            self._per_token[contender.name] = sample.seconds / len(sample.token_ids)
 
     @property
     def unreached(self) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from workbench.bench import board
+from workbench.bench import board, labs
 from workbench.bench.claims import (
     BUNDLED,
     COLUMNS,
@@ -16,10 +16,14 @@ from workbench.bench.claims import (
     VERDICTS,
     Claim,
     Measurement,
+    column_of,
     compute_verdict,
+    scale_of,
 )
 from workbench.bench.claims import claims as all_claims
 from workbench.bench.markdown import markdown_table as table
+from workbench.bench.study import Rows, Study, in_turn
+from workbench.core.errors import WorkbenchError
 from workbench.models.machine import describe_hardware
 
 BOARD = "claims"
@@ -28,6 +32,34 @@ BOARD = "claims"
 def save(claim: Claim, measured: Measurement, column: str = BUNDLED) -> None:
     """Save a measured figure to its column of the board."""
     board.save(BOARD, claim.row(column), {"measured": asdict(measured)}, lambda saved: markdown(rows(saved)))
+
+
+def measure_claims(
+    claims: Sequence[Claim], target: str | None, scale_options: Mapping[str, Any], saves: bool
+) -> Study[Claim, Measurement | None]:
+    """Return the study that measures claims one by one; the result is None if something required is missing.
+
+    Args:
+        claims: the claims. If one of several cannot be measured, the study continues with the others.
+        target: target of all measurements; None: the home target of each claim.
+        scale_options: fields of `workbench.bench.claims.Scale` that differ from the target's scale.
+        saves: whether to save each figure on the board.
+    """
+    by_name = {claim.name: claim for claim in claims}
+
+    def measure(claim: Claim) -> Measurement | None:
+        column = column_of(claim, target)
+        if claim.missing_requirement(column):
+            return None
+        return labs.measure(claim, replace(scale_of(claim.target(column)), **scale_options))
+
+    def save_row(name: str, figure: Measurement | None) -> None:
+        if saves and figure is not None:
+            save(by_name[name], figure, column_of(by_name[name], target))
+
+    store = Rows[Claim](lambda claim: claim.name, save_row=save_row)
+    runner = in_turn(measure, WorkbenchError if len(claims) > 1 else ())
+    return Study(claims, runner, store, key=lambda claim: claim.name)
 
 
 def claim_entry(

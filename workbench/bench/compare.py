@@ -7,24 +7,23 @@ line, the API and the app. `workbench.bench.comparison_figures` computes the res
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, RunBackend, StopError
 from workbench.bench.bounds import LANES, PROMPTS, REPEATS, RUNS
-from workbench.bench.comparison import Comparison
+from workbench.bench.comparison import Comparison, LaneRuns, Plan
 from workbench.bench.comparison_figures import most_typical_repeat
-from workbench.bench.comparison_runs import LaneRuns, Plan
-from workbench.bench.interleaving import interleave
 from workbench.bench.lanes import BASELINE, Lane
 from workbench.bench.prompts import BenchPrompt
 from workbench.bench.steps import Step
+from workbench.bench.study import END, FAIL, STEP, Run, Study, in_turn, interleaved_runs
 from workbench.core.errors import CapacityError, ParameterError, PromptError, WorkbenchError
 from workbench.methods import method_info
 from workbench.models.machine import machine_facts
+from workbench.trace.events import Trace
 
 
 def prepare(
@@ -76,8 +75,8 @@ def measure(
 ) -> Iterator[Step]:
     """Compare, step by step.
 
-    The order is that of `workbench.bench.interleaving`. Each lane has the device to itself while it runs. A lane that
-    fails is left out from there on, with the reason. Closing the iterator ends the current run.
+    The order is that of `study.interleaved_runs`. Each lane has the device to itself while it runs. If a lane fails, it
+    is left out from there on, with the reason. Closing the iterator ends the current run.
 
     Args:
         backend: the backend.
@@ -99,94 +98,75 @@ def measure(
 
 
 def _steps(backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool]) -> Iterator[Step]:
-    total, done, start = (
-        len(comparison.lanes) * (len(comparison.prompts) * comparison.plan.repeats + 1),
-        0,
-        time.monotonic(),
-    )
+    plan, lanes = comparison.plan, comparison.lanes
+    runs = interleaved_runs(range(len(lanes)), len(comparison.prompts), plan.repeats, warm_up=1)
+    runner = in_turn(partial(_run, backend, comparison, user, stopped), WorkbenchError)
+    study = Study[Run, Trace | None](runs, runner, contender=lambda run: run.contender)
+    is_warm = False
     try:
-        yield Step(0, total, "begins", comparison=comparison)
-        for lane in comparison.lanes:
-            for step in _run(backend, comparison, lane, 0, None, user, stopped):
-                yield _with_progress(step, done, total, start)
-            done += 1
-        start, timed = time.monotonic(), done
-        for prompt, repeat, lane in interleave(comparison.lanes, len(comparison.prompts), comparison.plan.repeats):
-            for step in _run(backend, comparison, lane, prompt, repeat, user, stopped):
-                yield _with_progress(step, done, total, start, timed)
-            done += 1
-            for each in comparison.lanes:
-                each.select_repeat(prompt, most_typical_repeat(comparison, prompt))
-                each.drop_unselected_traces(before=prompt)
-            yield _with_progress(
-                Step(0, 0, "measured", comparison=comparison, prompt=prompt), done, total, start, timed
-            )
-        for lane in comparison.lanes:
-            lane.drop_unselected_traces(before=len(comparison.prompts))
-        comparison.complete = True
+        yield Step(0, len(runs), "begins", comparison=comparison)
+        with contextlib.closing(study.run(stopped)) as events:
+            for kind, run, payload in events:
+                if not run.is_warm_up and not is_warm:
+                    is_warm = True
+                    study.restart_clock()
+                if kind == STEP:
+                    yield replace(payload, done=study.done, total=len(runs), left_s=study.left_s if is_warm else None)
+                if kind not in (END, FAIL):
+                    continue
+                lane = lanes[run.contender]
+                lane.error = str(payload) if kind == FAIL else lane.error
+                if run.is_warm_up:
+                    continue
+                if kind == END and payload is not None:
+                    lane.add_run(run.prompt, run.repeat, payload, payload.header.prefill_s + payload.footer.seconds)
+                for each in lanes:
+                    each.select_repeat(run.prompt, most_typical_repeat(comparison, run.prompt))
+                    each.drop_unselected_traces(before=run.prompt)
+                yield Step(
+                    study.done, len(runs), "measured", "", study.left_s, comparison=comparison, prompt=run.prompt
+                )
+        if study.is_complete:
+            for lane in lanes:
+                lane.drop_unselected_traces(before=len(comparison.prompts))
+            comparison.complete = True
     except (StopError, KeyboardInterrupt):  # the runs so far are the result
         pass
-    yield Step(done, total, "done" if comparison.complete else "stopped", comparison=comparison, last=True)
-
-
-def _with_progress(step: Step, done: int, total: int, start: float, first_timed: int | None = None) -> Step:
-    """Return the step with its counts and the remaining time, estimated from the timed runs."""
-    left_s = None
-    if first_timed is not None and done > first_timed:
-        left_s = (time.monotonic() - start) / (done - first_timed) * (total - done)
-    return replace(step, done=done, total=total, left_s=left_s)
+    yield Step(study.done, len(runs), "done" if comparison.complete else "stopped", comparison=comparison, last=True)
 
 
 def _run(
-    backend: RunBackend,
-    comparison: Comparison,
-    lane: LaneRuns,
-    prompt: int,
-    repeat: int | None,
-    user: str,
-    stopped: Callable[[], bool],
-) -> Iterator[Step]:
-    """Do one run of a lane; repeat None is the warm-up."""
-    if lane.error:
-        return
-    plan, source = comparison.plan, comparison.prompts[prompt]
-    label = (
-        f"prompt {prompt + 1} of {len(comparison.prompts)}, repeat {(repeat or 0) + 1} of {plan.repeats} · {lane.name}"
-    )
-    label = f"warm-up · {lane.name}" if repeat is None else label
-    tokens = plan.max_new_tokens if repeat is not None else min(plan.max_new_tokens, WARM_UP_TOKENS)
-    if stopped():
-        raise StopError
-    now = Step(0, 0, label, lane=lane.name, limit=tokens, prompt=prompt)
+    backend: RunBackend, comparison: Comparison, user: str, stopped: Callable[[], bool], run: Run
+) -> Generator[Step, None, Trace | None]:
+    """Do one run of a lane; yield its progress, and return its trace."""
+    plan, source, lane = comparison.plan, comparison.prompts[run.prompt], comparison.lanes[run.contender]
+    label = f"prompt {run.prompt + 1} of {len(comparison.prompts)}, repeat {run.repeat + 1} of {plan.repeats}"
+    label = f"{'warm-up' if run.is_warm_up else label} · {lane.name}"
+    tokens = min(plan.max_new_tokens, WARM_UP_TOKENS) if run.is_warm_up else plan.max_new_tokens
+    now = Step(0, 0, label, lane=lane.name, limit=tokens, prompt=run.prompt)
     yield now
-    try:
-        run = BackendRun(
-            backend,
-            partial(
-                backend.start,
-                format_prompt(backend, source, plan),
-                lane.lane.method,
-                params={**lane.lane.params, **plan.sampling},
-                target=plan.target,
-                drafter=lane.lane.drafter,
-                max_new_tokens=tokens,
-                seed=plan.seed,
-                stop=plan.stop,
-                user=user,
-                is_timed=True,
-                **({"images": plan.images} if plan.images else {}),
-            ),
-            stopped,
-        )
-        with contextlib.closing(run.follow()) as reasons:
-            for reason in reasons:
-                yield replace(now, waiting=reason, tokens=run.tokens)
-    except WorkbenchError as error:
-        lane.error = str(error)
-        return
-    trace = run.trace
-    if repeat is not None and trace is not None:
-        lane.add_run(prompt, repeat, trace, trace.header.prefill_s + trace.footer.seconds)
+    backend_run = BackendRun(
+        backend,
+        partial(
+            backend.start,
+            format_prompt(backend, source, plan),
+            lane.lane.method,
+            params={**lane.lane.params, **plan.sampling},
+            target=plan.target,
+            drafter=lane.lane.drafter,
+            max_new_tokens=tokens,
+            seed=plan.seed,
+            stop=plan.stop,
+            user=user,
+            is_timed=True,
+            **({"images": plan.images} if plan.images else {}),
+        ),
+        stopped,
+    )
+    with contextlib.closing(backend_run.follow()) as reasons:
+        for reason in reasons:
+            yield replace(now, waiting=reason, tokens=backend_run.tokens)
+    return backend_run.trace
 
 
 def finish(steps: Iterator[Step], progress: Callable[[Step], None] | None = None) -> Comparison:

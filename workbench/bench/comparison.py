@@ -1,22 +1,117 @@
-"""A comparison with its figures, as plain data for display and transfer."""
+"""A comparison: its plan, the recorded runs of its lanes, and its figures, as plain data for display and transfer."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workbench.bench.comparison_figures import full_figures, partial_figures
-from workbench.bench.comparison_runs import ComparisonRuns, LaneRuns, Plan
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.sample import Sample
+from workbench.bench.sample import Sample, sample_from_wire, sample_of
 from workbench.trace.events import Trace
 
 
-class Comparison(ComparisonRuns):
-    """Lanes of a comparison with all figures computed from their runs."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Common settings of the lanes of a comparison.
 
-    __slots__ = ()
+    Attributes:
+        target: by default the backend's.
+        max_new_tokens: length limit of every run.
+        seed: seed of every run, so that repetitions do the same work.
+        sampling: temperature and filters, the same for all lanes.
+        stop: strings that end a text.
+        repeats: repetitions of every lane and prompt.
+        images: images as data URLs, for a target that reads them; every prompt is then a question about all of them.
+    """
+
+    target: str | None = None
+    max_new_tokens: int = 64
+    seed: int = 0
+    sampling: dict[str, Any] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    repeats: int = 3
+    images: tuple[str, ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every lane takes the most probable token."""
+        return not float(self.sampling.get("temperature", 0) or 0) > 0
+
+
+@dataclass(slots=True)
+class LaneRuns:
+    """Runs of a lane.
+
+    Attributes:
+        lane: the lane.
+        name: name for display, unique in a comparison.
+        added: whether the lane is plain decoding that was added automatically as the reference.
+        samples: figures of each run by (prompt, repetition).
+        traces: by prompt, the run that the race replays (`comparison_figures.most_typical_repeat`).
+        selected_repeat: by prompt, the repeat of that run.
+        error: reason why the lane was left out from some point on; empty if all its runs finished.
+    """
+
+    lane: Lane
+    name: str
+    added: bool = False
+    samples: dict[tuple[int, int], Sample] = field(default_factory=dict)
+    traces: dict[int, Trace] = field(default_factory=dict)
+    selected_repeat: dict[int, int] = field(default_factory=dict)
+    error: str = ""
+    _runs: dict[tuple[int, int], Trace] = field(default_factory=dict)
+
+    def add_run(self, prompt: int, repeat: int, trace: Trace, seconds: float) -> None:
+        """Store the figures of a run, and its trace as long as the race may select it."""
+        self.samples[prompt, repeat] = sample_of(trace, self.name, prompt, repeat, seconds)
+        self._runs[prompt, repeat] = trace
+        self.select_repeat(prompt, self.selected_repeat.get(prompt, repeat))
+
+    def select_repeat(self, prompt: int, repeat: int) -> None:
+        """Select the repeat that the race replays; if this lane failed in it, the earlier selection stays."""
+        if (prompt, repeat) in self._runs:
+            self.traces[prompt], self.selected_repeat[prompt] = self._runs[prompt, repeat], repeat
+
+    def drop_unselected_traces(self, before: int) -> None:
+        """Keep only the selected trace of each prompt before this one, since these prompts are done."""
+        self._runs = {key: trace for key, trace in self._runs.items() if key[0] >= before}
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Lanes of a comparison with their plan and prompts; all figures are computed from the recorded runs.
+
+    Attributes:
+        plan: their common settings.
+        prompts: their prompts.
+        lanes: in the order of the request; plain decoding is first if it was added.
+        machine: description of the machine.
+        complete: whether every run of the plan was done.
+    """
+
+    plan: Plan
+    prompts: list[BenchPrompt]
+    lanes: list[LaneRuns]
+    machine: dict[str, Any]
+    complete: bool = False
+
+    def __getitem__(self, name: str) -> LaneRuns:
+        """Return a lane by its name or its method.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for lane in self.lanes:
+            if name in (lane.name, lane.lane.method):
+                return lane
+        raise KeyError(name)
+
+    @property
+    def reference(self) -> LaneRuns | None:
+        """Plain decoding, the reference of the others."""
+        return next((lane for lane in self.lanes if lane.lane.is_plain and lane.samples), None)
 
     @property
     def figures(self) -> dict[str, dict[str, Any]]:
@@ -54,7 +149,7 @@ class Comparison(ComparisonRuns):
         prompts = [BenchPrompt(p["name"], p["text"], p["group"], p["chat"]) for p in data["prompts"]]
         lanes = []
         for wire in data["lanes"]:
-            samples = [Sample(**run | {"depths": [tuple(d) for d in run["depths"]]}) for run in wire["runs"]]
+            samples = [sample_from_wire(run) for run in wire["runs"]]
             lanes.append(
                 LaneRuns(
                     Lane(wire["method"], wire["params"], wire["drafter"]), wire["name"], wire["added"],

@@ -13,13 +13,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.sample import Sample
-from workbench.bench.statistics import PARTS, Totals, acceptance_of, average_rate, rates, speedup_of, tau_of
+from workbench.bench.statistics import (
+    PARTS,
+    Totals,
+    acceptance_of,
+    average_rate,
+    geometric_mean,
+    mean,
+    rates,
+    speedup_of,
+    tau_of,
+)
 from workbench.bench.text_comparison import differences, text_exactness
 from workbench.trace.metrics import acceptance_by_depth
 from workbench.trace.speedup import Estimate, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison_runs import ComparisonRuns, LaneRuns
+    from workbench.bench.comparison import Comparison, LaneRuns
 
 SCHEMA = 3
 """Version of comparisons as plain data. Version 1 had medians with quartiles; version 2 had τ and acceptance pooled
@@ -28,7 +38,7 @@ GRID = [i / 20 for i in range(21)]
 """Acceptance rates of the points of the break-even curve."""
 
 
-def full_figures(comparison: ComparisonRuns) -> dict[str, Any]:
+def full_figures(comparison: Comparison) -> dict[str, Any]:
     """Return all figures of a comparison: `partial_figures`, with texts, race, break-even and exactness per lane."""
     data = partial_figures(comparison)
     plain = comparison.reference
@@ -44,7 +54,7 @@ def full_figures(comparison: ComparisonRuns) -> dict[str, Any]:
     return data
 
 
-def partial_figures(comparison: ComparisonRuns) -> dict[str, Any]:
+def partial_figures(comparison: Comparison) -> dict[str, Any]:
     """Return settings, machine and the figures of each lane, from the runs so far."""
     plan, plain = comparison.plan, comparison.reference
     header = next((trace.header for lane in comparison.lanes for trace in lane.traces.values()), None)
@@ -127,7 +137,7 @@ def _shares(samples: Sequence[Sample]) -> dict[str, float]:
 # -- the race ---------------------------------------------------------------------------------------------------------
 
 
-def most_typical_repeat(comparison: ComparisonRuns, prompt: int) -> int:
+def most_typical_repeat(comparison: Comparison, prompt: int) -> int:
     """Return the repeat that a race on a prompt replays in all lanes: the one with the most typical speed-ups.
 
     Among the repeats that the most lanes completed, it has the least sum over lanes of the distances to the prompt's
@@ -224,4 +234,44 @@ def break_even(lane: LaneRuns, plain: LaneRuns) -> dict[str, Any] | None:
             for part, share in _shares(samples).items()
             if part in ("draft", "verify")
         },
+    }
+
+
+# -- one cell of a sweep ----------------------------------------------------------------------------------------------
+
+METRICS = {
+    "speedup": "speed-up against plain decoding",
+    "tau": "mean accepted length τ",
+    "acceptance_rate": "accepted / tested",
+    "tokens_per_second": "tokens per second",
+}
+"""Metrics of a cell, with their descriptions."""
+THEORY = {
+    "speedup": {"speedup_iid": "formula with a constant acceptance rate, at measured costs"},
+    "tau": {"tau_iid": "E[τ] with a constant acceptance rate", "tau_by_position": "E[τ] by acceptance per position"},
+}
+"""Theoretical predictions from the measured acceptance, drawn over a metric (`predict_tau`, `break_even`)."""
+
+
+def estimates(lane: LaneRuns, plain: LaneRuns | None) -> dict[str, Any]:
+    """Return each metric of a lane with its interval.
+
+    Times vary between repeats, so all repeats count for them; the other figures depend on the seed alone and count once
+    per prompt.
+    """
+    from workbench.trace.whatif import predict_tau  # imports scipy
+
+    runs = list(lane.samples.values())
+    first = [Totals.of([s]) for s in {s.prompt: s for s in reversed(runs)}.values()]
+    faster, rate = speedup_of(lane, plain), average_rate(rates(runs))
+    predicted = [theory for t in lane.traces.values() if (theory := predict_tau(t.rounds))["rate"] is not None]
+    formula = break_even(lane, plain) if plain is not None and lane is not plain else None
+    return {
+        "speedup": faster and faster.to_wire(),
+        "tau": geometric_mean([t.tau for t in first if t.tau is not None]),
+        "acceptance_rate": mean([t.acceptance_rate for t in first if t.acceptance_rate is not None]),
+        "tokens_per_second": rate and rate.to_wire(),
+        "speedup_iid": mean([formula["predicted"]] if formula else []),
+        "tau_iid": geometric_mean([theory["tau_iid"] for theory in predicted]),
+        "tau_by_position": geometric_mean([theory["tau_by_position"] for theory in predicted]),
     }

@@ -13,15 +13,19 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.bench.lanes import Lane
+from workbench.core.errors import ModelError
 from workbench.decoders.declarations import DRAFTERS
 from workbench.methods import method_info
 from workbench.models.checkpoints.user_heads import own_heads
 from workbench.models.local_models import path_of
 from workbench.models.machine import machine_facts
 from workbench.models.names import heads_of, locate
+
+if TYPE_CHECKING:
+    from workbench.engine import Models
 
 MEASURING_VERSION = 4
 """Version of the measuring and computing of figures. Increase it when either changes: saved figures of another version
@@ -90,6 +94,37 @@ def conditions(
         "versions": {name: facts[name] for name in VERSIONS},
         "weights": weights,
     }
+
+
+def conditions_of_models(models: Models) -> Conditions:
+    """Return the conditions of a measurement on loaded models: code, machine, number formats, and weights.
+
+    The entry of a model that was made in this process is None.
+    """
+    from workbench.bench.board import commit  # imports PyTorch
+
+    def dtype(runner: Any) -> str:
+        return "" if runner is None else _name(runner.weight_dtype)
+
+    facts = machine_facts()
+    names = [models.target_name, models.drafter_name, *(str(head.folder) for head in models.heads.values())]
+    return {
+        "measuring": MEASURING_VERSION,
+        "commit": commit(),
+        "device": str(models.target.device),
+        "dtype": dtype(models.target),
+        "drafter_dtype": dtype(models.drafter),
+        "machine": {name: facts.get(name) for name in MACHINE},
+        "versions": {name: facts[name] for name in VERSIONS},
+        "weights": {name: _fingerprint_or_none(name) for name in names if name},
+    }
+
+
+def _fingerprint_or_none(name: str) -> str | None:
+    try:
+        return fingerprint(name)
+    except ModelError:
+        return None
 
 
 def fingerprint(name: str) -> str | None:

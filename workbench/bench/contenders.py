@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,6 +66,16 @@ class EngineContender:
     def parameters(self) -> dict[str, Any]:
         """Values of the method's parameters."""
         return dict(self.configured.values)
+
+    @property
+    def changed_parameters(self) -> dict[str, Any]:
+        """Values of the method's parameters that differ from their defaults."""
+        specs = self.configured.method.params
+        return {name: value for name, value in self.configured.values.items() if value != specs[name].default}
+
+    def shortened(self, max_new_tokens: int) -> EngineContender:
+        """Return a copy that generates at most so many tokens, for warm-up runs."""
+        return replace(self, max_new_tokens=min(self.max_new_tokens, max_new_tokens))
 
     @property
     def weights_bytes(self) -> int:

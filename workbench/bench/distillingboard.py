@@ -1,4 +1,4 @@
-"""The board of a study of distillation: the result of each loss on each kind of text for one drafter.
+"""The board of a finished study of distillation: the result of each loss on each kind of text for one drafter.
 
 All figures are quotients of sums over prompts, compared on the same prompts. The verdict on a statement follows from
 the interval alone: it holds if the whole interval satisfies it, does not hold if the whole interval contradicts it, and
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from workbench.bench.boardfiles import describe_finished_study
 from workbench.bench.markdown import format_interval, markdown_table
 from workbench.bench.statistics import (
     Interval,
@@ -76,10 +77,9 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board, from the report of `workbench train distilling`."""
+    """Return the board, from the study's report."""
     start, *cells = report["cells"]
     base = {cell["made"]: cell for cell in cells if cell["loss"] == BASE}
-    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     intro = f"{start['steps']} steps on {KINDS[start['made']]}, " if start["steps"] else ""
     lines = [
         "# Distilling a draft model: loss and training text",
@@ -88,8 +88,8 @@ def page(report: dict[str, Any]) -> str:
         f"text, then measured with `{report['method']}` on the same {report['prompts']} held-out prompts (up to "
         f"{report['max_new_tokens']} tokens). DistillSpec (Zhou et al. 2024, arXiv:2310.08461) compares losses and "
         "texts; TVD++ is Direct Alignment's (Goel et al. 2024, arXiv:2403.00858). α: drafted tokens accepted / tested; "
-        f"τ: tokens / passes of the target. Made by `workbench train distilling{flags}`; `workbench docs` writes this "
-        "page.",
+        f"τ: tokens / passes of the target. {describe_finished_study('distilling', report['options'])} "
+        "`workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}.",
         "",

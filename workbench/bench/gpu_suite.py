@@ -20,6 +20,7 @@ from workbench.bench.interleaved_measurement import Progress
 from workbench.bench.prompts import BenchPrompt, load_prompts
 from workbench.bench.report import BenchReport
 from workbench.bench.rows import BASELINE, HF_BASELINE, BenchRow
+from workbench.bench.study import FAIL, Study, in_turn
 from workbench.bench.suites import Plan, bench_methods
 from workbench.core.errors import WorkbenchError, is_out_of_memory
 from workbench.decoders import ConfiguredMethod
@@ -84,18 +85,23 @@ def bench_gpu(
         parts.append(
             ("the real target", partial(_bench_real, real, methods, plan, prompts, rate, progress, report), "")
         )
-    for name, measure, why_not in parts:
+
+    def measure(part: tuple[str, Callable[[], None], str]) -> None:
+        _, function, why_not = part
         _tidy()  # free the previous target
-        try:
-            if why_not:
-                left_out.append(f"{name}: {why_not}")
-            elif report.complete:
-                measure()
-        except KeyboardInterrupt:  # while a target was created: earlier results stay
-            report.complete = False
-        except (RuntimeError, MemoryError, WorkbenchError) as error:
-            message = (str(error).strip() or type(error).__name__).splitlines()[0]
-            left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else message}")
+        if why_not:
+            raise WorkbenchError(why_not)
+        if report.complete:
+            function()
+
+    runner = in_turn(measure, (RuntimeError, MemoryError, WorkbenchError))
+    try:
+        for kind, (name, _, _), error in Study(parts, runner, key=lambda part: part[0]).run():
+            if kind == FAIL:
+                message = (str(error).strip() or type(error).__name__).splitlines()[0]
+                left_out.append(f"{name}: {'out of memory' if is_out_of_memory(error) else message}")
+    except KeyboardInterrupt:  # while a target was created: earlier results stay
+        report.complete = False
     _tidy()
     report.settings |= {
         "suite": SUITE,

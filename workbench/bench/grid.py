@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.bounds import CELLS, REPEATS, TOKENS
-from workbench.bench.comparison_runs import Plan
+from workbench.bench.comparison import Plan
 from workbench.bench.lanes import Lane
 from workbench.bench.prompts import BenchPrompt, groups_of, load_prompts
 from workbench.core.errors import CapacityError, ParameterError, PromptError, UnknownNameError

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from workbench.bench.contenders import EngineContender
 from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import format_interval, format_value
 from workbench.bench.markdown import markdown_table as table
-from workbench.bench.sample import Sample
+from workbench.bench.sample import Sample, counts_by_prompt
 from workbench.bench.statistics import ratio_of_sums
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
@@ -68,32 +67,22 @@ def measure(
     plain, greedy = registry.get(BASELINE).with_params(), SamplingParams(temperature=0.0)
     lanes = [EngineContender(engine, plain, greedy, tokens)]
     lanes += [EngineContender(engine, setting, greedy, tokens, label=kind) for kind, setting in settings.items()]
-    short = [replace(lane, max_new_tokens=min(WARM_UP, tokens)) for lane in lanes]
-    texts = list(prompts.values())
-    if not interleaved_measurement.measure(short, texts[:1], 1, progress, warm_up=0)[1]:
-        return None
-    samples, complete = interleaved_measurement.measure(lanes, texts, 1, progress, warm_up=0)
+    samples, complete = interleaved_measurement.measure(
+        lanes, list(prompts.values()), 1, progress, warm_up=1,
+        warm_up_contenders=[lane.shortened(WARM_UP) for lane in lanes],
+    )  # fmt: skip
     if not complete:
         return None
     return {
         "target": models.target_name, "dtype": str(models.target.weight_dtype).removeprefix("torch."), "tokens": tokens,
-        "prompts": list(prompts), "plain": _runs(samples, BASELINE),
+        "prompts": list(prompts), "plain": counts_by_prompt(samples, BASELINE),
         "heads": {
-            kind: _training_facts(models.heads[kind].folder) | _drafting_figures(samples, kind)
-            | {"method": method.name, "params": _changed_params(method), "runs": _runs(samples, kind)}
-            for kind, method in settings.items()
+            lane.name: _training_facts(models.heads[lane.name].folder) | _drafting_figures(samples, lane.name)
+            | {"method": lane.configured.name, "params": lane.changed_parameters,
+               "runs": counts_by_prompt(samples, lane.name)}
+            for lane in lanes[1:]
         },
     }  # fmt: skip
-
-
-def _changed_params(configured: ConfiguredMethod) -> dict[str, Any]:
-    return {name: value for name, value in configured.values.items() if value != configured.method.params[name].default}
-
-
-def _runs(samples: Sequence[Sample], name: str) -> list[list[float]]:
-    """Return [tokens, target passes, seconds] by prompt."""
-    selected = sorted((s for s in samples if s.contender == name), key=lambda s: s.prompt)
-    return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in selected]
 
 
 def _drafting_figures(samples: Sequence[Sample], name: str) -> dict[str, Any]:

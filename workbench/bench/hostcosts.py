@@ -18,6 +18,7 @@ import numpy as np
 
 from workbench.bench.markdown import format_value, markdown_table
 from workbench.bench.simulated_rounds import SimulatedSequence, stub_models
+from workbench.bench.study import BEGIN, Rows, Study, in_turn
 from workbench.engine.datastore import Card, Datastore, dtype_of, n_ids, tokenizer_hash
 from workbench.engine.datastore_builder import NEXT_TEXT, OWN_TEXTS, encode_text, sort_suffixes
 from workbench.models.machine import describe, machine_facts
@@ -134,17 +135,22 @@ def run_suite(
     report: dict[str, Any] = {"rows": {}, "rounds": rounds, "vocabulary": n_ids(tokenizer), "machine": facts}
     if earlier and all(earlier.get(key) == report[key] for key in ("rounds", "vocabulary")) and _same(earlier, report):
         report["rows"] = dict(earlier["rows"])
-    small = None
-    cases = [(f"{name} at {n}", name, n, 0) for name in NAMES for n in contexts]
-    cases += [(f"rest in {size}", "rest", REFERENCE_CONTEXT, size) for size in stores]
-    for key, name, context, size in cases:
-        if key in report["rows"]:
-            continue
-        progress(key)
-        small = small or store_of_size(tokenizer, min(stores))
-        store = store_of_size(tokenizer, size) if size else small
-        report["rows"][key] = measure(name, tokenizer, context, store, rounds)
+    cases = {f"{name} at {n}": (name, n, 0) for name in NAMES for n in contexts}
+    cases |= {f"rest in {size}": ("rest", REFERENCE_CONTEXT, size) for size in stores}
+    small_store = lru_cache(maxsize=1)(lambda: store_of_size(tokenizer, min(stores)))
+
+    def measure_case(key: str) -> dict[str, Any]:
+        name, context, size = cases[key]
+        return measure(name, tokenizer, context, store_of_size(tokenizer, size) if size else small_store(), rounds)
+
+    def save_row(key: str, row: dict[str, Any]) -> None:
+        report["rows"][key] = row
         save(report)
+
+    study = Study[str, Any](list(cases), in_turn(measure_case), Rows(str, dict(report["rows"]), save_row))
+    for kind, key, _ in study.run():
+        if kind == BEGIN:
+            progress(key)
     return report
 
 

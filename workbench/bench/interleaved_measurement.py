@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.bench.interleaving import interleave
 from workbench.bench.memory import growth
 from workbench.bench.sample import Contender, ContenderFailedError, Sample
+from workbench.bench.study import BEGIN, FAIL, Run, Store, Study, in_turn, interleaved_runs
 
 Progress = Callable[[int, int, str], None]
 """Called before each run with (finished runs, total runs, name of the current run)."""
@@ -26,72 +27,90 @@ def measure(
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
     warm_up: int = WARM_UP_RUNS,
+    store: Store[Run, Sample] | None = None,
+    warm_up_contenders: Sequence[Contender] = (),
 ) -> tuple[list[Sample], bool]:
     """Run every contender on every prompt, `repeats` times.
 
-    The order is that of `workbench.bench.interleaving`.
+    The order is that of `interleaved_runs`.
 
     Args:
-        contenders: contenders; the first is the baseline.
+        contenders: contenders with different names; the first is the baseline.
         prompts: token ids, or other inputs of the contenders.
         repeats: repetitions of each pair.
         progress: called before every run.
         on_failure: called with every contender that failed; its samples are dropped and the others continue. Without it
             the error is raised.
         warm_up: runs of every contender before anything is timed.
+        store: keeps the samples; an earlier measurement that was stopped is continued. All contenders are measured
+            again in a repetition that lacks one of them, since ratios are taken within a repetition.
+        warm_up_contenders: contenders of the same names that do the warm-up runs, for example with fewer tokens.
 
     Returns:
         The samples, and whether the plan was completed. Ctrl-C ends the measurement: the samples of finished prompts
         are returned without those of the current prompt, so that every contender has the same prompts.
     """
-    total = (len(prompts) * repeats + warm_up) * len(contenders)
-    samples: list[Sample] = []
-    current = 0
-    done = 0
-    collecting = gc.isenabled()
-    failed: set[str] = set()
+    by_name = {contender.name: contender for contender in contenders}
+    for_warm_up = by_name | {contender.name: contender for contender in warm_up_contenders}
+    runs = interleaved_runs(list(by_name), len(prompts), repeats, warm_up)
+    turns = None if store is None else _WholeTurns(store, list(by_name))
+    if turns is not None and all(run.is_warm_up or turns.load(run) is not None for run in runs):
+        runs = [run for run in runs if not run.is_warm_up]
+    current, previous, collecting = 0, -1, gc.isenabled()
 
-    def run(contender: Contender, prompt: int, repeat: int) -> Sample | None:
-        if contender.name in failed:
-            return None
-        try:
-            return contender.run(prompts[prompt], prompt=prompt, repeat=repeat)
-        except ContenderFailedError as error:
-            if on_failure is None:
-                raise
-            failed.add(contender.name)
-            samples[:] = [s for s in samples if s.contender != contender.name]
-            on_failure(contender, error)
-            return None
+    def run_once(run: Run) -> Sample:
+        nonlocal previous
+        if run.is_warm_up:
+            return for_warm_up[run.contender].run(prompts[0])
+        if run.prompt != previous:
+            previous = run.prompt
+            gc.enable()
+            gc.collect()  # between prompts, so that no run pays for it
+            gc.disable()
+        with growth() as grown:
+            sample = by_name[run.contender].run(prompts[run.prompt], prompt=run.prompt, repeat=run.repeat)
+        sample.growth_bytes = grown[0]
+        return sample
 
+    runner = in_turn(run_once, ContenderFailedError if on_failure is not None else ())
+    study = Study[Run, Sample](runs, runner, turns, contender=lambda run: run.contender)
+    is_stopped = False
     try:
-        for _ in range(warm_up):
-            for contender in contenders:
-                _report_progress(progress, done, total, f"warm-up · {contender.name}")
-                run(contender, 0, 0)
-                done += 1
-        for index, repeat, contender in interleave(contenders, len(prompts), repeats):
-            if index != current or not samples:
-                current = index
-                gc.enable()
-                gc.collect()  # between prompts, so that no run pays for it
-                gc.disable()
-            _report_progress(progress, done, total, f"prompt {index + 1}/{len(prompts)} · {contender.name}")
-            with growth() as grown:
-                sample = run(contender, index, repeat)
-            done += 1
-            if sample is not None:
-                sample.growth_bytes = grown[0]
-                samples.append(sample)
+        for kind, run, payload in study.run():
+            current = run.prompt
+            if kind == BEGIN and progress is not None:
+                text = "warm-up" if run.is_warm_up else f"prompt {run.prompt + 1}/{len(prompts)}"
+                progress(len(runs) - (study.total or 0) + study.done, len(runs), f"{text} · {run.contender}")
+            elif kind == FAIL and on_failure is not None:
+                on_failure(by_name[run.contender], payload)
     except KeyboardInterrupt:
-        return [s for s in samples if s.prompt < current], False
+        is_stopped = True
     finally:
         if collecting:
             gc.enable()
-    _report_progress(progress, total, total, "done")
-    return samples, True
+    samples = [
+        study.results[run]
+        for run in runs
+        if run in study.results and not run.is_warm_up and run.contender not in study.failures
+        if not (is_stopped and run.prompt >= current)
+    ]
+    if progress is not None and not is_stopped:
+        progress(len(runs), len(runs), "done")
+    return samples, not is_stopped
 
 
-def _report_progress(progress: Progress | None, done: int, total: int, what: str) -> None:
-    if progress is not None:
-        progress(done, total, what)
+@dataclass(frozen=True, slots=True)
+class _WholeTurns:
+    """Store that returns samples only from repetitions in which every contender has one; it keeps no warm-up runs."""
+
+    store: Store[Run, Sample]
+    contenders: Sequence[str]
+
+    def load(self, cell: Run) -> Sample | None:
+        """Return the stored sample of a timed run whose repetition is complete."""
+        turn = [self.store.load(replace(cell, contender=name)) for name in self.contenders]
+        return None if cell.is_warm_up or None in turn else self.store.load(cell)
+
+    def save(self, cell: Run, result: Sample) -> Sample:
+        """Store the sample of a timed run."""
+        return result if cell.is_warm_up else self.store.save(cell, result)

@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from workbench.bench.backend_run import WARM_UP_TOKENS, BackendRun, StopError
 from workbench.bench.backend_run import RunBackend as Hosting
-from workbench.bench.interleaving import rotate
 from workbench.bench.lanes import BASELINE
+from workbench.bench.study import rotate
 from workbench.core.params import params_of
 from workbench.core.sampling import SamplingParams
 from workbench.trace.metrics import tokens_per_second

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workbench.bench.candidate_runs import (
     WARM_UP,
@@ -120,15 +120,13 @@ def recommend(
 
     def candidate(one: ConfiguredMethod) -> Candidate:
         lane = EngineContender(engine, one, SamplingParams(temperature=0.0), max_new_tokens)
-        short = replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens))
+        short = lane.shortened(WARM_UP)
 
         def write(prompt: int, repeat: int | None) -> RunGenerator:
             yield from ()  # a run in this process never waits
             return (short if repeat is None else lane).run(prompts[prompt].ids, prompt=prompt, repeat=repeat or 0)
 
-        specs = one.method.params
-        params = {name: value for name, value in one.values.items() if value != specs[name].default}
-        return Candidate(lane.name, lane.title, params, write)
+        return Candidate(lane.name, lane.title, lane.changed_parameters, write)
 
     runs = CandidateRuns(
         [candidate(m) for m in (registry.get(BASELINE).with_params(), *selected)], len(prompts), max_new_tokens

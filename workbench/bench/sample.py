@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -100,6 +100,17 @@ class Contender(Protocol):
             ContenderLostError: the contender cannot run any more.
         """
         ...
+
+
+def sample_from_wire(data: Mapping[str, Any]) -> Sample:
+    """Return the sample whose fields are `data`, plain JSON."""
+    return Sample(**{**data, "depths": [tuple(depth) for depth in data["depths"]]})
+
+
+def counts_by_prompt(samples: Iterable[Sample], contender: str) -> list[list[float]]:
+    """Return [tokens, target passes, seconds of decoding] of a contender's runs, by prompt: a board's form of runs."""
+    runs = sorted((s for s in samples if s.contender == contender), key=lambda s: s.prompt)
+    return [[len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)] for s in runs]
 
 
 def sample_of(trace: Trace, contender: str, prompt: int, repeat: int, seconds: float) -> Sample:

@@ -1,10 +1,11 @@
-"""The board of a scaling study: its runs, the fitted scaling law, and the residuals of the runs."""
+"""The board of a finished scaling study: its runs, the fitted scaling law, and the residuals of the runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from workbench.bench.boardfiles import describe_finished_study
 from workbench.bench.markdown import format_value, markdown_table
 from workbench.models.machine import describe
 from workbench.trace.scaling import NAMES, fit, runs_from_report
@@ -13,7 +14,7 @@ BOARD = "scaling.json"
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return the board, from the report of `workbench train scaling`."""
+    """Return the board, from the study's report."""
     runs, fitted = runs_from_report(report), fit(runs_from_report(report))
     run_rows = [
         {"cell": cell, "tau": run.tau, "left": residual}
@@ -37,15 +38,14 @@ def page(report: dict[str, Any]) -> str:
         "value": lambda row: format_value(row["value"], ".3f"),
         "95 % interval": lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
     }
-    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     lines = [
         "# Scaling of a drafter",
         "",
         f"`{report['method']}` heads of several sizes for `{report['target']}`, each trained on more and more tokens "
         f"of the target's own answers, then measured on the same {report['prompts']} held-out prompts (greedy, up to "
         f"{report['max_new_tokens']} tokens, drafted as a {report['form']}). Scylla (Yan et al. 2025, "
-        "arXiv:2505.07858) finds τ log-linear in both: τ = a + b · log₁₀ tokens + c · log₁₀ parameters. Made by "
-        f"`workbench train scaling{flags}`; `workbench docs` writes this page.",
+        "arXiv:2505.07858) finds τ log-linear in both: τ = a + b · log₁₀ tokens + c · log₁₀ parameters. "
+        f"{describe_finished_study('scaling', report['options'])} `workbench docs` writes this page.",
         "",
         f"Measured on {describe(report['machine'])}.",
         "",

@@ -20,7 +20,7 @@ from workbench.bench.sample import Sample
 from workbench.trace.speedup import Estimate, estimate, group_by_prompt, pair_ratios, speedup
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison_runs import LaneRuns
+    from workbench.bench.comparison import LaneRuns
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 2000, 0
 PARTS = ("draft", "verify", "overhead", "decode")

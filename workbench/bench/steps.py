@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.comparison_figures import partial_figures, race
-from workbench.bench.sample import Sample
+from workbench.bench.sample import sample_from_wire
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
 
@@ -132,7 +132,7 @@ class StepDecoder:
         for lane, error in zip(comparison.lanes, news["errors"], strict=True):
             lane.error = error
         for run in news["runs"]:
-            sample = Sample(**run["sample"] | {"depths": [tuple(d) for d in run["sample"]["depths"]]})
+            sample = sample_from_wire(run["sample"])
             comparison.lanes[run["lane"]].samples[sample.prompt, sample.repeat] = sample
         for entry in news["traces"]:
             lane, prompt = comparison.lanes[entry["lane"]], entry["prompt"]

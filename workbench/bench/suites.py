@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from workbench.bench import llamacpp
+from workbench.bench.conditions import conditions_of_models
 from workbench.bench.contenders import EngineContender, HuggingFaceContender
 from workbench.bench.datasets import first_of_each_group
 from workbench.bench.forced_acceptance import bare_copy, drafter_with_agreement, noisy_copy, random_drafter
@@ -20,7 +21,8 @@ from workbench.bench.interleaved_measurement import Progress, measure
 from workbench.bench.prompts import BenchPrompt, with_follow_ups
 from workbench.bench.report import BenchReport, build_runs
 from workbench.bench.rows import BASELINE, BenchRow, build_groups, build_rows
-from workbench.bench.sample import Contender, ContenderFailedError, Sample
+from workbench.bench.sample import Contender, ContenderFailedError, Sample, sample_from_wire
+from workbench.bench.study import JsonLines
 from workbench.core.errors import MethodUnavailableError, PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
@@ -66,11 +68,22 @@ def bench_methods(
     prompts: Sequence[BenchPrompt],
     plan: Plan,
     progress: Progress | None = None,
+    resume: Path | None = None,
 ) -> BenchReport:
     """Measure methods, interleaved with plain decoding and optionally with Hugging Face's `generate`.
 
+    Args:
+        models: target, draft model and heads.
+        methods: methods to measure besides plain decoding.
+        prompts: prompts of the suite.
+        plan: settings.
+        progress: called before every run.
+        resume: file of runs, JSON Lines: each run is appended when it ends, and those of a measurement that was stopped
+            are not repeated if everything that affects them is the same.
+
     Raises:
         MethodUnavailableError: the models lack a part that a method needs.
+        WorkbenchError: the file of runs cannot be read or written.
     """
     for configured in methods:
         reason = models.unsupported_reason(configured.method.needs)
@@ -95,7 +108,8 @@ def bench_methods(
         def left(contender: Contender, error: ContenderFailedError) -> None:
             failures.append(f"{contender.name} {error}")
 
-        samples, complete = measure(contenders, ids, plan.repeats, progress, left)
+        store = None if resume is None else _store(resume, models, contenders, ids, plan)
+        samples, complete = measure(contenders, ids, plan.repeats, progress, left, store=store)
     settings["failed contenders"] = "; ".join(failures) or None
     settings["answers right"] = _right(models, samples, prompts) or None
     greedy = plan.sampling.greedy
@@ -108,6 +122,18 @@ def bench_methods(
         runs=build_runs(samples, prompts),
         left_out=left_out,
     )
+
+
+def _store(
+    path: Path, models: Models, contenders: Sequence[Contender], ids: Sequence[list[int]], plan: Plan
+) -> JsonLines[Sample]:
+    """Return the store of a measurement's runs, which count under the same settings, code, weights and machine."""
+    settings = conditions_of_models(models) | {
+        "plan": dataclasses.asdict(plan),
+        "contenders": {contender.name: contender.parameters for contender in contenders},
+        "prompts": ids,
+    }
+    return JsonLines(path, settings, dataclasses.asdict, sample_from_wire)
 
 
 def _right(models: Models, samples: Sequence[Sample], prompts: Sequence[BenchPrompt]) -> str:

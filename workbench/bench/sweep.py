@@ -1,34 +1,38 @@
 """Sweeps: one or two axes over any typed setting, with a comparison to plain decoding in every cell.
 
-The plan is in `workbench.bench.grid`, the store in `workbench.bench.sweepfolder`. `run` gives the cells to workers,
-which measure them on this backend (`workbench.bench.worker_groups`), in processes (`workbench.service.workers`) or on a
-Ray cluster (`workbench.service.ray_workers`), and saves each finished cell in a folder at once. A cell is identified by
-its settings and its measuring conditions: a killed sweep continues after its finished cells, and a sweep with extended
-axes measures only the new cells.
+A sweep is a `Study`: its cells are those of `workbench.bench.grid`, its store is `workbench.bench.sweepfolder`, and its
+runner is a group of workers: on this backend (`workbench.bench.worker_groups`), in processes
+(`workbench.service.workers`) or on a Ray cluster (`workbench.service.ray_workers`). Settings and measuring conditions
+identify a cell: a killed sweep continues after its finished cells, and a sweep with extended axes measures only the new
+cells.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.bench.comparison_figures import METRICS
 from workbench.bench.conditions import canonical_json
-from workbench.bench.estimates import METRICS
 from workbench.bench.grid import Axis, Cell, Sweep
+from workbench.bench.study import BEGIN, END, STEP, Event, Study
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, WAITING, Result, SweepFolder, mismatch_note
-from workbench.bench.worker_groups import END, POLL_S, STEP, Event, WorkerGroup, backend_workers
+from workbench.bench.worker_groups import POLL_S, WorkerGroup, backend_workers
+from workbench.trace.events import Trace
 
 __all__ = [
     "DONE",
+    "END",
     "FAILED",
     "RUNNING",
     "WAITING",
     "Axis",
     "Cell",
+    "Event",
     "Result",
     "Sweep",
     "SweepFolder",
@@ -154,11 +158,10 @@ def run(
     """
     cells = sweep.cells()
     update = Update(sweep, cells, {cell.id: Result(cell.id) for cell in cells})
+    store = _CellStore(None if folder is None else SweepFolder(Path(folder)), workers)
+    study = Study[Cell, Result](cells, workers.measure, store, key=lambda cell: cell.id)
     with contextlib.suppress(KeyboardInterrupt):
-        if folder is None:
-            yield from _measure(update, workers, None, stopped)
-        else:
-            yield from _measure_with_lock(update, workers, SweepFolder(Path(folder)), stopped)
+        yield from (_measure if folder is None else _measure_with_lock)(update, study, store, stopped)
     for id_, result in update.results.items():
         if result.state == RUNNING:
             update.results[id_] = Result(id_)
@@ -167,71 +170,73 @@ def run(
     yield update
 
 
+@dataclass(frozen=True, slots=True)
+class _CellStore:
+    """Store of a sweep's study: a folder, whose cells count under the workers' conditions; None: no folder."""
+
+    folder: SweepFolder | None
+    workers: WorkerGroup
+
+    def load(self, cell: Cell) -> Result | None:
+        """Return a finished cell that was measured under the workers' conditions; a failed one is measured again."""
+        result = None if self.folder is None else self.folder.load(cell.id, self.workers.conditions(cell))
+        return result if result is not None and result.state == DONE else None
+
+    def save(self, cell: Cell, result: tuple[Result, Trace | None]) -> Result:
+        """Save a cell and its trace with the conditions of the measurement."""
+        finished = replace(result[0], conditions=self.workers.conditions(cell))
+        return finished if self.folder is None else self.folder.save(finished, result[1], cell)
+
+    def note(self, cells: list[Cell]) -> str:
+        """Return a note on finished cells of the folder that do not count."""
+        conditions = {cell.id: self.workers.conditions(cell) for cell in cells}
+        return "" if self.folder is None else mismatch_note(self.folder.results(), cells, conditions)
+
+
 def _measure_with_lock(
-    update: Update, workers: WorkerGroup, sweep_folder: SweepFolder, stopped: Callable[[], bool]
+    update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
     """Measure once this process has the folder's lock; until then, read the other process's cells."""
+    assert store.folder is not None
     while True:
-        with sweep_folder.try_lock() as has_lock:
+        with store.folder.try_lock() as has_lock:
             if has_lock:
-                sweep_folder.begin(update.sweep)
-                yield from _measure(update, workers, sweep_folder, stopped)
+                store.folder.begin(update.sweep)
+                yield from _measure(update, study, store, stopped)
                 return
         update.follows, update.text = True, "another process is measuring this sweep; its cells appear when finished"
-        update.changed = _load_finished(update, workers, sweep_folder)
+        update.changed = _load_finished(update, study)
         yield update
         if stopped() or update.complete:
             return
         time.sleep(POLL_S)
 
 
-def _load_finished(update: Update, workers: WorkerGroup, sweep_folder: SweepFolder) -> list[str]:
-    """Load finished cells that were measured under the workers' conditions; return the new ones."""
-    new = []
-    for cell in update.cells:
-        if update.results[cell.id].state == WAITING:
-            result = sweep_folder.load(cell.id, workers.conditions(cell))
-            if result is not None and result.state == DONE:
-                update.results[cell.id] = result
-                new.append(cell.id)
+def _load_finished(update: Update, study: Study[Cell, Result]) -> list[str]:
+    """Load finished cells that were measured under the workers' conditions; return the ids of the new ones."""
+    new = list(dict.fromkeys(cell.id for cell in study.load()))
+    update.results |= study.results
     update.kept += len(new)
     return new
 
 
 def _measure(
-    update: Update, workers: WorkerGroup, sweep_folder: SweepFolder | None, stopped: Callable[[], bool]
+    update: Update, study: Study[Cell, Result], store: _CellStore, stopped: Callable[[], bool]
 ) -> Iterator[Update]:
     """Load existing cells, and measure the rest."""
-    cells, results = update.cells, update.results
     update.follows = False
-    if sweep_folder is not None:
-        _load_finished(update, workers, sweep_folder)
-        update.note = mismatch_note(
-            sweep_folder.results(), cells, {cell.id: workers.conditions(cell) for cell in cells}
-        )
-    update.changed = list(results)
+    _load_finished(update, study)
+    update.note = store.note(update.cells)
+    update.changed = list(update.results)
     update.text = f"{update.kept} of {update.total} cells were already measured" if update.kept else "starting"
     yield update
-    waiting = [cell for cell in {cell.id: cell for cell in cells}.values() if results[cell.id].state == WAITING]
-    start, n_finished = time.monotonic(), 0
-    with contextlib.closing(_events(workers, waiting, stopped)) as events:
+    with contextlib.closing(study.run(stopped)) as events:
         for kind, cell, payload in events:
-            if kind == END:
-                result, trace = payload
-                result = replace(result, conditions=workers.conditions(cell))
-                results[cell.id] = result if sweep_folder is None else sweep_folder.save(result, trace, cell)
-                n_finished += 1
-                update.left_s = (time.monotonic() - start) / n_finished * (len(waiting) - n_finished)
-            else:
-                results[cell.id] = payload if kind == STEP else Result(cell.id, RUNNING, payload)
+            update.results[cell.id] = Result(cell.id, RUNNING, payload) if kind == BEGIN else payload
+            update.left_s = study.left_s if kind == END else update.left_s
             update.text = f"{cell.lane.title}: {payload.text}" if kind == STEP else update.text
             update.changed = [cell.id]
             yield update
-
-
-def _events(workers: WorkerGroup, cells: Sequence[Cell], stopped: Callable[[], bool]) -> Generator[Event, None, None]:
-    """Yield the events of the workers, as a generator, which can be closed."""
-    yield from workers.measure(cells, stopped)
 
 
 def load_updates(sweep_folder: SweepFolder) -> list[Update]:

@@ -13,7 +13,7 @@ from workbench.trace.nodes import TopTokens
 from workbench.trace.tokens import EmittedToken
 
 if TYPE_CHECKING:
-    from workbench.bench.comparison_runs import LaneRuns
+    from workbench.bench.comparison import LaneRuns
     from workbench.decoders import ConfiguredMethod
 
 PREFIX_CHARS = 60

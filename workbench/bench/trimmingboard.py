@@ -1,4 +1,4 @@
-"""The board of a study of VocabTrim: losses and gains of drafters with reduced vocabularies.
+"""The board of a finished study of VocabTrim: losses and gains of drafters with reduced vocabularies.
 
 α, τ and time are quotients of sums over prompts; speeds are ratios of runs with the same prompt and repeat. The verdict
 on a statement follows from the interval alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from workbench.bench.boardfiles import describe_finished_study
 from workbench.bench.distillingboard import verdict
 from workbench.bench.markdown import format_interval, format_value, markdown_table
 from workbench.bench.statistics import Quotient, difference_of_quotients, ratio_of_quotients, ratio_of_sums
@@ -78,7 +79,7 @@ def claims(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def page(reports: dict[str, Any] | list[dict[str, Any]]) -> str:
-    """Return the board, from the report of `workbench train trimming`, for one target or for several."""
+    """Return the board, from the study's report, for one target or for several."""
     lines = [
         "# Trimming a drafter's vocabulary",
         "",
@@ -97,12 +98,12 @@ def page(reports: dict[str, Any] | list[dict[str, Any]]) -> str:
 
 def _target_section(report: dict[str, Any]) -> list[str]:
     """Return one target's part of the board."""
-    flags = "".join(f" --set {name}={value}" for name, value in report["options"].items())
     counted = " and ".join(f"{n:,} tokens of {SOURCES[name]}" for name, n in report["counted"].items())
     lines = [
         "", f"## For `{report['target']}`", "",
         f"{report['form'].capitalize()}s for {report['prompts']} prompts, up to {report['max_new_tokens']} tokens. "
-        f"Counted in {counted}. Made by `workbench train trimming{flags}`. Measured on {describe(report['machine'])}.",
+        f"Counted in {counted}. {describe_finished_study('trimming', report['options'])} Measured on "
+        f"{describe(report['machine'])}.",
     ]  # fmt: skip
     for kind in dict.fromkeys(cell["kind"] for cell in report["cells"]):
         whole = full_vocabulary_cell(report, kind)

@@ -13,6 +13,7 @@ from workbench.bench import board
 from workbench.bench.markdown import format_interval
 from workbench.bench.markdown import markdown_table as table
 from workbench.bench.statistics import mean
+from workbench.bench.study import BEGIN, Rows, Study, in_turn
 from workbench.bench.vision_settings import (
     CAPTION,
     DEPTH,
@@ -65,12 +66,17 @@ def run_suite(
     scene_questions = questions(scenes, short)
     selected = [s for s in settings() if not names or s.name in names]
     plain = plain_texts(models, scene_questions)
-    for number, setting in enumerate(selected):
-        if progress is not None:
-            progress(number, len(selected), setting.name)
-        row = measure(setting, models, scene_questions, plain)
-        if row is not None:
-            board.save(BOARD, setting.name, row, markdown)
+    store = Rows[Setting](
+        lambda setting: setting.name, save_row=lambda name, row: row and board.save(BOARD, name, row, markdown)
+    )
+
+    def measure_row(setting: Setting) -> dict[str, Any] | None:
+        return measure(setting, models, scene_questions, plain)
+
+    study = Study[Setting, Any](selected, in_turn(measure_row), store, key=lambda setting: setting.name)
+    for kind, setting, _ in study.run():
+        if kind == BEGIN and progress is not None:
+            progress(study.done, len(selected), setting.name)
     return board.read(BOARD)
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from workbench.bench.conditions import conditions_of_models
 from workbench.bench.prompts import BenchPrompt
+from workbench.bench.study import BEGIN, JsonLines, Study, in_turn
 from workbench.bench.whatif_errors import PREDICTIONS, TIMED
 from workbench.core.sampling import SamplingParams
 from workbench.engine import Engine, Models, Request
@@ -54,6 +57,7 @@ def measure(
     tokens: int = TOKENS,
     progress: Progress = lambda *_: None,
     timed: bool | None = None,
+    resume: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Predict and measure on every prompt.
 
@@ -63,18 +67,29 @@ def measure(
         tokens: length of every run.
         progress: called before each prompt.
         timed: only predictions of speeds (`TIMED`), for an idle machine, or only the others; None: all.
+        resume: file of predictions by prompt, JSON Lines, from which the same measurement continues.
 
     Returns:
         A row for each prediction, with its `pairs`: `prompt`, `of` (the setting), `predicted`, `measured`.
     """
     keys = [key for key in PREDICTIONS if timed is None or (key in TIMED) is timed]
-    engine, rows = Engine(models), {key: [] for key in keys}
-    for number, prompt in enumerate(prompts):
-        progress(number, len(prompts), prompt.name)
-        ids = prompt.encode(models.tokenizer)
+    engine = Engine(models)
+
+    def predict(number: int) -> list[tuple[str, str, float, float]]:
+        ids = prompts[number].encode(models.tokenizer)
         if len(ids) + tokens > models.target.context:
-            continue
-        for key, setting, predicted, measured in predictions_for_prompt(PromptRuns(engine, ids, tokens), keys):
+            return []
+        return list(predictions_for_prompt(PromptRuns(engine, ids, tokens), keys))
+
+    settings = {"keys": keys, "tokens": tokens, "prompts": [prompt.prompt for prompt in prompts]}
+    store = None if resume is None else JsonLines(resume, conditions_of_models(models) | settings, list, list)
+    study = Study[int, Any](range(len(prompts)), in_turn(predict), store)
+    for kind, number, _ in study.run():
+        if kind == BEGIN:
+            progress(number, len(prompts), prompts[number].name)
+    rows = {key: [] for key in keys}
+    for number, prompt in enumerate(prompts):
+        for key, setting, predicted, measured in study.results[number]:
             rows[key].append({"prompt": prompt.name, "of": setting, "predicted": predicted, "measured": measured})
     facts = {"target": models.target_name, "drafter": models.drafter_name, "tokens": tokens}
     return {key: {"predicts": PREDICTIONS[key], **facts, "pairs": pairs} for key, pairs in rows.items()}

@@ -1,4 +1,4 @@
-"""Workers that measure the cells of a sweep, and their events.
+"""Workers that measure the cells of a sweep.
 
 `backend_workers` uses one backend; `workbench.service.workers` uses processes, `workbench.service.ray_workers` a Ray
 cluster.
@@ -7,15 +7,16 @@ cluster.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.bench.comparison import Comparison
+from workbench.bench.comparison_figures import estimates
 from workbench.bench.conditions import Conditions
-from workbench.bench.estimates import estimates
 from workbench.bench.grid import Cell, SweepBackend
 from workbench.bench.retried_action import RetriedAction
+from workbench.bench.study import BEGIN, END, STEP, Event, Runner
 from workbench.bench.sweepfolder import DONE, FAILED, RUNNING, Result
 from workbench.core.errors import WorkbenchError
 from workbench.trace.events import Trace
@@ -46,24 +47,18 @@ def _sides(cell: Cell, comparison: Comparison) -> tuple[Any, Any]:
     return next((m for m in comparison.lanes if m.lane == cell.lane), comparison.lanes[-1]), comparison.reference
 
 
-BEGIN, STEP, END = "begin", "step", "end"
-Event = tuple[str, Cell, Any]
-"""Event of a worker group: (kind, cell, payload). The payload is a text when the cell begins, a `Result` for its
-progress, and (`Result`, trace) at its end."""
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
     """A group of workers that measures cells.
 
     Attributes:
-        measure: function (cells, stopped) that measures the cells and yields events; it ends early once `stopped`
-            returns True.
+        measure: runner of a study (`workbench.bench.study`). An event's payload is a text when the cell begins, a
+            `Result` for its progress, and (`Result`, trace) at its end.
         conditions: function that returns the conditions under which a cell is measured; None: unknown before the
             models are loaded. A cell that was measured under unknown conditions is not resumed.
     """
 
-    measure: Callable[[Sequence[Cell], Callable[[], bool]], Iterator[Event]]
+    measure: Runner[Cell]
     conditions: Callable[[Cell], Conditions | None]
 
 
@@ -108,7 +103,7 @@ def _steps_when_admitted(backend: SweepBackend, cell: Cell, stopped: Callable[[]
 def backend_workers(backend: SweepBackend, user: str = "local") -> WorkerGroup:
     """Return a worker group of one backend, which measures cell by cell; each run has its device to itself."""
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         for cell in cells:
             if stopped():
                 return

@@ -7,8 +7,8 @@ measurement loses the current kind, and starts with it the next time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from workbench.bench import board, interleaved_measurement, workloads
@@ -17,8 +17,9 @@ from workbench.bench.lanes import BASELINE
 from workbench.bench.markdown import format_interval, format_value
 from workbench.bench.markdown import markdown_table as table
 from workbench.bench.prompts import BenchPrompt
-from workbench.bench.sample import Sample
+from workbench.bench.sample import counts_by_prompt
 from workbench.bench.statistics import ratio_of_sums
+from workbench.bench.study import Rows, Study, in_turn
 from workbench.core.errors import PromptError
 from workbench.core.sampling import SamplingParams
 from workbench.decoders import ConfiguredMethod
@@ -67,57 +68,53 @@ def measure(
     """
     engine, plain = Engine(models, record=False), registry.get(BASELINE).with_params()
     lanes = [EngineContender(engine, c, SamplingParams(temperature=0.0), max_new_tokens) for c in (plain, *methods)]
-    is_warm, rows, limit = False, dict[str, Row](), models.target.context - max_new_tokens
-    for number, (kind, prompts) in enumerate(suite.items()):
-        if (key := key_of(kind, models.target_name)) in (finished_rows or {}):
-            rows[key] = (finished_rows or {})[key]
-            continue
-        ids = {p.name: p.encode(models.tokenizer) for p in prompts}
+    short = [lane.shortened(WARM_UP) for lane in lanes]
+    is_warm, limit = False, models.target.context - max_new_tokens
+
+    def measure_kind(kind: str) -> Row:
+        nonlocal is_warm
+        ids = {p.name: p.encode(models.tokenizer) for p in suite[kind]}
         fitting = {name: token_ids for name, token_ids in ids.items() if len(token_ids) <= limit}
         if not fitting:
             raise PromptError(f"No prompt of {kind} leaves room for {max_new_tokens} tokens.", "Ask for fewer tokens.")
 
-        def tell(_: int, __: int, what: str, number: int = number, kind: str = kind) -> None:
-            progress(number, len(suite), f"{kind} · {what}")
+        def tell(_: int, __: int, what: str) -> None:
+            progress(list(suite).index(kind), len(suite), f"{kind} · {what}")
 
         inputs, facts = list(fitting.values()), machine_facts()
-        if not is_warm:
-            short = [replace(lane, max_new_tokens=min(WARM_UP, max_new_tokens)) for lane in lanes]
-            is_warm = interleaved_measurement.measure(short, inputs[:1], 1, tell, warm_up=0)[1]
-        samples, complete = (
-            interleaved_measurement.measure(lanes, inputs, 1, tell, warm_up=0) if is_warm else ([], False)
+        samples, complete = interleaved_measurement.measure(
+            lanes, inputs, 1, tell, warm_up=int(not is_warm), warm_up_contenders=short
         )
         if not complete:
-            return rows, False
+            raise KeyboardInterrupt
+        is_warm = True
         row_facts = {
             "kind": kind,
             "target": models.target_name,
             "dtype": str(models.target.weight_dtype).removeprefix("torch."),
         }
-        rows[key] = row_facts | {
+        return row_facts | {
             "tokens": max_new_tokens, "prompts": list(fitting), "left_out": len(ids) - len(fitting),
-            "methods": {lane.name: _of_lane(lane, samples) for lane in lanes},
+            "methods": {
+                lane.name: {"params": lane.changed_parameters, "runs": counts_by_prompt(samples, lane.name)}
+                for lane in lanes
+            },
             "date": facts["date"], "commit": board.commit(), "machine": facts,
         }  # fmt: skip
-        save_row(key, rows[key])
-    return rows, True
+
+    def key(kind: str) -> str:
+        return key_of(kind, models.target_name)
+
+    study = Study[str, Row](list(suite), in_turn(measure_kind), Rows(key, finished_rows or {}, save_row))
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in study.run():
+            pass
+    return {key(kind): study.results[kind] for kind in suite if kind in study.results}, study.is_complete
 
 
 def key_of(kind: str, target: str) -> str:
     """Return the key under which a kind on a target is saved."""
     return f"{kind} on {target}"
-
-
-def _of_lane(lane: EngineContender, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return a method's non-default parameters, and [tokens, passes, seconds] by prompt."""
-    values, specs = lane.configured.values, lane.configured.method.params
-    return {
-        "params": {name: value for name, value in values.items() if value != specs[name].default},
-        "runs": [
-            [len(s.token_ids), s.rounds, round(s.decode_seconds or s.seconds, 6)]
-            for s in samples if s.contender == lane.name
-        ],
-    }  # fmt: skip
 
 
 def save(key: str, row: Row) -> None:

@@ -14,7 +14,9 @@ from workbench.cli import checks
 KINDS = (".json", ".md")
 
 
-def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool) -> None:
+def measure(
+    load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool, resume: Path | None
+) -> None:
     """Solve all problems under all verifiers; an existing JSON file keeps its entries of other targets.
 
     Args:
@@ -22,6 +24,7 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
         scale: fields of `workbench.bench.answers_suite.Scale`.
         out: files to write, .json or .md.
         as_json: whether to print JSON.
+        resume: file of answers from which the same measurement continues.
 
     Raises:
         BadParameter: a file has another suffix.
@@ -31,7 +34,7 @@ def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], 
     from workbench.trace.files import write_atomically
 
     report = answers_suite.run_suite(
-        load(), answers_suite.Scale(**scale), progress=lambda words: typer.echo(words, err=True)
+        load(), answers_suite.Scale(**scale), progress=lambda words: typer.echo(words, err=True), resume=resume
     )
     for path in out:
         if path.suffix == ".md":

@@ -122,6 +122,12 @@ def bench(
         list[Path] | None,
         typer.Option(help="Also write the report here: .md, .html, .json, .csv or .parquet; repeatable."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Store each run here (JSON Lines); the same command continues after an interruption."
+        ),
+    ] = None,
     answers: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write answer files in Spec-Bench's format here.")
     ] = None,
@@ -166,6 +172,10 @@ def bench(
             raise typer.BadParameter(f"the name must end in one of {', '.join(KINDS)}", param_hint="--out")
         checks.check_output_file(path, "out")
     checks.check_output_folder(answers, "answers")
+    if resume is not None:
+        if suite in (ACCEPTANCE, GPU, HOST, VERIFIERS, VISION):
+            raise typer.BadParameter(f"the suite {suite} stores no runs", param_hint="--resume")
+        checks.check_output_file(resume, "resume")
     if suite == VERIFIERS:
         return verifiercosts.measure(device, repeats, out or [], as_json)
     if suite == HOST:
@@ -188,11 +198,11 @@ def bench(
     if suite == ANSWERS and not method and prompts is None:
         scale = {"per_group": per_group, "temperature": temperature, "tokens": max_new_tokens, "seed": seed}
         return answers_command.measure(
-            lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json
+            lambda: load(target, drafter, device, dtype, drafter_dtype), scale, out or [], as_json, resume
         )
     if suite == WHATIF:
         return whatif_errors.measure(
-            lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json
+            lambda: load(target, drafter, device, dtype), chosen, max_new_tokens, timed, as_json, resume
         )
     values = _settle(method, parse_settings(settings))
     for name in method or ():
@@ -227,7 +237,7 @@ def bench(
         if suite == ACCEPTANCE:
             report = bench_forced_acceptance(models, chosen, plan, depth, progress=progress)
         else:
-            report = bench_methods(models, configured, chosen, plan, progress)
+            report = bench_methods(models, configured, chosen, plan, progress, resume)
     llama_status = str(report.settings.get("llama.cpp") or "")
     if llama_status.startswith("left out"):
         typer.echo(f"note: llama.cpp is {llama_status}", err=True)

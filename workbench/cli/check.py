@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import sys
@@ -208,44 +207,64 @@ def _targets(*own: str) -> list[str]:
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
     """Add a board row for each choice on each target that has none yet; return 1 if a promise is broken, else 0."""
     from workbench.bench import board
-    from workbench.bench.choices import all_choices, check_choice
-    from workbench.bench.finding import FAIL
+    from workbench.bench.choices import Choice, all_choices, check_choice
+    from workbench.bench.finding import FAIL, Finding
+    from workbench.bench.study import END, Rows, Study, in_turn
+    from workbench.bench.study import FAIL as ERROR
     from workbench.core.errors import WorkbenchError
     from workbench.methods import registry
     from workbench.models.bundle import bundled
 
-    deadline, failed = time.monotonic() + 60 * minutes if minutes else math.inf, 0
+    class UnsupportedError(WorkbenchError):
+        """Raised if the models lack a part that a choice needs."""
+
     chosen = all_choices(registry.get(name) for name in names or registry.names())
-    saved = {} if fresh else board.read("exactness")
-    loaded: dict[str, Any] = {}
-    order = itertools.product(
-        (True, False), _text_pairs(), chosen
-    )  # the most informative choices on all targets, then the rest
-    for is_first_pass, (target, drafter), choice in order:
-        configured = choice.configured
-        key = f"{board.choice_key(configured)} on {target}"
-        if choice.is_evidence is not is_first_pass or saved.get(key, {}).get("promise") == configured.promise.value:
-            continue
-        if time.monotonic() > deadline:
-            print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")
-            return int(failed > 0)
+    pairs, loaded = _text_pairs(), dict[str, Any]()
+    # The most informative choices on all targets, then the rest.
+    cells = [(*pair, c) for is_first in (True, False) for pair in pairs for c in chosen if c.is_evidence is is_first]
+    keys = {id(choice): board.choice_key(choice.configured) for choice in chosen}
+
+    def key(cell: tuple[str, str, Choice]) -> str:
+        return f"{keys[id(cell[2])]} on {cell[0]}"
+
+    def measure(cell: tuple[str, str, Choice]) -> list[Finding]:
+        target, drafter, choice = cell
         is_bundled = target in bundled()
         if target not in loaded:
             loaded[target] = load(target, drafter, "cpu", dtype="float64" if is_bundled else "auto")
         models = loaded[target]
-        if models.unsupported_reason(configured.needs):
-            continue
+        if reason := models.unsupported_reason(choice.configured.needs):
+            raise UnsupportedError(reason)
         prompts = [models.tokenizer.encode(text) for text in PROMPTS[: 3 if is_bundled else 2]]
-        try:
-            findings = list(check_choice(choice, models, prompts, max_new_tokens, runs))
-        except WorkbenchError as error:
-            print(f"{SIGNS['skipped']:<11} {key}: {error}", flush=True)
+        return list(check_choice(choice, models, prompts, max_new_tokens, runs))
+
+    by_key = {key(cell): cell for cell in cells}
+
+    def save_row(name: str, findings: list[Finding]) -> None:
+        target, _, choice = by_key[name]
+        dtype = str(loaded[target].target.dtype).removeprefix("torch.")
+        board.save_choice(choice.configured, target, dtype, findings)
+
+    saved = {} if fresh else board.read("exactness")
+    finished = {
+        name: row
+        for name, row in saved.items()
+        if name in by_key and row.get("promise") == by_key[name][2].configured.promise.value
+    }
+    study = Study(cells, in_turn(measure, WorkbenchError), Rows(key, finished, save_row), key=key)
+    failed = 0
+    for kind, cell, payload in study.run(seconds=60 * minutes or math.inf):
+        if kind == ERROR:
+            if not isinstance(payload, UnsupportedError):
+                print(f"{SIGNS['skipped']:<11} {key(cell)}: {payload}", flush=True)
             continue
-        for finding in findings:
+        for finding in payload if kind == END else ():
             failed += finding.verdict == FAIL
-            print(f"{SIGNS[finding.verdict]:<11} {key}: {finding.detail} [{finding.seconds:.0f} s]", flush=True)
-        board.save_choice(configured, target, str(models.target.dtype).removeprefix("torch."), findings)
-    print(f"Saved the board in {board.folder()}.")
+            print(f"{SIGNS[finding.verdict]:<11} {key(cell)}: {finding.detail} [{finding.seconds:.0f} s]", flush=True)
+    if study.is_complete:
+        print(f"Saved the board in {board.folder()}.")
+    else:
+        print(f"The {minutes:g} minutes are over. Run the same command to continue; --minutes 0 sets no limit.")
     return int(failed > 0)
 
 
@@ -256,16 +275,24 @@ def _families(fresh: bool, as_json: bool) -> int:
         1 if the text of a family differs from that of its own `generate`, else 0.
     """
     from workbench.bench import board, census
+    from workbench.bench.study import END, Rows, Study, in_turn
     from workbench.models.pretrained import load_tokenizer
 
     tokenizer, saved_entries = load_tokenizer(DEFAULT_TARGET), {} if fresh else census.saved_entries()
-    for name in census.families():
-        if name in saved_entries:
-            continue
-        saved_entries[name] = entry = census.check_family(name, tokenizer)
-        line = f"{entry.verdict:<16} {name:<26} {entry.why}".rstrip()
-        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    def save_row(name: str, entry: census.Entry) -> None:
+        saved_entries[name] = entry
         census.save(list(saved_entries.values()))
+
+    store = Rows[str](str, dict(saved_entries), save_row)
+
+    def check(name: str) -> census.Entry:
+        return census.check_family(name, tokenizer)
+
+    for kind, name, entry in Study(list(census.families()), in_turn(check), store).run():
+        if kind == END:
+            line = f"{entry.verdict:<16} {name:<26} {entry.why}".rstrip()
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
     entries = list(saved_entries.values())
     if as_json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries], ensure_ascii=False, indent=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -105,57 +104,41 @@ def claims(
     silence_transformers()
     chosen = known.claims() if everything else [c for name in method or () for c in known.claims_of(name, key)]
     chosen = [c for c in chosen if timed in (None, c.timed)]
-    measured, failed = [], []
-    for claim in chosen:
-        row = (_measure_or_none if len(chosen) > 1 else _measure)(claim, target, scale_options, report, as_json)
-        measured += [row] if row else []
-        failed += [] if row else [claim.name]
+    from workbench.bench import claimsboard
+    from workbench.bench.study import BEGIN, END, FAIL
+
+    study, measured, start = claimsboard.measure_claims(chosen, target, scale_options, report), [], 0.0
+    for kind, claim, payload in study.run():
+        column = known.column_of(claim, target)
+        if kind == BEGIN:
+            start = time.perf_counter()
+            if not claim.missing_requirement(column):
+                output.note(f"{claim.name}: measuring {claim.quantity}")
+        elif kind == FAIL:
+            print(f"{claim.name} was not measured: {payload}", file=sys.stderr, flush=True)
+        elif kind == END:
+            row = claimsboard.claim_entry(claim, payload, column)
+            measured.append(claim.to_wire() | row)
+            if not as_json:
+                print(_line(claim, row, time.perf_counter() - start), flush=True)
     if as_json:
         print(json.dumps(measured, ensure_ascii=False, indent=2))
     elif report:
         from workbench.bench.board import folder
 
         print(f"Saved the board in {folder()}.")
-    if failed:
-        raise WorkbenchError(f"Not measured: {', '.join(failed)}.", "The reasons are above.")
+    if study.failures:
+        raise WorkbenchError(f"Not measured: {', '.join(map(str, study.failures))}.", "The reasons are above.")
 
 
-def _measure_or_none(
-    claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
-) -> dict[str, Any] | None:
-    """Call `_measure`; print an error and return None instead of raising it, to keep the figures of other claims."""
-    try:
-        return _measure(claim, target, scale_options, report, as_json)
-    except WorkbenchError as error:
-        print(f"{claim.name} was not measured: {error}", file=sys.stderr, flush=True)
-        return None
-
-
-def _measure(
-    claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
-) -> dict[str, Any]:
-    """Measure one claim if the models for it are here, print the result, and return its row of the board."""
-    from workbench.bench import claims as known
+def _line(claim: Claim, row: dict[str, Any], seconds: float) -> str:
+    """Return a line with a claim, its measured figure and the verdict."""
     from workbench.bench import claimsboard
-    from workbench.bench.labs import measure
 
-    column = known.column_of(claim, target)
-    start = time.perf_counter()
-    missing = claim.missing_requirement(column)
-    scale = dataclasses.replace(known.scale_of(claim.target(column)), **scale_options)
-    if not missing:
-        output.note(f"{claim.name}: measuring {claim.quantity}")
-    figure = None if missing else measure(claim, scale)
-    row = claimsboard.claim_entry(claim, figure, column)
-    if report and figure:
-        claimsboard.save(claim, figure, column)
-    if not as_json:
-        measured_text = claimsboard.format_figure(row["measured"]) if figure else claim.lacks or missing
-        paper = claimsboard.format_paper_figure(claim.low, claim.high, claim.neutral)
-        seconds = time.perf_counter() - start
-        words = f"{claim.quantity}: paper {paper}, {row['target']} {measured_text}: {row['verdict']} [{seconds:.0f} s]"
-        print(f"{claim.name}: {words}", flush=True)
-    return claim.to_wire() | row
+    figure = claimsboard.format_figure(row["measured"]) if row["measured"] else claim.lacks or row["lacking"]
+    paper = claimsboard.format_paper_figure(claim.low, claim.high, claim.neutral)
+    words = f"{claim.quantity}: paper {paper}, {row['target']} {figure}: {row['verdict']} [{seconds:.0f} s]"
+    return f"{claim.name}: {words}"
 
 
 def text() -> str:

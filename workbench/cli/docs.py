@@ -54,6 +54,7 @@ def docs(
         distillingboard,
         headsboard,
         hostcosts,
+        rolloutsboard,
         scalingboard,
         trimmingboard,
         verifier_suite,
@@ -62,7 +63,6 @@ def docs(
     from workbench.cli import claims
     from workbench.methods import method_info
     from workbench.training import workload_prompts
-    from workbench.training.family import rollouts_board
 
     for source, content in ((claims, claims.text()), (workload_prompts, workload_prompts.render_prompts())):
         if not source.FILE.is_file() or content != source.FILE.read_text(encoding="utf-8"):
@@ -79,7 +79,7 @@ def docs(
     )
     if heads := board.read(headsboard.BOARD, boards):
         files[boards / "heads.md"] = headsboard.markdown(heads)
-    for suite in (answers_suite, distillingboard, rollouts_board, scalingboard, trimmingboard, verifier_suite):
+    for suite in (answers_suite, distillingboard, rolloutsboard, scalingboard, trimmingboard, verifier_suite):
         if (entry := boards / suite.BOARD).is_file():
             files[entry.with_suffix(".md")] = suite.page(json.loads(entry.read_text(encoding="utf-8")))
     if (host_board := boards / hostcosts.BOARD).is_file():

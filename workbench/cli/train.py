@@ -52,6 +52,7 @@ def train(
         print(json.dumps(listed_recipes, indent=2) if as_json else "\n".join(map(_describe, listed_recipes)))
         return
     if name not in recipes:
+        known_recipes.refuse_finished_study(name)
         raise UnknownNameError.of("recipe", name, recipes)
     if options:
         print(json.dumps(recipes[name], indent=2) if as_json else _explain(recipes[name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.cli import output
@@ -14,17 +15,23 @@ if TYPE_CHECKING:
 
 
 def measure(
-    load: Callable[[], Models], prompts: Sequence[BenchPrompt], tokens: int, timed: bool | None, as_json: bool
+    load: Callable[[], Models],
+    prompts: Sequence[BenchPrompt],
+    tokens: int,
+    timed: bool | None,
+    as_json: bool,
+    resume: Path | None,
 ) -> None:
     """Measure the errors of predictions, save them on the board, and print the board.
 
     `timed`: True: only predictions of speed; False: only those of token counts; None: all.
+    `resume`: file of predictions from which the same measurement continues.
     """
     from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar
 
     with progress_bar() as bar:
-        rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None), timed)
+        rows = whatif_suite.measure(load(), prompts, tokens, bar or (lambda *_: None), timed, resume)
     for key, row in rows.items():
         board.save(whatif_errors.BOARD, key, row, whatif_errors.markdown)
     output.note(f"saved in {board.folder() / whatif_errors.BOARD}.json")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from workbench.bench.grid import Cell
+from workbench.bench.study import BEGIN, END, Event
 from workbench.bench.sweepfolder import FAILED, Result
-from workbench.bench.worker_groups import BEGIN, END, Event, WorkerGroup, measure_cell
+from workbench.bench.worker_groups import WorkerGroup, measure_cell
 from workbench.engine.cluster import connect_ray
 from workbench.service.workers import conditions_of, make_host
 
@@ -36,11 +37,11 @@ def make_ray_workers(address: str | None = "auto", cpus: float = 1, gpus: float 
 
     options = tuple(sorted(backend.items()))
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         task = ray.remote(_measure).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
         pending = {task.remote(cell, options): cell for cell in cells}
         try:
-            for cell in cells:
+            for cell in list(pending.values()):
                 yield BEGIN, cell, "submitted to the cluster"
             while pending and not stopped():
                 ready, _ = ray.wait(list(pending), timeout=POLL_S)

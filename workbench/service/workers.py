@@ -10,14 +10,15 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from workbench.bench.conditions import conditions
 from workbench.bench.grid import Cell
+from workbench.bench.study import END, STEP, Event
 from workbench.bench.sweepfolder import FAILED, RUNNING, Result
-from workbench.bench.worker_groups import END, STEP, Event, WorkerGroup, measure_cell
+from workbench.bench.worker_groups import WorkerGroup, measure_cell
 from workbench.models.bundle import DEFAULT_TARGET
 from workbench.service.names import Names
 
@@ -35,7 +36,7 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
         backend: options of each process's `workbench.service.Backend`: target, device, dtype, ….
     """
 
-    def work(cells: Sequence[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
+    def work(cells: Iterable[Cell], stopped: Callable[[], bool]) -> Iterator[Event]:
         remaining = collections.deque(cells)
         attempts: collections.Counter[str] = collections.Counter()
         pool = [_Worker(i, backend) for i in range(max(1, min(workers, len(remaining))))]

@@ -242,5 +242,5 @@ def summary(trace: Trace) -> dict[str, Any]:
         "overhead_ms_per_round": _ratio(1e3 * overhead_seconds(rounds), len(rounds)),
         "target_forwards": sum(r.target_forwards for r in rounds),
         "draft_forwards": sum(r.draft_forwards for r in rounds),
-        "held_rounds": count_delayed_rounds(rounds),
+        "delayed_rounds": count_delayed_rounds(rounds),
     }

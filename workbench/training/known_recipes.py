@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.errors import UnknownNameError
 from workbench.kernels import disk_cache
 from workbench.methods import method_info
 from workbench.training.options import docs_of, kind_name
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
 
 CACHE = "recipes.json"
 """File in the user's cache folder."""
+
+FINISHED_STUDIES = ("distilling", "rollouts", "scaling", "trimming")
+"""Recipes of earlier versions: studies whose results are boards of the same name."""
+
+
+def refuse_finished_study(name: str) -> None:
+    """Raise an error if this was a study.
+
+    Raises:
+        UnknownNameError: it says where the results are.
+    """
+    if name in FINISHED_STUDIES:
+        raise UnknownNameError(
+            f"The study {name!r} is finished and is no longer a recipe.",
+            f"Its results are in assets/boards/{name}.md and {name}.json; its code is in earlier versions.",
+        )
 
 
 def recipes() -> dict[str, dict[str, Any]]:

@@ -25,18 +25,15 @@ from workbench.training.answers import AnswersOptions, write_answers
 from workbench.training.corpus import DEFAULT_DATA, build_documents, pack_corpus
 from workbench.training.distill import DistillOptions, distill, write_own_text
 from workbench.training.evaluate import EvaluateOptions, evaluate
-from workbench.training.family.distilling import DistillingOptions, run_distillation_study
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
 from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
 from workbench.training.family.pipeline import PipelineOptions, run_pipeline
 from workbench.training.family.readings import ReadingsOptions, make_readings
-from workbench.training.family.rollouts import RolloutOptions, run_rollouts_study
-from workbench.training.family.scaling import ScalingOptions, run_scaling_study
 from workbench.training.family.throughput import ThroughputOptions, measure_throughput
-from workbench.training.family.trimming import TrimmingOptions, run_trimming_study
 from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
+from workbench.training.known_recipes import refuse_finished_study
 from workbench.training.loop import Report, RunResult
 from workbench.training.masked_diffusion import MaskedDiffusionOptions, train_masked_diffusion
 from workbench.training.models import save_tokenizer
@@ -216,34 +213,10 @@ RECIPES: dict[str, Recipe] = {
             evaluate_drafters,
         ),
         Recipe(
-            "scaling",
-            "a scaling study: τ of heads by size and training tokens, Scylla's scaling law with confidence intervals",
-            ScalingOptions,
-            run_scaling_study,
-        ),
-        Recipe(
             "throughput",
             "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
             ThroughputOptions,
             measure_throughput,
-        ),
-        Recipe(
-            "rollouts",
-            "a study of TLT: rollouts of a target that is trained between them, with a frozen and a trained EAGLE head",
-            RolloutOptions,
-            run_rollouts_study,
-        ),
-        Recipe(
-            "distilling",
-            "a study of distillation: α of one draft model after training with each loss on each kind of text",
-            DistillingOptions,
-            run_distillation_study,
-        ),
-        Recipe(
-            "trimming",
-            "a study of VocabTrim: acceptance and speed of drafters by size of the draft vocabulary",
-            TrimmingOptions,
-            run_trimming_study,
         ),
         Recipe(
             "target",
@@ -341,8 +314,10 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
     Raises:
         ValueError: For an unknown recipe or option.
         WorkbenchError: A head declares a recipe that cannot be run.
+        UnknownNameError: The recipe was a study that is finished.
         ParameterError: The recipe's checkpoint was trained with other settings.
     """
+    refuse_finished_study(name)
     recipes = RECIPES if name in RECIPES else RECIPES | head_recipes(RECIPES)
     if name not in recipes:
         raise ValueError(f"there is no recipe {name!r}; the recipes are: {', '.join(recipes)}")

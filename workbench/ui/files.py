@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from email.utils import formatdate
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,12 @@ def files() -> dict[str, Path]:
     assert spec is not None
     assert spec.origin is not None
     return by_name | {PLOTLY: Path(spec.origin).parent / "package_data" / PLOTLY}
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """Return the names of modules by file name."""
+    return {module(name): name for name in modules.module_names()}
 
 
 def module(name: str) -> str:
@@ -80,4 +87,8 @@ class Files:
         file = files().get(name)
         if file is None:
             return await PlainTextResponse("There is no such file.", 404)(scope, receive, send)
+        if name in _modules():
+            dated = {"last-modified": formatdate(file.stat().st_mtime, usegmt=True)}  # lets a browser cache it
+            text = modules.delivered_text(_modules()[name])
+            return await Response(text, headers=dated, media_type=KINDS[file.suffix])(scope, receive, send)
         return await FileResponse(file, media_type=KINDS[file.suffix])(scope, receive, send)

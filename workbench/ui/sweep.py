@@ -94,7 +94,7 @@ class SweepView:
 
     def catalogue(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the data of the side panel."""
-        from workbench.bench.estimates import METRICS, THEORY
+        from workbench.bench.comparison_figures import METRICS, THEORY
         from workbench.bench.grid import OPTIONS
         from workbench.bench.prompts import groups_of, load_prompts
 

@@ -30,6 +30,7 @@ ENTRIES = {
 }
 """Entry module of each view, with `mount(el, {host, …})`; it imports all others."""
 
+_DOC = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE | re.DOTALL)
 _IMPORT = re.compile(r'^import (\* as \w+|\{[^}]*\}) from "(\.[^"]+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function\*? (\w+)|const (\w+) =|class (\w+))", re.MULTILINE)
 _OTHER = re.compile(r"^(import|export)\b.*", re.MULTILINE)
@@ -49,6 +50,12 @@ def module_path(name: str) -> Path:
 def module_text(name: str) -> str:
     """Return the source of a module."""
     return module_path(name).read_text(encoding="utf-8")
+
+
+@cache
+def delivered_text(name: str) -> str:
+    """Return the source of a module without its documentation comments, which a browser does not need."""
+    return _DOC.sub("", module_text(name))
 
 
 def direct_imports(name: str) -> list[str]:
@@ -109,7 +116,7 @@ def _scope(name: str, scopes: dict[str, str]) -> str:
         names = found[1].removeprefix("* as ").replace(" as ", ": ")
         return f"const {names} = {scopes[_named(name, found[2])]};"
 
-    text = _EXPORT.sub("", _IMPORT.sub(constant, module_text(name)))
+    text = _EXPORT.sub("", _IMPORT.sub(constant, delivered_text(name)))
     if remainder := _OTHER.search(text):
         raise ValueError(f"{name}: this cannot be inlined: {remainder[0]}")
     return f"(() => {{\n{text}\nreturn {{ {', '.join(_exported(name))} }};\n}})()"

@@ -70,7 +70,7 @@ METHOD = Method(
         Claim(
             "speed-up of reinforcement learning, end to end", "reasoning models, long answers", 1.7, 1.7,
             "Hu et al. 2025, arXiv:2511.16665, abstract (above 1.7)", None, timed=True,
-            lacks="reinforcement learning: `workbench train rollouts` has rollouts and a target that changes",
+            lacks="reinforcement learning: the board `rollouts` has rollouts and a target that changes",
         ),
         Claim(
             "τ of the head trained online / of the frozen one, after the target changed and while the domain shifts",

@@ -7,7 +7,6 @@ import * as comparelive from "./live.js";
 import * as comparerace from "./race.js";
 import * as comparestage from "./stage.js";
 import * as comparetable from "./table.js";
-import * as copying from "../shared/copying.js";
 import * as exports from "../shared/exports.js";
 import * as form from "../shared/form.js";
 import * as jobs from "../shared/jobs.js";
@@ -18,32 +17,38 @@ const SCHEMA = 3;
 const STORAGE_KEY = "wb-compare-last";
 
 /** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
-export async function mount(el, { host }) {
-  const parts = comparestage.build(el, host);
-  const page = {
-    el,
-    parts,
+export function mount(el, { host }) {
+  return jobs.open(el, {
+    parts: comparestage.build(el, host),
     host,
-    catalogue: null,
-    choice: null,
-    comparison: null,
-    job: null,
-    channel: null,
-    step: null,
-    errors: [],
-    note: "",
-    pin: pinned(host),
-    race: comparerace.newRace(),
-    prompt: 0,
-    shown: null,
-    from: "live",
-    lastMessageAt: 0,
-    silent: 0,
-    touched: false,
-  };
-  await jobs.begin(page, { wire, onMessage, draw, loadCatalogue, fromQuery: comparechoice.fromQuery, adopt });
-  restore(page);
-  return page;
+    choices: comparechoice,
+    state: {
+      comparison: null,
+      step: null,
+      pin: pinned(host),
+      race: comparerace.newRace(),
+      prompt: 0,
+      shown: null,
+      touched: false,
+    },
+    draw,
+    wire,
+    press,
+    keys: (page, { key }) =>
+      ({
+        " ": () => press(page, "play"),
+        ArrowLeft: () => comparerace.nudge(page, -1),
+        ArrowRight: () => comparerace.nudge(page, 1),
+        Home: () => comparerace.seek(page, 0),
+        End: () => comparerace.seek(page, 1),
+      })[key],
+    onJob,
+    loadCatalogue,
+    adopt,
+    arrived: restore,
+    open,
+    exports: menu,
+  });
 }
 
 /** Fetch the catalogue for another target. */
@@ -54,25 +59,11 @@ async function loadCatalogue(page) {
   page.draw();
 }
 
-function wire(page) {
-  const { el, parts, host } = page,
-    on = (name, act) => el.addEventListener(name, (event) => act(event.detail, event)),
-    click = (part, act) => parts[part].addEventListener("click", act);
-  const choose = (change) => {
-    Object.assign(page.choice, change);
-    page.touched = true;
-    host.address.write(comparechoice.toQuery(page.choice, page.catalogue));
-    page.draw();
-  };
-  on("wb:redraw", page.draw);
+function wire(page, on, click) {
+  const { parts } = page, choose = (change) => jobs.choose(page, change, loadCatalogue);
   on("wb:picture", ({ scene }) =>
     choose(comparechoice.take(page.choice, page.catalogue, scene, window.workbenchPicture?.())),
   );
-  on("wb:choose", (change) => {
-    const target = "target" in change && change.target !== page.choice.target;
-    choose(change);
-    if (target) loadCatalogue(page);
-  });
   on("wb:param", ({ name, value, note }, event) => {
     const lane = event.target.closest("[data-lane]");
     page.note = note;
@@ -83,14 +74,7 @@ function wire(page) {
       choose({ lanes });
     } else choose({ sampling: { ...page.choice.sampling, [name]: value } });
   });
-  on("wb:press", ({ button, lane }) => press(page, button, lane));
   click("play", () => press(page, "play"));
-  click("theme", () => host.theme());
-  copying.listen(el);
-  click("copy", () => jobs.copyLink(page, comparechoice.toQuery(page.choice, page.catalogue)));
-  click("open", () => parts.file.click());
-  jobs.wireMenu(page, (kind) => save(page, kind));
-  parts.file.addEventListener("change", () => open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
   parts.slider.addEventListener("input", () => comparerace.seek(page, Number(parts.slider.value) / 1000));
   parts.speed.addEventListener("change", () => (page.race.speed = Number(parts.speed.value)));
   parts.prompt.addEventListener("change", () => {
@@ -101,49 +85,19 @@ function wire(page) {
     page.shown = parts.lane.value;
     page.draw();
   });
-  el.addEventListener("keydown", (event) => {
-    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") {
-      event.preventDefault();
-      press(page, "measure");
-    } else if (
-      parts.stage.contains(event.target) &&
-      !event.target.closest("button, select, input, a, textarea") &&
-      !event.ctrlKey &&
-      !event.metaKey
-    ) {
-      const act = {
-        " ": () => press(page, "play"),
-        ArrowLeft: () => comparerace.nudge(page, -1),
-        ArrowRight: () => comparerace.nudge(page, 1),
-        Home: () => comparerace.seek(page, 0),
-        End: () => comparerace.seek(page, 1),
-      }[event.key];
-      if (act) {
-        event.preventDefault();
-        act();
-      }
-    }
-  });
 }
 
-function press(page, button, lane) {
+function press(page, button, { lane = "" } = {}) {
   const { host } = page;
   if (button === "measure" && !measuring(page)) measure(page);
-  else if (button === "stop" && page.silent)
-    jobs.stopWaiting(page, "measurement", "Check that it is still running, then measure again.");
-  else if (button === "stop" && measuring(page) && page.job) jobs.ask(page, "stop", { job: page.job });
+  else if (button === "stop") jobs.stop(page, "measurement", "Check that it is still running, then measure again.");
   else if (button === "race" || button === "play") comparerace.toggle(page, button === "race");
   else if (button === "pin") {
-    const at = page.comparison.lanes.find((each) => each.name === lane),
-      was = page.pin?.key === comparetable.key(page.comparison, at);
-    page.pin = was
-      ? null
-      : {
-          key: comparetable.key(page.comparison, at),
-          name: at.name,
-          from: comparetable.where(page.comparison),
-          figures: at.figures,
-        };
+    const at = page.comparison.lanes.find((each) => each.name === lane), key = comparetable.key(page.comparison, at);
+    page.pin =
+      page.pin?.key === key
+        ? null
+        : { key, name: at.name, from: comparetable.where(page.comparison), figures: at.figures };
     host.remember?.[page.pin ? "setItem" : "removeItem"]("wb-compare-pin", JSON.stringify(page.pin));
     page.parts.live.textContent = page.pin
       ? `${at.name} is the reference: all figures show the difference from it`
@@ -172,44 +126,22 @@ function measure(page) {
   page.errors = problem ? [{ ...problem, kind: "error" }] : [];
   if (problem || !catalogue) return;
   comparerace.stop(page);
-  page.channel = jobs.channel("compare");
-  Object.assign(page, {
-    asking: comparechoice.toQuery(choice, catalogue),
-    comparison: null,
-    job: null,
-    step: null,
-    from: "live",
-    level: 0,
-    lastMessageAt: performance.now(),
-    prompt: 0,
-    shown: null,
-  });
   page.pictured = request.images[0];
   page.race.t = Infinity; // show complete runs until a race starts
-  page.host.decode({ ...request, channel: page.channel });
-  page.parts.live.textContent = "Measuring";
+  const asking = page.query();
+  jobs.start(page, "compare", request, { asking, comparison: null, step: null, level: 0, prompt: 0, shown: null });
 }
 
-function onMessage(page, message) {
-  if (!page.channel || message.channel !== page.channel) return;
-  Object.assign(page, { lastMessageAt: performance.now(), silent: 0 });
-  page.job = message.job ?? page.job;
-  if (message.error) {
-    page.errors.push({ ...message.error, kind: "error" });
-    page.channel = null;
-    page.parts.live.textContent = message.error.message;
-  }
-  if (message.step) {
-    const before = page.step;
-    page.step = message.step;
-    if (message.step.comparison) page.comparison = comparelive.merge(page.comparison, message.step.comparison);
-    if (message.step.comparison && (message.step.last || comparelive.level(page.comparison) > page.level)) store(page);
-    if (message.step.last) ended(page);
-    else if (before && comparelive.level(page.comparison) > page.level)
-      page.parts.live.textContent = comparetable.announcement(message.step, speedup);
-    page.level = comparelive.level(page.comparison);
-  }
-  page.draw();
+function onJob(page, { step }) {
+  if (!step) return;
+  const before = page.step;
+  page.step = step;
+  if (step.comparison) page.comparison = comparelive.merge(page.comparison, step.comparison);
+  const level = comparelive.level(page.comparison), grew = level > page.level;
+  if (step.comparison && (step.last || grew)) store(page);
+  if (step.last) ended(page);
+  else if (before && grew) page.parts.live.textContent = comparetable.announcement(step, speedup);
+  page.level = level;
 }
 
 /** Convert a comparison of an older schema to the current figures. */
@@ -254,11 +186,31 @@ function ended(page) {
   if (page.comparison?.lanes.some((lane) => lane.race?.[0])) comparerace.toggle(page, true);
 }
 
-function save(page, kind) {
-  const { comparison, job } = page,
-    name = `comparison_${(comparison?.machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}.${kind}`;
-  if (kind === "json") exports.save(name, JSON.stringify(comparison, null, 1), "application/json");
-  else jobs.saveTable(page, { job, kind }, name);
+/** Return the Export menu. */
+function menu(page) {
+  const name = ({ machine }, ending, part = "") =>
+    [`comparison_${(machine.date ?? "").replace(/[^0-9]+/g, "-").replace(/-$/, "")}`, exports.clean(part)]
+      .filter(Boolean)
+      .join("_") + `.${ending}`;
+  const text = (comparison) => JSON.stringify(comparison, null, 1);
+  return {
+    title: "The comparison",
+    nothing: "Nothing to export yet: press Measure.",
+    data: () => page.comparison,
+    items: [
+      {
+        kind: "json",
+        text: "JSON",
+        about: "can be opened here again",
+        act: exports.file((comparison) => name(comparison, "json"), "application/json", text),
+      },
+      jobs.tableItem(page, "csv", "CSV", "one row per run", name),
+      jobs.tableItem(page, "parquet", "Parquet", "one row per run", name),
+    ],
+    stage: page.parts.stage,
+    note: () => `${page.parts.badgeText.textContent} · Speculative Decoding Workbench`,
+    name,
+  };
 }
 
 /** Open a comparison saved as JSON. */

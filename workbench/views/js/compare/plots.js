@@ -1,14 +1,13 @@
-/** Plotly charts of a comparison: cost per token, and the acceptance rate from which drafting pays off. Each has its
+/** Charts of a comparison: cost per token, and the acceptance rate from which drafting pays off. Each has its
  *  numbers as a table and a one-sentence summary. */
 
 import * as comparetable from "./table.js";
 import * as kit from "../shared/kit.js";
+import * as chart from "../shared/linechart.js";
 import * as plots from "../shared/plots.js";
 import * as tables from "../shared/table.js";
 
 const PHASES = [["draft", "--wb-draft"], ["verify", "--wb-verify"], ["overhead", "--wb-overhead"]];
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
-  MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
 /** Return the bars of the cost per token. Pure. @returns {{names: string[], parts: Record<string, (number|null)[]>,
  *  totals:
@@ -158,101 +157,33 @@ export function pays(page) {
       lane.pays.depth.toFixed(1),
     ]),
   );
-  const colour = (i, css) => css(`--wb-lane-${(i % 4) + 1}`),
-    top = Math.max(
-      1.2,
-      ...lanes.flatMap((lane) => [lane.figures.speedup?.value ?? 0, ...lane.pays.curve.map(([, y]) => y)]),
-    );
-  plots.plot(page, parts.pays, (css) => ({
-    data: lanes.flatMap((lane, i) => [
-      {
-        type: "scatter",
-        mode: "lines",
-        name: lane.name,
-        x: lane.pays.curve.map(([x]) => x),
-        y: lane.pays.curve.map(([, y]) => y),
-        line: { color: colour(i, css), width: 2, dash: DASHES[i % DASHES.length] },
-        hovertemplate: `${words(lane.name)}: %{y:.2f}× at acceptance rate %{x:.2f}<extra></extra>`,
-      },
-      ...(lane.figures.speedup && reached(lane.pays.curve, lane.figures.speedup.value) !== null
-        ? [
-            {
-              type: "scatter",
-              mode: "markers",
-              name: `${lane.name}, measured`,
-              showlegend: false,
-              x: [reached(lane.pays.curve, lane.figures.speedup.value)],
-              y: [lane.figures.speedup.value],
-              ...(lane.figures.speedup.low !== null && {
-                error_y: {
-                  type: "data",
-                  symmetric: false,
-                  array: [lane.figures.speedup.high - lane.figures.speedup.value],
-                  arrayminus: [lane.figures.speedup.value - lane.figures.speedup.low],
-                  color: colour(i, css),
-                  thickness: 1.5,
-                },
-              }),
-              marker: { color: colour(i, css), size: 11, symbol: MARKS[i % MARKS.length] },
-              hovertemplate: `${words(lane.name)}, measured: %{y:.2f}× at acceptance rate %{x:.2f}<extra></extra>`,
-            },
-          ]
-        : []),
-    ]),
-    layout: {
-      height: 290,
-      margin: { l: 44, r: 12, t: 34, b: 40 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: {
-        range: [0, 1],
-        title: { text: "acceptance rate (the same for every drafted token)", font: { size: 12 } },
-        fixedrange: true,
-        gridcolor: css("--wb-hair"),
-      },
-      yaxis: {
-        range: [0, 1.08 * top],
-        ticksuffix: "×",
-        fixedrange: true,
-        gridcolor: css("--wb-line"),
-        zeroline: false,
-      },
-      shapes: [
-        { type: "line", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } },
-        ...lanes.flatMap((lane, i) =>
-          lane.pays.break_even === null
-            ? []
-            : [
-                {
-                  type: "line",
-                  x0: lane.pays.break_even,
-                  x1: lane.pays.break_even,
-                  y0: 0,
-                  y1: 1,
-                  line: { color: colour(i, css), width: 1.2, dash: "dot" },
-                },
-              ],
-        ),
-      ],
-      annotations: lanes.flatMap((lane, i) =>
-        lane.pays.break_even === null
-          ? []
-          : [
-              {
-                x: lane.pays.break_even,
-                y: (0.05 + 0.085 * (i % 4)) * top,
-                text: `pays off above ${lane.pays.break_even.toFixed(2)}`,
-                showarrow: false,
-                xanchor: lane.pays.break_even > 0.7 ? "right" : "left",
-                xshift: lane.pays.break_even > 0.7 ? -4 : 4,
-                font: { size: 11.5, color: colour(i, css) },
-                bgcolor: css("--wb-bg"),
-                borderpad: 1,
-              },
-            ],
-      ),
+  const series = lanes.flatMap((lane, i) => {
+    const { colour, mark, dash } = chart.look(i), { speedup } = lane.figures;
+    const at = speedup ? reached(lane.pays.curve, speedup.value) : null;
+    const curve = { name: lane.name, points: lane.pays.curve, colour, dash, end: lane.name };
+    if (at === null) return [curve];
+    const points = [[at, speedup.value, speedup.low, speedup.high]];
+    return [curve, { name: `${lane.name}, measured`, points, colour, mark, wide: 0 }];
+  });
+  const values = series.flatMap((s) => s.points.flatMap(([, value, , high]) => [value, high ?? 0]));
+  const verticals = lanes.flatMap(({ pays: { break_even: at } }, i) =>
+    at === null ? [] : [{ at, text: `pays off above ${at.toFixed(2)}`, colour: chart.look(i).colour }],
+  );
+  chart.render(parts.pays, {
+    series,
+    x: {
+      from: 0,
+      to: 1,
+      ticks: [0, 0.2, 0.4, 0.6, 0.8, 1].map((at) => ({ at, text: at.toFixed(1) })),
+      title: "acceptance rate (the same for every drafted token)",
+      words: (at) => `acceptance rate ${at.toFixed(2)}`,
     },
-    label: sentences,
-  }));
+    y: chart.levels(chart.steps([1.2, ...values]), 0, (v) => `${v.toFixed(2)}×`),
+    level: { value: 1, text: "" },
+    verticals,
+    summary: sentences,
+    height: 250,
+  });
 }
 
 function number(value) {

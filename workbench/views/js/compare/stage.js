@@ -6,15 +6,15 @@ import * as compareplots from "./plots.js";
 import * as comparerace from "./race.js";
 import * as comparetable from "./table.js";
 import * as comparetext from "./text.js";
+import * as alerts from "../shared/alerts.js";
+import * as frame from "../shared/frame.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
-import * as pagehead from "../shared/pagehead.js";
 import * as panel from "../shared/panel.js";
 import * as roles from "../shared/roles.js";
-import * as stage from "../live/stage.js";
 
-const SPEEDS = [[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]];
+const SPEEDS = /** @type {[number, string][]} */ ([[1, "1×"], [0.5, "0.5×"], [0.25, "0.25×"], [0.1, "0.1×"]]);
 
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
@@ -33,35 +33,14 @@ const INTRO = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args), chart = (...args) => panel.chart(parts, ...args);
-  const select = (name, label, options = []) => {
-    const control = part(name, "select", {}, ...options.map(([value, text]) => h("option", { value }, text)));
-    control.setAttribute("aria-label", label);
-    return control;
-  };
+  const build = frame.builder(), { parts, part, card, chart, select, tool } = build;
   const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
-    part(
-      "intro",
-      "div",
-      { className: "wb-intro" },
-      part("empty", "p", { className: "wb-empty" }),
-      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
-    ),
-    part(
-      "progress",
-      "div",
-      { className: "wb-measuring", hidden: true },
-      part("progressText", "span"),
-      part("progressBar", "progress"),
-      part("progressNote", "small"),
-      part("now", "div", { className: "wb-now", role: "list" }),
-    ),
+    build.alerts(),
+    build.intro(INTRO),
+    build.progress(part("now", "div", { className: "wb-now", role: "list" })),
     part("banner", "p", { className: "wb-banner", hidden: true }),
     card(
       "race",
@@ -82,7 +61,7 @@ export function build(el, host) {
       h(
         "div",
         { className: "wb-raceline" },
-        part("play", "button", { type: "button", className: "wb-tool" }, "▶"),
+        tool("play", "▶"),
         slider(part),
         select("speed", "Speed of the race", SPEEDS),
         part("clock", "span", { className: "wb-clock" }),
@@ -106,7 +85,7 @@ export function build(el, host) {
     h(
       "div",
       { className: "wb-two" },
-      chart("pays", "Does it pay off?", null, "wb-plot is-tall"),
+      chart("pays", "Does it pay off?", null, "wb-chart"),
       card("exact", "Same text?", null, part("exact", "div", { className: "wb-exact" })),
     ),
     card(
@@ -125,8 +104,12 @@ export function build(el, host) {
     ),
     part("foot", "p", { className: "wb-foot" }),
   );
-  pagehead.frame(el, part, { host, current: "Compare", side: "Settings of the comparison", tools: tools(part) }, stage);
-  kit.set(parts.alerts, { role: "alert" });
+  const tools = [
+    build.badge("copy", "copy link", "Copy a link to these lanes and prompts"),
+    build.exporter("Save this comparison"),
+    ...build.opener("Open a comparison saved as JSON", "Comparison file", ".json,application/json"),
+  ];
+  frame.frame(el, build, { host, current: "Compare", side: "Settings of the comparison", tools }, stage);
   kit.set(parts.table, { role: "region", "aria-label": "Figures of each lane" });
   kit.set(parts.texts, { role: "region", "aria-label": "Differences of the texts" });
   kit.set(parts.play, { "aria-label": "Play the race" });
@@ -139,26 +122,10 @@ function slider(part) {
   return comparison;
 }
 
-function tools(part) {
-  const exports = jobs.exportMenu(part, "Save this comparison", [
-    ["json", "JSON: can be opened here again"],
-    ["csv", "CSV: one row per run"],
-    ["parquet", "Parquet: one row per run"],
-  ]);
-  const file = part("file", "input", { type: "file", accept: ".json,application/json", hidden: true });
-  file.setAttribute("aria-label", "Comparison file");
-  return [
-    pagehead.tool(part, "copy", "copy link", "Copy a link to these lanes and prompts"),
-    exports,
-    pagehead.tool(part, "open", "open …", "Open a comparison saved as JSON"),
-    file,
-  ];
-}
-
 /** Draw the state of the page. */
 export function draw(page) {
   const { parts, comparison, step, catalogue } = page, measuring = page.channel !== null;
-  stage.alerts(parts.alerts, page.errors);
+  alerts.render(parts.alerts, page.errors);
   kit.write(parts.badgeText, badge(page, measuring, catalogue));
   kit.set(parts.badge, {
     "data-state": page.silent ? "lost" : measuring ? "running" : comparison ? origin(page) : "idle",
@@ -207,7 +174,6 @@ export function draw(page) {
   kit.write(parts.foot, comparison ? foot(comparison, measuring) : "");
   parts.export.disabled = !comparison;
   parts.copy.disabled = !catalogue;
-  for (const kind of ["csv", "parquet"]) parts.exports.querySelector(`[data-kind=${kind}]`).disabled = !page.job;
   if (!some) return;
   comparetable.render(page);
   compareplots.costs(page);

@@ -5,7 +5,7 @@ import * as address from "../shared/address.js";
 import * as wallClock from "../live/clock.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
-import * as live from "../live/page.js";
+import * as embedded from "../live/embedded.js";
 import { isPngUrl } from "../live/traces.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as reload from "../live/reload.js";
@@ -255,18 +255,8 @@ function stages(page) {
 async function fill(page) {
   const { host } = page;
   for (const [side, box] of page.stages.entries()) {
-    const view = await live.mount(box, {
-      host: { theme: host.theme, sources: host.sources },
-      trace: page.found[side].trace,
-      embed: true,
-    });
-    page.views.push(view);
-    for (const part of box.querySelectorAll(".wb-card, .wb-figures, .wb-scrub")) {
-      const name = [...part.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "";
-      part.hidden = !CARDS.includes(name);
-    }
-    for (const row of box.querySelectorAll(".wb-two, .wb-four"))
-      row.dataset.open = [...row.children].filter((part) => !part.hidden).length;
+    page.views.push(await embedded.mount(box, { host, trace: page.found[side].trace }));
+    embedded.showCards(box, CARDS);
     const look = () => requestAnimationFrame(() => follow(page, side));
     for (const event of ["click", "keyup"]) box.addEventListener(event, look);
   }
@@ -302,11 +292,7 @@ function show(page, wanted, write = true) {
   page.pin = { side, round: pin.round, token: pin.token, by: pin.by };
   page.at = side ? [there, here] : [here, there];
   page.pins = page.at.map((at) => at && { round: at.round, token: at.token, node: at.node ?? null });
-  page.views.forEach((view, i) => {
-    if (!page.pins[i]) return;
-    Object.assign(view, { selection: { ...selection.newSelection(), pin: page.pins[i] }, scroll: true });
-    view.draw();
-  });
+  page.views.forEach((view, i) => page.pins[i] && embedded.select(view, page.pins[i], { scroll: true }));
   page.texts.forEach((box, i) => marked(box, page.at[i]));
   for (const button of page.by.children) button.setAttribute("aria-pressed", String(button.dataset.by === pin.by));
   const note = page.at

@@ -1,5 +1,7 @@
 /** Curves of a training run, for charts and in words. Pure: plain data in, plain data out. */
 
+import * as chart from "../shared/linechart.js";
+
 const POLICY = "on-policy/position ", FORCED = "teacher-forced/position ", TESTED = "on-policy tested/position ", LOSS = "loss/";
 export const TAU = "on-policy/tau";
 export const SPEEDUP = "on-policy/speed-up";
@@ -92,6 +94,29 @@ export function seriesOfRuns(runs, curves, tag) {
 
 /** Return a short name of a run: its head, and the end of its id. */
 export const title = (run) => `${run.head} ${run.id.slice(-4)}`;
+
+/** Return the lines and axes of a chart. Teacher-forced lines are dashed; a mark is hollow when its colour repeats, or
+ *  when the line has a solid counterpart.
+ *  @param {Series[]} series  @param {{top?: number|null, from?: number, digits: number}} options  `top` and `from`:
+ *    ends of the vertical axis */
+export function chartOf(series, { top = null, from = 0, digits }) {
+  const points = series.flatMap((s) => s.points), steps = points.map(([step]) => step);
+  const values = points.map(([, v]) => v);
+  const end = Math.max(1, ...steps), start = Math.min(end - 1, ...steps);
+  const ticks = [
+    { at: start, text: `step ${start}`, anchor: "start" },
+    { at: end, text: `${end}`, anchor: "end" },
+  ];
+  const lines = series.map(({ style, dashed = false, ...rest }) => {
+    const { colour, mark, hollow } = chart.look(style);
+    return { ...rest, colour, mark, hollow: dashed !== hollow, dash: dashed ? "6 4" : "", wide: dashed ? 1.6 : 2 };
+  });
+  return {
+    series: lines,
+    x: { from: start, to: end, ticks: steps.length ? ticks : [], words: (step) => `step ${step}` },
+    y: chart.levels(chart.quarters(values, top, from), digits),
+  };
+}
 
 /** Return a chart as a table: one row per step, one column per curve. @param {Series[]} series */
 export function table(series, digits = 3) {

@@ -69,3 +69,16 @@ test("a table has one row per step, and a dash for a missing value", () => {
   assert.equal(curves.summary("τ", []), "τ: not measured yet");
   assert.match(curves.summary("τ", curves.seriesOfRuns([{ id: "0000", head: "h", target: "t" }], { "0000": RUN }, curves.TAU)), /1.40 to 2.25/);
 });
+
+test("a line that shares its colour with another differs in dash and mark", () => {
+  const { series, x, y } = curves.chartOf(curves.forcedAndOnPolicy(RUN), { top: 1, digits: 2 });
+  assert.deepEqual(series.map((s) => [s.colour, s.dash, s.hollow]), [
+    ["method-a", "6 4", true],
+    ["method-a", "", false],
+    ["method-b", "6 4", true],
+    ["method-b", "", false],
+  ]);
+  assert.deepEqual([x.from, x.to, x.words(2)], [2, 4, "step 2"]);
+  assert.deepEqual(y.ticks.map((tick) => tick.text), ["0.00", "0.25", "0.50", "0.75", "1.00"]);
+  assert.deepEqual(curves.chartOf([], { digits: 1 }).x.ticks, []);
+});

@@ -1,9 +1,9 @@
 /** The Lab view: heads that are trained in a separate process. All data come from the runs' files, which the page
  *  polls: closing a tab loses nothing, and a reopened page shows the current state. */
 
+import * as alerts from "../shared/alerts.js";
+import * as controller from "../shared/controller.js";
 import * as form from "../shared/form.js";
-import * as jobs from "../shared/jobs.js";
-import * as kit from "../shared/kit.js";
 import { liveLink } from "../shared/pagehead.js";
 import * as panel from "./panel.js";
 import * as stage from "./stage.js";
@@ -12,46 +12,51 @@ import * as words from "./words.js";
 const BUSY_MS = 1500, IDLE_MS = 5000, FORGET_MS = 5000;
 
 /** Mount the view in `el`. @param {any} el  @param {{host: any}} given */
-export async function mount(el, { host }) {
-  const page = {
-    el,
-    host,
+export function mount(el, { host }) {
+  return controller.open(el, {
     parts: stage.build(el, host),
-    offer: null,
-    choice: null,
-    runs: [],
-    openId: new URLSearchParams(host.address.read()).get("run"),
-    opened: null,
-    chosen: new Set(),
-    compared: {},
-    errors: [],
-    message: "",
-    asksToForget: null,
-    note: "",
-    lost: false,
-    draw: () => {},
-  };
-  page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
-  wire(page);
-  new ResizeObserver(page.draw).observe(page.parts.stage);
-  page.draw();
-  page.offer = await jobs.ask(page, "offer");
-  if (page.offer) {
-    const { heads, targets } = page.offer;
-    page.choice = {
-      head: heads[0]?.name,
-      target: targets.find((t) => t.available !== false)?.name,
-      options: {},
-    };
-  }
-  await poll(page);
-  el.dataset.ready = "true";
-  const again = async () => {
-    if (host.isOpen?.() !== false && !document.hidden) await poll(page);
-    page.timer = setTimeout(again, busy(page) ? BUSY_MS : IDLE_MS);
-  };
-  page.timer = setTimeout(again, BUSY_MS);
-  return page;
+    host,
+    state: {
+      offer: null,
+      choice: null,
+      runs: [],
+      openId: new URLSearchParams(host.address.read()).get("run"),
+      opened: null,
+      chosen: new Set(),
+      compared: {},
+      message: "",
+      asksToForget: null,
+      lost: false,
+    },
+    draw,
+    wire,
+    press,
+    arrive: async (page) => {
+      page.offer = await alerts.ask(page, "offer");
+      if (page.offer) {
+        const { heads, targets } = page.offer;
+        page.choice = {
+          head: heads[0]?.name,
+          target: targets.find((t) => t.available !== false)?.name,
+          options: {},
+        };
+      }
+      await poll(page);
+      again(page);
+    },
+  });
+}
+
+/** Poll the runs again and again while the tab is visible. */
+function again(page) {
+  setTimeout(
+    async () => {
+      if (page.signal.aborted) return;
+      if (controller.isOpen(page) && !document.hidden) await poll(page);
+      again(page);
+    },
+    busy(page) ? BUSY_MS : IDLE_MS,
+  );
 }
 
 const busy = (page) => page.runs.find((run) => run.state === "running")?.id ?? null;
@@ -82,9 +87,7 @@ export function open(page, id) {
   return poll(page);
 }
 
-function wire(page) {
-  const { el, parts, host } = page, on = (name, act) => el.addEventListener(name, (event) => act(event.detail));
-  on("wb:redraw", page.draw);
+function wire(page, on) {
   on("wb:choose", (change) => {
     Object.assign(page.choice, change);
     page.draw();
@@ -94,14 +97,12 @@ function wire(page) {
     page.note = note;
     page.draw();
   });
-  on("wb:press", ({ button }) => press(page, button));
   on("wb:open", ({ id }) => open(page, id));
   on("wb:compare", ({ id, on: chosen }) => {
     if (chosen) page.chosen.add(id);
     else page.chosen.delete(id);
     poll(page);
   });
-  parts.theme.addEventListener("click", () => host.theme());
 }
 
 /** Withdraw the question whether a run shall be deleted, and its hint. */
@@ -128,7 +129,7 @@ export async function press(page, button) {
     return page.draw();
   }
   if (button === "train") {
-    const started = await jobs.ask(page, "train", choice);
+    const started = await alerts.ask(page, "train", choice);
     if (started) {
       page.parts.live.textContent = "Training started.";
       page.parts.stage.scrollIntoView?.({ block: "start" });
@@ -137,7 +138,7 @@ export async function press(page, button) {
   } else if (!opened) return;
   else if (button === "draftlive") live(page, opened);
   else if (button === "promote") {
-    const found = await jobs.ask(page, "promote", { id: opened.id, on: !opened.promoted });
+    const found = await alerts.ask(page, "promote", { id: opened.id, on: !opened.promoted });
     if (found && !opened.promoted) {
       const method = offer.heads.find((one) => one.name === opened.head)?.title ?? opened.head;
       page.message = `${words.promotionNote(found, method)} On the command line: --head ${found.folder}`;
@@ -145,7 +146,7 @@ export async function press(page, button) {
     }
     await poll(page);
   } else {
-    const done = await jobs.ask(page, { stop: "stop_training", resume: "resume", forget: "forget" }[button], { id: opened.id });
+    const done = await alerts.ask(page, { stop: "stop_training", resume: "resume", forget: "forget" }[button], { id: opened.id });
     if (done && button === "forget") Object.assign(page, { openId: null, opened: null });
     await poll(page);
   }

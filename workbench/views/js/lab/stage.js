@@ -1,13 +1,13 @@
 /** Elements of the Lab view: build them once, then draw the state of the page into them. */
 
+import * as alerts from "../shared/alerts.js";
+import * as frame from "../shared/frame.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import { h, emit } from "../shared/kit.js";
 import * as pagehead from "../shared/pagehead.js";
-import * as panel from "../shared/panel.js";
 import * as tables from "../shared/table.js";
-import * as livestage from "../live/stage.js";
-import * as chart from "./chart.js";
+import * as chart from "../shared/linechart.js";
 import * as curves from "./curves.js";
 import * as words from "./words.js";
 
@@ -38,41 +38,35 @@ const ACTIONS = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const actions = ACTIONS.map(([name, text, title]) =>
-    part(name, "button", { type: "button", className: "wb-tool", title, onclick: () => emit(el, "wb:press", { button: name }) }, text),
-  );
-  const [beside, byPosition, taus, speedups, losses] = CHARTS.map(([name, title]) => panel.chart(parts, name, title, null, "wb-plot"));
+  const build = frame.builder(), { parts, part, card, tool } = build;
+  const actions = ACTIONS.map(([name, text, title]) => {
+    const button = tool(name, text, title);
+    button.addEventListener("click", () => emit(el, "wb:press", { button: name }));
+    return button;
+  });
+  const charts = CHARTS.map(([name, title]) => build.chart(name, title, null, "wb-plot"));
   const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
+    build.alerts(),
     part("barred", "p", { className: "wb-banner", hidden: true }),
     part("message", "p", { className: "wb-banner is-note", hidden: true }),
-    part(
-      "intro",
-      "div",
-      { className: "wb-intro" },
-      part("empty", "p", { className: "wb-empty" }),
-      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
+    build.intro(INTRO),
+    card(
+      "run",
+      "Run",
+      null,
+      part("facts", "dl", { className: "wb-labfacts" }),
+      h("div", { className: "wb-deeds" }, ...actions),
+      build.progress(),
     ),
-    panel.card(parts, "run", "Run", null, part("facts", "dl", { className: "wb-labfacts" }), h("div", { className: "wb-deeds" }, ...actions), part(
-      "progress",
-      "div",
-      { className: "wb-measuring", hidden: true },
-      part("progressText", "span"),
-      part("progressBar", "progress"),
-      part("progressNote", "small"),
-    )),
-    part("charts", "div", { className: "wb-two wb-labcharts" }, beside, byPosition, taus, speedups, losses),
-    panel.card(parts, "runs", "Runs", null, part("runs", "ul", { className: "wb-labruns" })),
+    part("charts", "div", { className: "wb-two wb-labcharts" }, ...charts),
+    card("runs", "Runs", null, part("runs", "ul", { className: "wb-labruns" })),
     part("logs", "details", { className: "wb-card wb-lablog" }, h("summary", {}, "Training log"), part("log", "pre", { className: "wb-codebox", tabIndex: 0 })),
   );
-  beside.append(part("parting", "p", { className: "wb-parting" }));
-  pagehead.frame(el, part, { host, current: "Lab", side: "Training settings" }, stage);
-  kit.set(parts.alerts, { role: "alert" });
+  parts.besideCard.append(part("parting", "p", { className: "wb-parting" }));
+  frame.frame(el, build, { host, current: "Lab", side: "Training settings" }, stage);
   kit.set(parts.log, { role: "region", "aria-label": "End of the training log" });
   return parts;
 }
@@ -80,7 +74,7 @@ export function build(el, host) {
 /** Draw the state of the page. */
 export function draw(page) {
   const { parts, offer, runs, opened } = page, busy = runs.find((run) => run.state === "running")?.id ?? null;
-  livestage.alerts(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
+  alerts.render(parts.alerts, [...page.errors, ...(opened?.trouble ? [{ kind: "error", ...opened.trouble }] : [])]);
   parts.barred.hidden = !offer?.barred;
   kit.write(parts.barred, offer?.barred ?? "");
   parts.message.hidden = !page.message;
@@ -140,12 +134,12 @@ function run(page, opened, busy) {
 }
 
 function show(parts, name, series, options) {
-  const title = CHARTS.find(([one]) => one === name)[1], says = curves.summary(title, series);
-  chart.render(parts[name], { ...options, series, summary: says });
+  const title = CHARTS.find(([one]) => one === name)[1], summary = curves.summary(title, series);
+  chart.render(parts[name], { ...curves.chartOf(series, options), summary });
   const measured = name.endsWith("osition") ? `as measured, positions with at least ${curves.ENOUGH} rounds` : "as measured, not smoothed";
   kit.write(parts[`${name}Note`], series.length ? measured : "not measured yet");
   if (parts[`${name}Table`].hidden) return;
-  kit.write(parts[`${name}Table`].firstChild, says);
+  kit.write(parts[`${name}Table`].firstChild, summary);
   tables.render(parts[`${name}Table`], curves.table(series));
 }
 

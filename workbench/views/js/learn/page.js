@@ -3,17 +3,18 @@
 
 import * as barChart from "../shared/bars.js";
 import { h } from "../shared/kit.js";
-import * as live from "../live/page.js";
+import * as embedded from "../live/embedded.js";
 import * as pagehead from "../shared/pagehead.js";
 import * as selection from "../live/selection.js";
 import * as store from "../shared/store.js";
+import { expectedTau } from "../live/theory.js";
 
 const DONE = "wb-learn";
 
 /** Return the tokens per round if every draft is accepted with probability `a`, and the speed-up over plain decoding if
  *  a draft step costs `c` verifications. Pure. */
 export function gain(a, k, c) {
-  const tau = a === 1 ? k + 1 : (1 - a ** (k + 1)) / (1 - a);
+  const tau = expectedTau(a, k);
   return { tau, speedup: tau / (1 + k * c) };
 }
 
@@ -39,26 +40,26 @@ export async function mount(el, { host }) {
   const steps = await pagehead.ask(main, { host }, "steps");
   if (steps?.length === 0)
     main.append(h("p", { className: "wb-empty" }, "The tour needs recordings. Create them with: workbench record"));
-  if (steps?.length) {
-    const page = {
-      host,
-      main,
-      steps,
-      done: new Set(storedSteps(host).filter((name) => steps.some((s) => s.name === name))),
-      answers: {},
-      traces: new Map(),
-      at: 0,
-    };
-    build(page);
-    const fromHash = steps.findIndex((s) => s.name === location.hash.slice(1)),
-      next = steps.findIndex((s) => !page.done.has(s.name));
-    await open(page, fromHash >= 0 ? fromHash : Math.max(0, next));
-    addEventListener("hashchange", () => {
-      const to = steps.findIndex((s) => s.name === location.hash.slice(1));
-      if (to >= 0 && to !== page.at) open(page, to);
-    });
-  }
+  if (steps?.length) await begin(host, main, steps);
   el.dataset.ready = "true";
+}
+
+/** Build the tour, and open the step of the address or the first one that is not done. */
+async function begin(host, main, steps) {
+  const page = {
+    host,
+    main,
+    steps,
+    done: new Set(storedSteps(host).filter((name) => steps.some((s) => s.name === name))),
+    answers: {},
+    traces: new Map(),
+    at: 0,
+  };
+  const ofHash = () => steps.findIndex((s) => s.name === location.hash.slice(1));
+  build(page);
+  const next = ofHash() >= 0 ? ofHash() : steps.findIndex((s) => !page.done.has(s.name));
+  await open(page, Math.max(0, next));
+  addEventListener("hashchange", () => ofHash() >= 0 && ofHash() !== page.at && open(page, ofHash()));
 }
 
 function storedSteps(host) {
@@ -115,24 +116,10 @@ async function open(page, i) {
     page.traces.set(step.recording, await pagehead.ask(main, { host }, "recording", { name: step.recording }));
   const trace = page.traces.get(step.recording);
   if (!trace || page.at !== i) return;
-  page.view ??= await live.mount(page.stage, {
-    host: { theme: host.theme, sources: host.sources },
-    trace,
-    embed: true,
-  });
+  page.view ??= await embedded.mount(page.stage, { host, trace });
   page.start = { round: 0 };
-  Object.assign(page.view, {
-    run: store.fromTrace(step.name, trace, "recorded"),
-    selection: { ...selection.newSelection(), pin: page.start },
-    brush: null,
-  });
-  for (const card of page.stage.querySelectorAll(".wb-card, .wb-figures")) {
-    const name = [...card.classList].find((c) => c.startsWith("wb-card-"))?.slice(8) ?? "figures";
-    card.hidden = !step.cards.includes(name);
-  }
-  for (const row of page.stage.querySelectorAll(".wb-two, .wb-four"))
-    row.dataset.open = [...row.children].filter((card) => !card.hidden).length;
-  page.view.draw();
+  embedded.showCards(page.stage, [...step.cards, "scrub"]);
+  embedded.select(page.view, page.start, { run: store.fromTrace(step.name, trace, "recorded") });
 }
 
 function words(page, step) {

@@ -189,7 +189,7 @@ function start(view) {
     showError(view, { message: "There is no prompt.", remedy: "Write one prompt per line, or choose a file." });
     return text.focus();
   }
-  const channel = jobs.channel("which");
+  const channel = jobs.newChannel("which");
   Object.assign(view, { channel, job: null, advice: null, lastMessageAt: performance.now(), written: own ? text.value : "" });
   measuring(view, true);
   kit.write(view.status, "Starting …");

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as formula from "./formula.js";
 import * as retest from "./retest.js";
+import { expectedTau } from "./theory.js";
 import { coverage, outlook, sliders } from "./retestcard.js";
 import * as acceptanceRule from "./acceptancerule.js";
 
@@ -101,7 +102,7 @@ test("unmoved sliders reproduce the recorded test; the unrecorded mass is stated
     "K = 4 drafts with distributions like these, each accepted with a = Σ min(p, q) ≥ 0.5: (1 − aᴷ⁺¹)/(1 − a) ≥ 1.94 tokens per round",
   );
   assert.equal(
-    outlook({ ...seen, rate: 0.4, drawn: false, expected: retest.expected(0.4, 4) }, 4, formula),
+    outlook({ ...seen, rate: 0.4, drawn: false, expected: expectedTau(0.4, 4) }, 4, formula),
     "K = 4 drafts, each accepted with a = 0.4: (1 − aᴷ⁺¹)/(1 − a) = 1.65 tokens per round",
   );
   assert.match(coverage(seen, start, start), /p of 2 tokens, together 90\.0 %; q of 2 tokens, together 80\.0 %\.$/);

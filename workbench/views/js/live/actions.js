@@ -5,8 +5,6 @@ import * as backend from "./backend.js";
 import * as bar from "./bar.js";
 import * as branches from "./branch.js";
 import * as choices from "./choice.js";
-import { lacking } from "../shared/address.js";
-import * as copying from "../shared/copying.js";
 import * as form from "../shared/form.js";
 import * as link from "./link.js";
 import * as opening from "./opening.js";
@@ -205,15 +203,6 @@ export function branch(page, pick) {
     page.next = go;
     backend.control(page, "cancel");
   } else go();
-}
-
-/** Copy a link to the current view; show it under the buttons where the clipboard is not available. */
-export async function copy(page) {
-  const shown = query(page), url = page.host.address.url(shown);
-  const done = await copying.put(url);
-  page.note = (done ? "Link copied to the clipboard." : url) + lacking(shown);
-  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
-  page.draw();
 }
 
 /** Return the current view as a URL query. It names the live run only while the panel holds the run's settings: a link

@@ -1,5 +1,6 @@
 /** Messages to and from the backend: start, follow and control runs, and fetch missing rounds. */
 
+import { ask, fail } from "../shared/alerts.js";
 import * as choices from "./choice.js";
 import * as form from "../shared/form.js";
 import * as pace from "./pace.js";
@@ -10,27 +11,6 @@ const GIVE_UP_MS = 60000;
 const CHANGE_MS = 120;
 const LOADING_MS = 2000;
 const EMPTY = { message: "The prompt is empty.", remedy: "Type a prompt or choose a preset." };
-
-/** Call the backend; show the error if it answers with one. @returns {Promise<object|null>} */
-export async function ask(page, name, payload) {
-  try {
-    const answer = await page.host.call(name, payload);
-    if (!answer?.error) return answer;
-    fail(page, answer.error);
-  } catch {
-    fail(page, {
-      message: "The backend did not answer.",
-      remedy: "Check that the app is still running, then reload the page.",
-    });
-  }
-  return null;
-}
-
-/** Show an error until the next run. */
-export function fail(page, error) {
-  if (!page.errors.some((e) => e.message === error.message)) page.errors.push(error);
-  page.draw();
-}
 
 /** Fetch the catalogue (the panel's choices) for a target and a drafter. */
 export async function loadCatalogue(page, target, drafter) {

@@ -1,7 +1,7 @@
 /** "Continue from here": a new run whose prompt ends at a node of a draft tree, plus one selected token. */
 
 import { tentativeTokens } from "../shared/tentative.js";
-import { roundTokens } from "../shared/roundtokens.js";
+import { roundTokens } from "../shared/store.js";
 
 /** Return the tokens up to a place in a round's tree: prompt, committed text, the nodes on the path to it. Pure.
  *  @param {{prompt_tokens: number[], prompt_text: string[]}} header  @param {object[]} rounds

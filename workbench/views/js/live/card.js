@@ -5,11 +5,11 @@ import * as benchlink from "../shared/benchlink.js";
 import * as formula from "./formula.js";
 import * as treebuilder from "./treebuilder.js";
 import * as kit from "../shared/kit.js";
-import { roundTokens, ownToken } from "../shared/roundtokens.js";
+import { roundTokens, ownToken } from "../shared/store.js";
 import * as retestCard from "./retestcard.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as acceptanceRule from "./acceptancerule.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 const ROWS = 5;
 /** Visible label of the button beside a token; its accessible name and tooltip are longer. */

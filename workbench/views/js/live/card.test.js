@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { candidates, facts as factsOf, overlap, roundFacts } from "./card.js";
 import { legible, words } from "../shared/ribbon.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 const { header, rounds } = JSON.parse(
   readFileSync(new URL("../../../../tests/fixtures/wire/chain.json", import.meta.url)),

@@ -1,10 +1,9 @@
 /** Introduction: one sentence on speculative decoding, and its three steps with the data of the selected round. */
 
 import * as kit from "../shared/kit.js";
-import { h, write } from "../shared/kit.js";
-import { ownToken } from "../shared/roundtokens.js";
+import { h, visible, write } from "../shared/kit.js";
+import { ownToken } from "../shared/store.js";
 import * as ribbon from "../shared/ribbon.js";
-import { visible } from "../shared/visible.js";
 
 /** Name of the preference: the introduction is shown until the reader closes it. */
 export const PREFERENCE = "wb-intro";
@@ -76,7 +75,7 @@ export function build(parts) {
   );
   parts.intro = h(
     "section",
-    { className: "wb-card wb-intro", hidden: true },
+    { className: "wb-card wb-welcome", hidden: true },
     h("h2", {}, "A cheap drafter guesses, the target model checks, and you get the same text sooner."),
     h(
       "p",
@@ -85,7 +84,7 @@ export function build(parts) {
       (parts.introTour = h("a", { className: "wb-link" }, "New here? Two-minute tour")),
     ),
     parts.introSteps,
-    (parts.introClose = h("button", { type: "button", className: "wb-tool wb-introclose", title: "Hide the introduction" }, "×")),
+    (parts.introClose = h("button", { type: "button", className: "wb-tool wb-welcomeclose", title: "Hide the introduction" }, "×")),
   );
   kit.set(parts.introClose, { "aria-label": "Hide the introduction" });
   kit.set(parts.intro, { "aria-label": "Introduction" });

@@ -41,7 +41,7 @@ export function items(f, plain, definitions, speed) {
       value: fixed(f.tokens_per_second, 0),
       unit: "tok/s",
       formula: formula("tokens_per_second"),
-      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.held_rounds ? "; some rounds delayed" : ""}`,
+      label: `${plain?.tokens_per_second ? `plain ${plain.tokens_per_second.toFixed(0)} tok/s` : "tokens per second"}${f.delayed_rounds ? "; some rounds delayed" : ""}`,
       worked: f.rounds ? `${f.tokens} tokens / ${seconds(f.seconds)}${pacedWords(f)}` : "",
     },
     {
@@ -72,12 +72,12 @@ export function items(f, plain, definitions, speed) {
 
 /** Add a note to the speed-up of a run whose rounds were paced; the baseline's never are. Pure. */
 function notePaced(speed, f) {
-  return f.held_rounds && speed.value !== dash
+  return f.delayed_rounds && speed.value !== dash
     ? { ...speed, label: `${speed.label}; some rounds delayed`, worked: `${speed.worked}${pacedWords(f)}` }
     : speed;
 }
 
-function pacedWords({ held_rounds: n, rounds }) {
+function pacedWords({ delayed_rounds: n, rounds }) {
   return n
     ? `; ${n} of ${rounds} rounds started after a pause (Show at, Pause or Step) and took longer than at full speed`
     : "";
@@ -85,19 +85,19 @@ function pacedWords({ held_rounds: n, rounds }) {
 
 /** Label of an approximate rule: tokens gained over the exact rule, and distance from the target distribution; empty
  *  for other runs. Pure. */
-function approximationNote({ bought, paid, bounded, unpriced }) {
-  if (typeof bought !== "number") return "";
-  const much = Math.abs(bought).toFixed(2), sign = Number(much) === 0 ? "±" : bought < 0 ? "−" : "+";
-  return `; ${sign}${much} tokens per round over the exact rule, ${distanceText({ paid, bounded, unpriced })}`;
+function approximationNote({ acceptance_gain: gain, distribution_error: error, bounded, unpriced }) {
+  if (typeof gain !== "number") return "";
+  const much = Math.abs(gain).toFixed(2), sign = Number(much) === 0 ? "±" : gain < 0 ? "−" : "+";
+  return `; ${sign}${much} tokens per round over the exact rule, ${distanceText({ error, bounded, unpriced })}`;
 }
 
 /** Total-variation distance per token; marks rounds with an upper bound only, and counts rounds without a figure. Pure.
  *  */
-function distanceText({ paid, bounded, unpriced }) {
-  if (typeof paid !== "number") return "total variation distance not known";
+function distanceText({ error, bounded, unpriced }) {
+  if (typeof error !== "number") return "total variation distance not known";
   const rest = unpriced ? `; not known for ${unpriced} ${unpriced === 1 ? "round" : "rounds"}` : "";
   const much = bounded ? "at most " : rest ? "at least " : "";
-  return `total variation distance ${much}${paid.toFixed(3)} per token${rest}`;
+  return `total variation distance ${much}${error.toFixed(3)} per token${rest}`;
 }
 
 /** Draw into `el`. A figure shows its formula while it is hovered or focused; a click or Enter keeps it open.

@@ -38,23 +38,23 @@ test("an approximate rule shows its gain over the exact one and its distance fro
     nodes: { status: ["accepted"] }, path: [0], emitted: [{}, {}], seconds: 0.1, draft_s: 0, verify_s: 0.1, target_forwards: 1, signals,
   });
   const label = (...rounds) => items(summary(rounds), null, definitions, none).find((i) => i.id === "acceptance").label;
-  const bought = "acceptance gain (ΔA)", paid = "distribution error (TV)";
+  const gain = "acceptance gain (ΔA)", error = "distribution error (TV)";
   assert.equal(label(round({})), "acceptance rate");
   const over = "acceptance rate; +0.30 tokens per round over the exact rule, total variation distance";
-  const [dear, free] = [round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1, [paid]: 0 })];
+  const [dear, free] = [round({ [gain]: 0.5, [error]: 0.2 }), round({ [gain]: 0.1, [error]: 0 })];
   assert.equal(label(dear, free), `${over} 0.050 per token`);
   assert.equal(
-    label(round({ [bought]: 0.5, [paid]: 0.2 }), round({ [bought]: 0.1 })),
+    label(round({ [gain]: 0.5, [error]: 0.2 }), round({ [gain]: 0.1 })),
     `${over} at least 0.050 per token; not known for 1 round`,
   );
-  const bound = round({ [bought]: 0.5, [`${paid}, at most`]: 0.4 });
+  const bound = round({ [gain]: 0.5, [`${error}, at most`]: 0.4 });
   assert.equal(label(bound), "acceptance rate; +0.50 tokens per round over the exact rule, total variation distance at most 0.200 per token");
   assert.equal(label(bound, free), `${over} at most 0.100 per token`);
-  const blind = round({ [bought]: -0.1 });
+  const blind = round({ [gain]: -0.1 });
   assert.equal(label(bound, dear, blind), `${over} at most 0.100 per token; not known for 1 round`);
   const unknown = "tokens per round over the exact rule, total variation distance not known";
-  assert.equal(label(round({ [bought]: -0.25 })), `acceptance rate; −0.25 ${unknown}`);
-  assert.equal(label(round({ [bought]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
+  assert.equal(label(round({ [gain]: -0.25 })), `acceptance rate; −0.25 ${unknown}`);
+  assert.equal(label(round({ [gain]: -0.001 })), `acceptance rate; ±0.00 ${unknown}`);
 });
 
 test("singular for one", () => {

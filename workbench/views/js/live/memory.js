@@ -1,13 +1,12 @@
 /** State of a drafter (stored n-grams and the like): size and limit, hits, top entries, the entry of the latest draft;
  *  buttons that reset it, save it, or load a file into the current or the next run. */
 
-import { ask } from "./backend.js";
+import { ask } from "../shared/alerts.js";
 import * as exports from "../shared/exports.js";
 import * as kit from "../shared/kit.js";
-import { h, write } from "../shared/kit.js";
+import { h, visible, write } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
 import * as store from "../shared/store.js";
-import { visible } from "../shared/visible.js";
 
 /** Build the card and add its elements to `parts`. */
 export function build(parts) {
@@ -124,9 +123,9 @@ async function act(page, action, more, message) {
 async function save(page) {
   const answer = await ask(page, "memory", { run: page.run.id, action: "save" });
   if (!answer) return;
-  const bytes = Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0));
+  const bytes = exports.bytes(answer.data);
   const name = exports.fileName({ ...page.run.header, method: answer.kind }, "safetensors");
-  write(page.parts.memoryNote, `Saved ${exports.save(name, /** @type {any} */ (bytes), "application/octet-stream")}`);
+  write(page.parts.memoryNote, `Saved ${exports.save(name, bytes, "application/octet-stream")}`);
 }
 
 /** Load a file into the run in progress, or into the next run if none is running. */

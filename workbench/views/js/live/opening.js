@@ -1,6 +1,7 @@
 /** First content of the page, and content other than a new run: recordings, trace files, the run before a reload. */
 
 import * as address from "../shared/address.js";
+import * as alerts from "../shared/alerts.js";
 import * as backend from "./backend.js";
 import * as choices from "./choice.js";
 import * as figures from "../shared/figures.js";
@@ -102,10 +103,10 @@ function isOfApp({ catalogue }, header) {
   return !catalogue || header.target === catalogue.chosen.target;
 }
 
-/** Write the current view into the address. `page.describe` returns its query. */
+/** Write the current view into the address. `page.query` returns its query. */
 export function writeAddress(page) {
   if (!page.touched || !page.host.address || !page.catalogue) return;
-  const query = page.describe();
+  const query = page.query();
   if (query !== page.writtenQuery) page.host.address.write((page.writtenQuery = query));
 }
 
@@ -152,7 +153,7 @@ function applySettings(page, { choice, params, problems, settings }) {
   if ("prompt" in choice)
     page.choice.preset = page.catalogue.presets.find((p) => p.prompt === choice.prompt)?.name ?? null;
   if (problems.length)
-    page.notices.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
+    page.notices.push(alerts.ignored(problems));
 }
 
 /** Show a run that was started in another tab: poll the backend about once a second; the run can be controlled as
@@ -285,7 +286,7 @@ export function takeHandedTrace(page) {
   const trace = handedTrace();
   if (!trace) return;
   if (store.isActive(page.run))
-    backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the trace again." });
+    alerts.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the trace again." });
   else show(page, store.fromTrace(`handed-${(page.channels += 1)}`, trace, "recorded"));
 }
 
@@ -293,7 +294,7 @@ export function takeHandedTrace(page) {
 export async function open(page, file) {
   if (!file) return;
   if (store.isActive(page.run))
-    return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+    return alerts.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
   try {
     if (file.size > traces.MAX_BYTES)
       throw new traces.TraceError(
@@ -304,7 +305,7 @@ export async function open(page, file) {
     show(page, store.fromTrace(`imported-${(page.channels += 1)}`, trace, "imported", notes));
   } catch (problem) {
     if (!problem.remedy) throw problem;
-    backend.fail(page, { message: `${file.name}: ${problem.message}`, remedy: problem.remedy });
+    alerts.fail(page, { message: `${file.name}: ${problem.message}`, remedy: problem.remedy });
   }
 }
 

@@ -16,10 +16,8 @@ import * as bar from "./bar.js";
 import * as branching from "./branching.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
-import { announce, createPage } from "./create.js";
-import * as redraw from "./redraw.js";
-import * as kit from "../shared/kit.js";
 import * as intro from "./intro.js";
+import * as redraw from "./redraw.js";
 import * as memory from "./memory.js";
 import * as opening from "./opening.js";
 import * as methodpicker from "../shared/methodpicker.js";
@@ -29,6 +27,7 @@ import * as race from "./race.js";
 import * as repeats from "./repeats.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as roles from "../shared/roles.js";
+import * as runpage from "./runpage.js";
 import * as stage from "./stage.js";
 import * as store from "../shared/store.js";
 import * as view from "./view.js";
@@ -37,20 +36,17 @@ import * as whatif from "./whatif.js";
 /** Mount the view in `el`.
  *  @param {any} el  @param {{host: Host, trace?: object, embed?: boolean}} given  `trace`: shown at once */
 export function mount(el, { host, trace = null, embed = false }) {
-  return createPage(el, {
-    parts: stage.build(el), host, embed, title: "Live", wire, tick,
+  return runpage.open(el, {
+    parts: stage.build(el, host), host, embed, wire, tick,
     state: {
       pairs: null, arrival: null, still: false, formed: false, race: race.newRace(),
       autoBaseline: preferences.isOn(automatic.PREFERENCE, true),
       intro: !embed && Boolean(host.call) && preferences.isOn(intro.PREFERENCE, true),
     },
+    draw,
     begin: (page) => {
-      redraw.setDrawing(
-        page,
-        kit.paced(() => host.isOpen?.() !== false && draw(page)),
-      ); // reopening the tab changes its size, which redraws
+      redraw.setDrawing(page, page.draw);
       page.clear = () => opening.clearPage(page);
-      page.describe = () => actions.query(page);
       page.settings = () => actions.settings(page);
       page.ended = (run) => actions.ended(page, run);
     },
@@ -67,9 +63,11 @@ export function mount(el, { host, trace = null, embed = false }) {
       await looked;
       await opening.arrive(page, trace ?? opening.handedTrace());
       await branching.restore(page);
-      addEventListener("wb:tab", (/** @type {CustomEvent} */ { detail }) => detail === "live" && opening.takeHandedTrace(page));
+      addEventListener("wb:tab", ({ detail }) => detail === "live" && opening.takeHandedTrace(page), { signal: page.signal });
     },
-    stepped: (page) => opening.stepped(page),
+    stepped: opening.stepped,
+    query: actions.query,
+    open: opening.open,
     applyFrame: (page) => {
       applyFrame(page);
       actions.estimate(page);
@@ -89,16 +87,12 @@ function whole(page) {
   return page.run ? store.toTrace(page.run) : null;
 }
 
-function wire(page, el) {
-  const { parts } = page,
-    on = (name, act) => el.addEventListener(name, (event) => act(event.detail)),
-    click = (part, act) => parts[part].addEventListener("click", act);
+function wire(page, on, click) {
+  const { parts } = page;
   const set = (change) => {
     Object.assign(page, change, { scroll: false });
     page.draw();
   };
-  on("wb:redraw", () => page.draw());
-  on("wb:press", ({ button }) => page.actions.press(button));
   on("wb:choose", ({ what, value }) => actions.choose(page, what, value));
   on("wb:param", (detail) => actions.setParam(page, detail));
   on("wb:pick", (pick) => actions.pin(page, pick));
@@ -119,10 +113,7 @@ function wire(page, el) {
   click("forth", () => page.actions.round(1));
   click("jump", () => page.actions.follow());
   click("play", () => actions.playPause(page));
-  click("theme", () => page.host.theme?.());
-  click("help", () => parts.keys.showModal());
   click("runHere", () => page.actions.press("run"));
-  click("copy", () => actions.copy(page));
   click("whatif", () => whatif.open(page));
   click("introClose", () => {
     preferences.set(intro.PREFERENCE, false);
@@ -135,11 +126,7 @@ function wire(page, el) {
   parts.introTour.href = page.host.base === undefined ? "#" : `${page.host.base}/?tab=learn`;
   memory.listen(page);
   parts.whatif.hidden = !page.host.call;
-  click("open", () => parts.file.click());
   click("originBack", () => branching.showOther(page));
-  parts.file.addEventListener("change", () =>
-    opening.open(page, parts.file.files[0]).finally(() => (parts.file.value = "")),
-  );
   const under = (event) => {
     const at = event.target.closest("[data-node],[data-token],[data-round]");
     if (!at) return null;
@@ -176,7 +163,7 @@ function tick(page) {
   backend.watch(page);
   memory.tick(page);
   repeats.stopStale(page);
-  announce(page, false);
+  page.announce(false);
   if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
   opening.writeAddress(page);
 }
@@ -195,7 +182,7 @@ function draw(page, all = false) {
   pace.announceEnd(page);
   const whole = redraw.all(page, now) || all;
   stage.draw(page.parts, { ...page.view, all: all || !page.view.active, whole });
-  if (page.stepping) announce(page, false);
+  if (page.stepping) page.announce(false);
   if (!page.catalogue || !whole) return;
   const panel = {
     ...view.panel(page, page.view),

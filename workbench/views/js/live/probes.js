@@ -3,7 +3,7 @@
 
 import * as cells from "./cells.js";
 import * as kit from "../shared/kit.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 /** Group a round's probes by source, in their order. Older traces have none. Pure.
  *  @param {{probes?: {token: number, text: string, parent: number, position: number, source: string}[]}|null} round

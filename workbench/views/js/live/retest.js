@@ -7,6 +7,7 @@
 
 import * as formula from "./formula.js";
 import * as acceptanceRule from "./acceptancerule.js";
+import { expectedTau } from "./theory.js";
 
 const CERTAIN = 1e-3;
 
@@ -192,7 +193,7 @@ export function testAgain(round, node, rules, moved) {
     mass: known.mass,
     rate,
     drawn,
-    expected: expected(rate, moved.K),
+    expected: expectedTau(rate, moved.K),
     asRecorded: settled && moved.u === start.u && moved.K === start.K,
   };
 }
@@ -230,9 +231,4 @@ function entropy(round, node, { rows, least }, p) {
     round.nodes.inputs.entropy?.[node] ?? round.entropy[round.nodes.parents[node] + 1] ?? of(before, missing, least.p);
   const missed = whole - of(before, missing, least.p);
   return Math.max(0, of(p.known, p.rest, small) + (missing > 0 ? (missed * p.rest) / missing : 0));
-}
-
-/** Tokens per round of K drafts, each accepted with probability a if all before it were. Pure. */
-export function expected(a, K) {
-  return a >= 1 ? K + 1 : (1 - a ** (K + 1)) / (1 - a);
 }

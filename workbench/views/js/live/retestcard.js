@@ -3,10 +3,9 @@
 
 import * as formula from "./formula.js";
 import * as kit from "../shared/kit.js";
-import { h, write } from "../shared/kit.js";
+import { h, visible, write } from "../shared/kit.js";
 import * as retest from "./retest.js";
 import * as acceptanceRule from "./acceptancerule.js";
-import { visible } from "../shared/visible.js";
 
 const SHOWN = 6;
 

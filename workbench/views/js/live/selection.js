@@ -1,6 +1,6 @@
 /** Selection: hovering previews, a pin stays, otherwise the newest round is selected. Plain data, no DOM. */
 
-import { ownToken } from "../shared/roundtokens.js";
+import { ownToken } from "../shared/store.js";
 
 export function newSelection() {
   return { hover: null, pin: null };

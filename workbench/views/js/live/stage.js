@@ -1,24 +1,26 @@
 /** Elements of the Live view: build them once, then draw the state of the view into them. */
 
+import * as alerts from "../shared/alerts.js";
 import * as axis from "../shared/axis.js";
 import * as bar from "./bar.js";
 import * as bars from "../shared/bars.js";
 import * as bymethod from "./bymethod.js";
 import * as card from "./card.js";
+import * as chart from "../shared/linechart.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
 import * as tentative from "../shared/tentative.js";
 import * as figures from "../shared/figures.js";
+import * as frame from "../shared/frame.js";
 import * as help from "./help.js";
 import * as intro from "./intro.js";
 import * as keyfigures from "./keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
 import * as lanes from "./lane.js";
-import * as lines from "./lines.js";
 import * as mask from "./mask.js";
 import * as memory from "./memory.js";
-import { ownToken } from "../shared/roundtokens.js";
+import { ownToken } from "../shared/store.js";
 import * as panel from "../shared/panel.js";
 import * as probes from "./probes.js";
 import * as race from "./race.js";
@@ -34,15 +36,36 @@ import * as treebar from "./treebar.js";
 import * as treelist from "./treelist.js";
 import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
-import * as words from "./words.js";
 
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
+/** Rounds that the horizontal axis of a chart has at least. */
+const LEAST_ROUNDS = 20;
 
 /** Build the empty page inside `el`; return its elements by name. */
-export function build(el) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const chart = (...args) => panel.chart(parts, ...args), card = (...args) => panel.card(parts, ...args);
+export function build(el, host) {
+  const build = frame.builder(), { part, parts } = build, all = cards(build);
+  const { opening, alerts, figures, byMethod, pairs, ribbon, tree, card, lane, curves, theory, memory, scrubber } = all;
+  frame.frame(
+    el,
+    build,
+    { host, current: "Live", side: "Settings", sideClass: "has-bar", before: [opening], ...header(build) },
+    part(
+      "stage",
+      "div",
+      { className: "wb-stage" },
+      ...[alerts, figures, byMethod, pairs, ribbon],
+      h("div", { className: "wb-two" }, tree, card),
+      ...[lane, curves, theory, memory, scrubber],
+    ),
+  );
+  help.build(parts.keys);
+  return parts;
+}
+
+/** Return the elements of a stage that shows a run, by name; a page arranges them. Their parts are those that `draw`
+ *  expects. */
+export function cards(build) {
+  const { parts, part, card, tool, region } = build;
   const tokens = h(
     "span",
     { className: "wb-extra" },
@@ -50,170 +73,97 @@ export function build(el) {
     ...ribbon.switches(parts),
     copying.button(() => parts.textOf?.() ?? "", "the generated text"),
   );
+  const phases = h(
+    "span",
+    { className: "wb-extra" },
+    panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])),
+    part("waits", "span", { hidden: true }, panel.legend([["wb-phase-wait", "waiting for other runs"]])),
+    tool("whatif", "Explain this speed", "Show the time per phase and the estimated speed with other drafts"),
+  );
   const overTime = (last) => panel.legend([["wb-key-windowed", `last ${WINDOW} rounds`], ["wb-key-cumulative", last]]);
-  el.append(
-    header(part),
-    h(
+  const bonus = panel.legend([["wb-with-bonus", "bonus"], ["wb-key-theory", "at equal acceptance"]]);
+  const of = "of the selected round", group = (label, more = {}) => ({ role: "group", "aria-label": label, ...more });
+  const all = {
+    opening: part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
+    alerts: build.alerts(),
+    figures: part("figures", "div", { className: "wb-figures" }),
+    byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
+    pairs: part(
+      "pairs",
       "div",
-      { className: "wb-main" },
-      part("opening", "div", { className: "wb-opening", hidden: true }, intro.build(parts), race.build(parts)),
-      part("side", "aside", { className: "wb-side has-bar" }),
-      part(
-        "stage",
-        "div",
-        { className: "wb-stage" },
-        part("alerts", "div", { className: "wb-alerts" }),
-        part("figures", "div", { className: "wb-figures" }),
-        part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
-        part(
-          "pairs",
-          "div",
-          { className: "wb-pairs", hidden: true },
-          part("pairsText", "span"),
-          part("pairsGo", "button", { type: "button", className: "wb-tool" }, "Measure more"),
-        ),
-        card(
-          "ribbon",
-          "Tokens",
-          tokens,
-          part(
-            "origin",
-            "div",
-            { className: "wb-origin", hidden: true },
-            part("originText", "span"),
-            part("originBack", "button", { type: "button", className: "wb-link" }),
-          ),
-          part("progress", "progress", { hidden: true }),
-          panel.region(parts, "ribbon", "wb-ribbon", {
-            role: "listbox",
-            "aria-label": "Generated tokens",
-            "aria-orientation": "horizontal",
-          }),
-        ),
-        h(
-          "div",
-          { className: "wb-two" },
-          card(
-            "tree",
-            "Draft tree",
-            treeTools(part),
-            panel.region(parts, "tree", "wb-tree", { role: "group", "aria-label": "Draft tree of the selected round" }),
-            panel.region(parts, "mask", "wb-tree wb-mask", {
-              role: "group",
-              "aria-label": "Attention mask of the selected round",
-              hidden: "",
-            }),
-            panel.region(parts, "treeList", "wb-tree wb-treelist", {
-              role: "group",
-              "aria-label": "Draft tree of the selected round, as a list",
-              hidden: "",
-            }),
-            part("probes", "div", { className: "wb-probes", hidden: true }),
-            treebar.build(parts),
-          ),
-          card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
-        ),
-        chart(
-          "lane",
-          "Wall clock",
-          h(
-            "span",
-            { className: "wb-extra" },
-            panel.legend(["draft", "verify", "overhead"].map((name) => [`wb-phase-${name}`, name])),
-            part("waits", "span", { hidden: true }, panel.legend([["wb-phase-wait", "waiting for other runs"]])),
-            part(
-              "whatif",
-              "button",
-              {
-                type: "button",
-                className: "wb-tool",
-                title: "Show the time per phase and the estimated speed with other drafts",
-              },
-              "Explain this speed",
-            ),
-          ),
-          "wb-lane",
-        ),
-        part(
-          "curves",
-          "div",
-          { className: "wb-four" },
-          chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
-          chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
-          chart("position", "By position", null, "wb-chart"),
-          chart(
-            "histogram",
-            "Accepted per round",
-            panel.legend([
-              ["wb-with-bonus", "bonus"],
-              ["wb-key-theory", "at equal acceptance"],
-            ]),
-            "wb-chart is-parts",
-          ),
-        ),
-        part("positionTheory", "p", { className: "wb-theorywords" }),
-        memory.build(parts),
-        scrubber.build(parts, bar.build(parts)),
-      ),
+      { className: "wb-pairs", hidden: true },
+      part("pairsText", "span"),
+      tool("pairsGo", "Measure more"),
     ),
-    part("live", "div", { className: "wb-unseen" }),
-    part("keys", "dialog", { className: "wb-keys" }),
-  );
-  kit.set(parts.live, { "aria-live": "polite" });
-  kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.side, { "aria-label": "Settings" });
+    ribbon: card(
+      "ribbon",
+      "Tokens",
+      tokens,
+      part(
+        "origin",
+        "div",
+        { className: "wb-origin", hidden: true },
+        part("originText", "span"),
+        part("originBack", "button", { type: "button", className: "wb-link" }),
+      ),
+      part("progress", "progress", { hidden: true }),
+      region("ribbon", "wb-ribbon", {
+        role: "listbox",
+        "aria-label": "Generated tokens",
+        "aria-orientation": "horizontal",
+      }),
+    ),
+    tree: card(
+      "tree",
+      "Draft tree",
+      treeTools(build),
+      region("tree", "wb-tree", group(`Draft tree ${of}`)),
+      region("mask", "wb-tree wb-mask", group(`Attention mask ${of}`, { hidden: "" })),
+      region("treeList", "wb-tree wb-treelist", group(`Draft tree ${of}, as a list`, { hidden: "" })),
+      part("probes", "div", { className: "wb-probes", hidden: true }),
+      treebar.build(parts),
+    ),
+    card: card("card", "Node", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
+    lane: build.chart("lane", "Wall clock", phases, "wb-lane"),
+    curves: part(
+      "curves",
+      "div",
+      { className: "wb-four" },
+      build.chart("curve", "Acceptance", overTime("cumulative"), "wb-chart is-low"),
+      build.chart("rate", "Tokens per second", null, "wb-chart is-lowest"),
+      build.chart("position", "By position", null, "wb-chart"),
+      build.chart("histogram", "Accepted per round", bonus, "wb-chart is-parts"),
+    ),
+    theory: part("positionTheory", "p", { className: "wb-theorywords" }),
+    memory: memory.build(parts),
+    scrubber: scrubber.build(parts, bar.build(parts)),
+  };
   kit.set(parts.card, { role: "region", "aria-label": "The selected token" });
-  help.build(parts.keys);
-  return parts;
+  return all;
 }
 
-function header(part) {
-  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
-  const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
-  const menu = h(
-    "div",
-    { className: "wb-menu" },
-    badge("export", "export ▾", "Save this run"),
-    part("exports", "div", { className: "wb-exports", hidden: true }),
-  );
-  const exportMenu = h(
-    "header",
-    { className: "wb-head" },
-    h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
-    part("nav", "nav", { className: "wb-nav" }),
-    h("span", { className: "wb-space" }),
-    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    part("mark", "span", { className: "wb-badge", hidden: true }),
-    part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
-    badge("copy", "copy link", "Copy a link to these settings and this selection"),
-    menu,
-    badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
-    file,
-    badge("theme", "◐ theme", "Light or dark"),
-    badge("help", "?", "Keys and terms"),
-  );
-  file.setAttribute("aria-label", "Trace file");
-  return exportMenu;
+/** Return the header's own buttons, and the dialog of its help; Vision has the same. */
+export function header({ part, badge, opener, exporter }) {
+  return {
+    tools: [
+      part("mark", "span", { className: "wb-badge", hidden: true }),
+      part("runHere", "button", { type: "button", className: "wb-badge", hidden: true }, "Run"),
+      badge("copy", "copy link", "Copy a link to these settings and this selection"),
+      exporter("Save this run"),
+      ...opener("Open a trace file: JSON or JSON Lines", "Trace file", ".json,.jsonl,application/json"),
+    ],
+    more: [badge("help", "?", "Keys and terms")],
+    after: [part("keys", "dialog", { className: "wb-keys" })],
+  };
 }
 
-function treeTools(part) {
+function treeTools({ part, modes }) {
   const threshold = part("threshold", "input", { type: "range", min: 0, max: 0.5, step: 0.01, value: 0 });
   threshold.setAttribute("aria-label", "Hide untested nodes whose draft probability is below this");
-  const modes = part(
-    "modes",
-    "span",
-    { className: "wb-modes" },
-    ...["spine", "levels", "mask", "list"].map((mode) => {
-      const button = h("button", { type: "button", className: "wb-tool" }, mode);
-      button.dataset.mode = mode;
-      return button;
-    }),
-  );
-  kit.set(modes, { role: "group", "aria-label": "Show the draft as" });
   return h(
     "span",
     { className: "wb-extra" },
-    modes,
+    modes("modes", "Show the draft as", ["spine", "levels", "mask", "list"].map((mode) => [mode, mode]), "mode"),
     h("label", { className: "wb-toggle wb-cut" }, "hide q <", part("thresholdText", "span", {}, "0"), threshold),
   );
 }
@@ -228,7 +178,7 @@ export function draw(parts, view) {
   parts.badge.dataset.from = run?.from ?? "live";
   parts.badge.title = view.badge;
   controls.mark(parts.mark, view.mark);
-  alerts(parts.alerts, view.alerts);
+  alerts.render(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, {
     items: keyfigures.items(figures, view.plainFigures, view.definitions, view.speed),
   });
@@ -321,8 +271,7 @@ function tree(parts, view, round) {
   const drawn = !(view.mode in modes) || !round;
   for (const [mode, el] of Object.entries(modes)) el.hidden = drawn || view.mode !== mode;
   parts.tree.hidden = !drawn;
-  for (const button of parts.modes.children)
-    kit.set(button, { "aria-pressed": String(button.dataset.mode === view.mode) });
+  frame.choose(parts.modes, view.mode, "mode");
   write(parts.thresholdText, view.threshold ? view.threshold.toFixed(2) : "0");
   const root = roles.word(rootText(view.run, view.rounds, coming ? view.rounds.length : (shown?.round ?? null), round));
   const node = coming ? null : (shown?.node ?? null),
@@ -370,7 +319,10 @@ function curves(parts, view, due) {
   const { rounds, shown, counted, range } = view;
   const at = shown?.round ?? 0, over = range ? `rounds ${range[0] + 1}–${range[1] + 1}` : "";
   const series = (points) =>
-    ["windowed", "cumulative"].map((name) => ({ name, points: points.map((p) => [p.index, p[name]]) }));
+    overRounds(
+      { name: `last ${WINDOW} rounds`, points, key: "windowed" },
+      { name: "cumulative", points, key: "cumulative" },
+    );
   const percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`),
     fixed = (v) => (v ? v.toFixed(0) : "–");
   const bands = view.segments.length > 1 ? view.segments : [],
@@ -383,15 +335,11 @@ function curves(parts, view, due) {
       ? `; changes: ${marks.map((c) => `${c.text} at round ${c.index + 1}`).join("; ")}`
       : "";
     const summary = `Acceptance over ${rounds.length} rounds: ${percent(end?.cumulative)} of tested drafts overall, ${percent(end?.windowed)} in the last ${WINDOW} rounds${changes}`;
-    lines.render(parts.curve, {
+    chart.render(parts.curve, {
+      ...roundAxis(parts.curve, rounds.length, at),
       series: series(acceptance),
-      max: 1,
-      ticks: [0, 0.5, 1],
-      digits: 1,
-      level: null,
-      rounds: rounds.length,
+      y: chart.levels([0, 0.5, 1], 1, percent),
       ...drawn,
-      shown: at,
       summary,
     });
     write(
@@ -405,16 +353,13 @@ function curves(parts, view, due) {
       now = speed.at(-1),
       plain = view.plainFigures?.tokens_per_second ?? null;
     const summary = `Tokens per second over ${rounds.length} rounds: ${fixed(now?.cumulative)} overall, ${fixed(now?.windowed)} in the last ${WINDOW} rounds${plain ? `; plain decoding ${fixed(plain)}` : ""}`;
-    const max = lines.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
-    lines.render(parts.rate, {
+    const max = chart.ceiling(Math.max(1, plain ?? 0, ...speed.slice(2).map((p) => p.windowed ?? 0)));
+    chart.render(parts.rate, {
+      ...roundAxis(parts.rate, rounds.length, at),
       series: series(speed),
-      max,
-      ticks: [0, max / 2, max],
-      digits: max < 10 ? 1 : 0,
+      y: chart.levels([0, max / 2, max], max < 10 ? 1 : 0, (v) => `${v.toFixed(1)} tokens/s`),
       level: plain ? { value: plain, text: `plain ${plain.toFixed(0)}` } : null,
-      rounds: rounds.length,
       ...drawn,
-      shown: at,
       summary,
     });
     write(parts.rateNote, now ? `${fixed(now.windowed)} · ${fixed(now.cumulative)}` : "");
@@ -459,6 +404,24 @@ function curves(parts, view, due) {
     write(parts.histogramNote, counted.length ? over || `n = ${counted.length}` : "");
     tabulate(parts, "histogram", counted, summary);
   }
+}
+
+/** Return the two lines of a quantity over rounds, each from points with `windowed` and `cumulative`.
+ *  @param {...{name: string, points: object[], key: string}} lines  @returns {chart.Series[]} */
+export function overRounds(...lines) {
+  const looks = [{ colour: "accepted", wide: 1.8 }, { colour: "ink", dash: "6 3" }];
+  const of = ({ points, key }) => points.map((p) => /** @type {chart.Point} */ ([p.index, p[key]]));
+  return lines.map((one, i) => ({ name: one.name, points: of(one), ...looks[i] }));
+}
+
+/** Return the horizontal axis of a chart over rounds, with the shown round; a click selects a round. */
+export function roundAxis(el, n, shown) {
+  const ticks = n ? [{ at: 0, text: `round 1 – ${n}`, anchor: "start" }] : [];
+  return {
+    x: { from: 0, to: Math.max(LEAST_ROUNDS, n) - 1, ticks, words: (i) => `round ${i + 1}` },
+    cursor: n ? shown : null,
+    pick: (round) => kit.emit(el, "wb:pick", { round }),
+  };
 }
 
 /** Fill a chart's table, if it is shown in place of the chart. */
@@ -540,16 +503,4 @@ function progress(el, view) {
     el.max = view.progress.total;
     el.value = view.progress.done;
   } else el.removeAttribute("value");
-}
-
-/** Show messages, one box each; repeated messages share one box with a count. */
-export function alerts(el, alertList) {
-  const list = words.grouped(alertList);
-  while (el.childElementCount > list.length) el.lastChild.remove();
-  while (el.childElementCount < list.length) el.append(h("div", {}, h("b"), " ", h("span")));
-  list.forEach((alert, i) => {
-    el.children[i].className = `wb-alert is-${alert.kind}`;
-    write(el.children[i].firstChild, `${alert.times > 1 ? `${alert.times} × ` : ""}${alert.message}`);
-    write(el.children[i].lastChild, [alert.remedy, words.where(alert.rounds)].filter(Boolean).join(" "));
-  });
 }

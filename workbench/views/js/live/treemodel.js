@@ -9,7 +9,7 @@
  *  of q along the path; `under`: number of descendants. Order of children: the accepted one, the tested ones in test
  *  order, then the others by descending probability. */
 
-import { ownToken } from "../shared/roundtokens.js";
+import { ownToken } from "../shared/store.js";
 import * as formula from "./formula.js";
 import * as treebuilder from "./treebuilder.js";
 

@@ -14,7 +14,7 @@ import * as stalls from "./stalls.js";
 import * as store from "../shared/store.js";
 import * as treemodel from "./treemodel.js";
 import * as words from "./words.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 /** @param {object} page  state of the page  @param {number} now  milliseconds, as `performance.now` */
 export function of(page, now) {

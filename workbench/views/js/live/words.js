@@ -1,5 +1,6 @@
 /** Texts of the Live view: status, errors, screen-reader announcements. No DOM. */
 
+import { grouped } from "../shared/alerts.js";
 import { count } from "../shared/figures.js";
 
 /** Describe the state of a run in one line.
@@ -113,33 +114,6 @@ function outdatedWarning(message, where, rounds) {
   if (!tested || accepted / tested < TOO_LOW) return null;
   const remedy = `In later rounds ${accepted} of ${tested} tested tokens were accepted.`;
   return { kind: "note", message: `Up to round ${last}: ${message}`, remedy };
-}
-
-const MOST_NAMED = 6;
-
-/** Group messages that differ only in numbers: the last text, the count and the rounds. Pure.
- *  @param {{kind: string, message: string, remedy: string, rounds?: number[], times?: number}[]} list
- *  @returns {{kind: string, message: string, remedy: string, times: number, rounds: number[]}[]} */
-export function grouped(list) {
-  const groups = new Map();
-  for (const { kind, message, remedy, rounds = [], times = Math.max(1, rounds.length) } of list) {
-    const key = `${kind} ${message.replace(/\d+([.,]\d+)*/g, "#")}`, known = groups.get(key);
-    groups.set(key, {
-      kind,
-      message,
-      remedy: remedy || (known?.remedy ?? ""),
-      times: times + (known?.times ?? 0),
-      rounds: [...(known?.rounds ?? []), ...rounds].sort((a, b) => a - b),
-    });
-  }
-  return [...groups.values()];
-}
-
-/** Name the rounds of a message; empty if it has none. */
-export function where(rounds) {
-  const named = [...new Set(rounds)], more = named.length - MOST_NAMED;
-  if (!named.length) return "";
-  return `(round${named.length > 1 ? "s" : ""} ${named.slice(0, MOST_NAMED).join(", ")}${more > 0 ? ` and ${more} more` : ""})`;
 }
 
 const FROM = { live: "LIVE", recorded: "RECORDED", imported: "IMPORTED" };

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { alerts, badge, changeNote, grouped, announcement, progress, status, waiting, where } from "./words.js";
+import { grouped, where } from "../shared/alerts.js";
+import { alerts, badge, changeNote, announcement, progress, status, waiting } from "./words.js";
 
 const figures = { tokens: 5, rounds: 2, acceptance_rate: 0.5 };
 

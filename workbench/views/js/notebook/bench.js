@@ -12,7 +12,7 @@ export function toPython(state) {
 }
 
 /** Draw a widget's bench into `root`, and synchronise its state. */
-export function mount(root, { model, on, ends }) {
+export async function mount(root, { model, on, ends, theme }) {
   const now = () => JSON.stringify(toPython(page.state));
   let telling = null;
   const sendState = () => {
@@ -24,11 +24,11 @@ export function mount(root, { model, on, ends }) {
     }, SEND_MS);
   };
   const fromModel = () => ({ ...states.example(), from: "Python", note: "", ...structuredClone(model.get("state")) });
-  const page = bench.mount(root, { state: fromModel(), change: sendState });
+  const page = await bench.open(root, { host: { theme }, state: fromModel(), change: sendState });
   on("change:state", () => {
     if (telling || JSON.stringify(toPython(fromModel())) === now()) return; // do not overwrite a change in progress
     Object.assign(page.state, fromModel());
     page.draw();
   });
-  ends.push(() => clearTimeout(telling));
+  ends.push(() => clearTimeout(telling), page.end);
 }

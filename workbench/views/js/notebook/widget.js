@@ -109,7 +109,7 @@ function sources(shared) {
 }
 
 function close({ ends }, page) {
-  ends.push(() => clearInterval(page.timer), () => player.stop(page), () => page.feeding?.stop());
+  ends.push(page.end);
   page.draw();
 }
 
@@ -144,7 +144,7 @@ async function live(place) {
   };
   line.listen(listener);
   const open = async (message = null) => {
-    clearInterval(page?.timer);
+    page?.end();
     page = null;
     listeners.length = 0;
     root.replaceChildren();

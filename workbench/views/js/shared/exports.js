@@ -1,6 +1,8 @@
-/** Export menu: a run as files. All are made in the browser, except Parquet, which the server writes. */
+/** Exports of all pages: files, images of cards, and the menu that offers them. The browser makes all files, except
+ *  Parquet and the tables of measurements, which the server writes. */
 
 import * as address from "./address.js";
+import * as alerts from "./alerts.js";
 import * as kit from "./kit.js";
 import { h } from "./kit.js";
 import * as pagehead from "./pagehead.js";
@@ -177,9 +179,12 @@ export function printable(text) {
 
 // -- Images --------------------------------------------------------------------------------------------------------
 
-/** Return the views of the page that can be exported as images now: title, element. The title names the file. */
+/** Return the views of the page that can be exported as images now: title, element. The title names the file. A drawing
+ *  of Plotly loses its colours and its margins outside the page, so its card is left out. */
 export function views(stage) {
-  const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter((el) => el.getClientRects().length > 0);
+  const shown = [...stage.querySelectorAll(".wb-figures, .wb-card")].filter(
+    (el) => el.getClientRects().length > 0 && !el.querySelector(".js-plotly-plot"),
+  );
   return shown.map((el) => {
     const card = [...el.classList].find((c) => c.startsWith("wb-card-"));
     return { title: card ? el.getAttribute("aria-label") : "Key figures", el };
@@ -340,125 +345,174 @@ export async function png({ text, width, height }) {
 
 // -- The menu ------------------------------------------------------------------------------------------------------
 
-/** Build the menu in `container`.
- *  @param {any} container  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
- *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
- *           keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs can be
- *           saved on the server; `kept` is called with the id of a saved run; `baseline`: baseline data to save with
- *           it */
-export function mount(
-  container,
-  {
-    trace,
-    stage,
-    host,
-    definitions = () => ({}),
-    lexicon = () => null,
-    keeps = false,
-    kept: onKept = () => {},
-    baseline = () => null,
-  },
-) {
-  const note = h("p", { className: "wb-exportnote" });
-  note.setAttribute("role", "status");
-  const act = (make) => async () => {
-    const run = trace();
-    if (!run?.header) return (note.textContent = "Nothing to export yet: the run has no rounds.");
-    note.textContent = "…";
+/** Return the Export button with its closed menu. */
+export function menu(part, title) {
+  const box = h(
+    "div",
+    { className: "wb-menu" },
+    part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"),
+    part("exports", "div", { className: "wb-exports", hidden: true }),
+  );
+  kit.set(box.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
+  return box;
+}
+
+/** Make the menu open and close. @param {AbortSignal} [signal]  ends it */
+export function wire(parts, signal) {
+  const turn = (on) => {
+    parts.exports.hidden = !on;
+    parts.export.setAttribute("aria-expanded", String(on));
+  };
+  const listen = (el, name, act) => el.addEventListener(name, act, { signal });
+  listen(parts.export, "click", () => turn(parts.exports.hidden));
+  listen(document, "click", (event) => event.target.closest(".wb-menu") || turn(false));
+  listen(parts.exports.parentElement, "keydown", (event) => event.key === "Escape" && turn(false));
+}
+
+/** Fill the menu of a page: its files, and an image of each card that is visible.
+ *  @typedef {{text: string, about: string, act: (data: any) => any, kind?: string, off?: () => string}} Item  `act`
+ *    saves and returns what to say; `kind`: the file's, for tests and links; `off`: why it is not available now
+ *  @param {any} container
+ *  @param {{title: string, nothing: string, data: () => any, items: Item[], stage: Element,
+ *    note: (data: any) => string, name: (data: any, ending: string, part: string) => string}} given  `title` of the
+ *    files; `nothing`: said while there is no `data`; `note`: caption of an image, the origin of its figures; `name`:
+ *    file name of an image */
+export function fill(container, { title, nothing, data, items, stage, note, name }) {
+  const status = h("p", { className: "wb-exportnote" });
+  status.setAttribute("role", "status");
+  const act = (work) => async () => {
+    const found = data();
+    if (!found) return (status.textContent = nothing);
+    status.textContent = "…";
     try {
-      note.replaceChildren(...[await make(run)].flat());
+      status.replaceChildren(...[await work(found)].flat());
     } catch (problem) {
-      note.textContent = `Not saved: ${problem.message}`;
+      status.textContent = `Not saved: ${problem.message}`;
     }
   };
-  const file = (ending, type, make, part) =>
-    act(async (run) => `Saved ${save(fileName(run.header, ending, part), await make(run), type)}`);
-  const item = (text, about, does, off = "") => {
-    const button = h(
-      "button",
-      { type: "button", className: "wb-export", disabled: Boolean(off), onclick: does },
-      h("b", {}, text),
-      h("small", {}, off || about),
-    );
+  const buttons = items.map(({ text, kind = "", act: work }) => {
+    const properties = { type: "button", className: "wb-export", onclick: act(work) };
+    const button = h("button", properties, h("b", {}, text), h("small"));
+    if (kind) button.dataset.kind = kind;
+    return button;
+  });
+  const images = h("div", { className: "wb-exportgroup" }, h("h4", {}, "Images"));
+  const image = (view, ending, type, make) => {
+    const save = file((found) => name(found, ending, view.title), type, (found) => make(picture(view, note(found))));
+    const button = h("button", { type: "button", className: "wb-tool", onclick: act(save) }, ending.toUpperCase());
+    button.setAttribute("aria-label", `${view.title} as ${ending.toUpperCase()}`);
     return button;
   };
-  const data = h(
-    "div",
-    { className: "wb-exportgroup" },
-    h("h4", {}, "The run"),
-    ...(host.call
-      ? [
-          item(
-            "Keep",
-            "save on this machine, for the Gallery and `workbench runs`",
-            act((run) => saveRun(run, host, onKept, baseline())),
-            keeps ? "" : "not available in a public app: save a file instead",
-          ),
-        ]
-      : []),
-    item("JSON Lines", "every round; can be opened here again", file("jsonl", "application/jsonl", jsonLines)),
-    item(
-      "Parquet",
-      "one row per round, for polars and pandas",
-      file("parquet", "application/vnd.apache.parquet", (run) => parquet(run, host)),
-      host.call ? "" : "not available in a replay file",
-    ),
-    item(
-      "Chrome trace",
-      "the wall clock, for Perfetto",
-      file("json", "application/json", (run) => JSON.stringify(chromeTrace(run)), "Chrome trace"),
-    ),
-    item(
-      "HTML replay",
-      "one file that plays offline",
-      file("html", "text/html", async (run) =>
-        html(await host.sources(), { trace: run, definitions: definitions(), lexicon: lexicon() }),
-        "HTML replay",
-      ),
-    ),
-  );
-  const pictures = h("div", { className: "wb-exportgroup" }, h("h4", {}, "Images"));
   const list = () => {
-    const rows = views(stage).map((view) => {
-      const as = (ending, type, make) => {
-        const button = h(
-          "button",
-          {
-            type: "button",
-            className: "wb-tool",
-            onclick: file(ending, type, (run) => make(picture(view, caption(run))), view.title),
-          },
-          ending.toUpperCase(),
-        );
-        button.setAttribute("aria-label", `${view.title} as ${ending.toUpperCase()}`);
-        return button;
-      };
-      return h(
+    items.forEach(({ about, off = () => "" }, i) => {
+      const reason = off();
+      buttons[i].disabled = Boolean(reason);
+      kit.write(buttons[i].lastChild, reason || about);
+    });
+    const rows = views(stage).map((view) =>
+      h(
         "div",
         { className: "wb-exportview" },
         h("span", {}, view.title),
-        as("svg", "image/svg+xml", (image) => image.text),
-        as("png", "image/png", png),
-      );
-    });
-    pictures.replaceChildren(pictures.firstChild, ...rows);
+        image(view, "svg", "image/svg+xml", (made) => made.text),
+        image(view, "png", "image/png", png),
+      ),
+    );
+    images.replaceChildren(images.firstChild, ...rows);
   };
   new IntersectionObserver(([seen]) => seen.isIntersecting && list()).observe(container); // the menu was opened
-  container.append(data, pictures, note);
+  list();
+  container.append(h("div", { className: "wb-exportgroup" }, h("h4", {}, title), ...buttons), images, status);
 }
 
-async function ask(host, name, request) {
-  const answer = await host.call(name, request);
+/** Return the action of an item that saves a file.
+ *  @param {(data: any) => string} name  @param {(data: any) => any} make  its content */
+export function file(name, type, make) {
+  return async (data) => `Saved ${save(name(data), await make(data), type)}`;
+}
+
+/** Return the menu of a page that shows a run.
+ *  @param {{trace: () => {header: object|null, rounds: object[], footer: object|null}|null,
+ *    stage: Element, host: any, definitions?: () => object, lexicon?: () => object|null,
+ *    keeps?: boolean, kept?: (id: string) => void, baseline?: () => object|null}} given  `keeps`: runs can be saved on
+ *    the server; `kept` is called with the id of a saved run; `baseline`: baseline data to save with it */
+export function ofRun({
+  trace,
+  stage,
+  host,
+  definitions = () => ({}),
+  lexicon = () => null,
+  keeps = false,
+  kept: onKept = () => {},
+  baseline = () => null,
+}) {
+  const named = (ending, part) => (run) => fileName(run.header, ending, part);
+  const replay = async (trace) =>
+    html(await host.sources(), { trace, definitions: definitions(), lexicon: lexicon() });
+  const keep = {
+    text: "Keep",
+    about: "save on this machine, for the Gallery and `workbench runs`",
+    act: (run) => saveRun(run, host, onKept, baseline()),
+    off: () => (keeps ? "" : "not available in a public app: save a file instead"),
+  };
+  return {
+    title: "The run",
+    nothing: "Nothing to export yet: the run has no rounds.",
+    data: () => {
+      const run = trace();
+      return run?.header ? run : null;
+    },
+    items: [
+      ...(host.call ? [keep] : []),
+      {
+        text: "JSON Lines",
+        about: "every round; can be opened here again",
+        act: file(named("jsonl"), "application/jsonl", jsonLines),
+      },
+      {
+        text: "Parquet",
+        about: "one row per round, for polars and pandas",
+        act: file(named("parquet"), "application/vnd.apache.parquet", (run) =>
+          bytesOf(host, "export_parquet", { trace: run }),
+        ),
+        off: () => (host.call ? "" : "not available in a replay file"),
+      },
+      {
+        text: "Chrome trace",
+        about: "the wall clock, for Perfetto",
+        act: file(named("json", "Chrome trace"), "application/json", (run) => JSON.stringify(chromeTrace(run))),
+      },
+      {
+        text: "HTML replay",
+        about: "one file that plays offline",
+        act: file(named("html", "HTML replay"), "text/html", replay),
+      },
+    ],
+    stage,
+    note: caption,
+    name: (run, ending, part) => fileName(run.header, ending, part),
+  };
+}
+
+/** Call the server for a file. @throws {Error} its refusal */
+async function demand(host, name, request) {
+  const answer = await alerts.call(host, name, request);
   if (answer.error) throw new Error([answer.error.message, answer.error.remedy].filter(Boolean).join(" "));
   return answer;
 }
 
-async function parquet(run, host) {
-  return Uint8Array.from(atob((await ask(host, "export_parquet", { trace: run })).data), (c) => c.charCodeAt(0));
+/** Return the bytes of a file that the server makes. */
+export async function bytesOf(host, name, request) {
+  return bytes((await demand(host, name, request)).data);
+}
+
+/** Decode base64. Pure. */
+export function bytes(text) {
+  return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 }
 
 async function saveRun(run, host, onKept, baseline) {
-  const { id } = await ask(host, "keep", { trace: run, ...(baseline && { baseline }) });
+  const { id } = await demand(host, "keep", { trace: run, ...(baseline && { baseline }) });
   onKept(id);
   return [
     "Kept: ",

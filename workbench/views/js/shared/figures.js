@@ -63,9 +63,9 @@ export function summary(rounds, since = null) {
     waited_seconds: sum(rounds.map((r) => r.waited_s ?? 0)),
     overhead_share: ratio(overhead, seconds),
     target_forwards: sum(rounds.map((r) => r.target_forwards)),
-    held_rounds: rounds.filter((r) => valueOf(r, DELAY) > 0).length,
-    bought: ratio(signal(rounds, ACCEPTANCE_GAIN), rounds.length),
-    paid: ratio(signal(rounds, DISTRIBUTION_ERROR, ERROR_BOUND), tokens),
+    delayed_rounds: rounds.filter((r) => valueOf(r, DELAY) > 0).length,
+    acceptance_gain: ratio(signal(rounds, ACCEPTANCE_GAIN), rounds.length),
+    distribution_error: ratio(signal(rounds, DISTRIBUTION_ERROR, ERROR_BOUND), tokens),
     bounded: rounds.filter((r) => has(r, ERROR_BOUND)).length,
     unpriced: rounds.filter((r) => has(r, ACCEPTANCE_GAIN) && ![DISTRIBUTION_ERROR, ERROR_BOUND].some((n) => has(r, n)))
       .length,

@@ -1,58 +1,73 @@
-/** Common parts of Compare and Sweep, the views of long measurements: start, requests, links, files. */
+/** Common parts of Compare and Sweep, the pages of long measurements: catalogue, example, the job and its messages. */
 
-import { lacking } from "./address.js";
+import * as alerts from "./alerts.js";
+import * as controller from "./controller.js";
 import * as exports from "./exports.js";
 import * as form from "./form.js";
 import * as kit from "./kit.js";
-import { h } from "./kit.js";
 
 /** The backend sends a message twice per second while it measures. */
 const SILENCE_MS = 5000;
 const LOADING_MS = 3000;
-const LOST = {
-  error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
-};
 
-/** Start a view: event handlers, messages, redraws on size and theme changes, and the panel from catalogue and link.
- *  @param {any} page  @param {object} does  `wire`, `hear`, `draw`, `look` of the view, `fromQuery` of its choices,
- *  `adopt(page, made)`: show a recorded example if nothing else is shown */
-export async function begin(page, { wire, onMessage, draw, loadCatalogue, fromQuery, adopt }) {
-  const { el, parts, host } = page;
-  page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
-  wire(page);
-  host.listen((message) => onMessage(page, message));
-  new ResizeObserver(page.draw).observe(parts.stage);
-  new MutationObserver(page.draw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
-  page.draw();
-  example(page, adopt);
-  const catalogue = await ask(page, "catalogue");
-  if (catalogue) {
-    Object.assign(page, { catalogue, plotly: catalogue.plotly });
-    const { choice, problems } = fromQuery(host.address.read(), catalogue, form.clamp);
-    page.choice = choice;
-    if (problems.length)
-      page.errors.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
-    if (choice.target !== catalogue.chosen.target) await loadCatalogue(page);
-  }
-  addEventListener(
-    "wb:address",
-    () => page.catalogue && host.isOpen?.() !== false && stepped(page, { loadCatalogue, fromQuery }),
-  );
-  page.draw();
-  el.dataset.ready = "true";
-  page.timer = setInterval(() => watch(page), 1000);
-  page.comes = setInterval(() => host.isOpen?.() !== false && pollLoading(page), LOADING_MS);
+/** Return the state of a page before anything is measured. */
+function newState() {
+  return { catalogue: null, choice: null, job: null, channel: null, from: "live", lastMessageAt: 0, silent: 0 };
+}
+
+/** Build the page of a measurement in `el`: the panel from catalogue and address, and a recorded example.
+ *  @param {any} el  @param {any} view  as `controller.open` takes it, with `choices`: the module with `fromQuery` and
+ *    `toQuery`; `loadCatalogue(page)`: of another target; `adopt(page, made)`: show a recorded example if nothing else
+ *    is shown; `onJob(page, message)`: a message of the job; `arrived(page)`: the panel is complete */
+export async function open(el, { state, choices, adopt, onJob, arrived, ...view }) {
+  const load = view.loadCatalogue ?? loadCatalogue;
+  const page = await controller.open(el, {
+    ...view,
+    state: { ...newState(), ...state },
+    main: "measure",
+    query: ({ choice, catalogue }) => choices.toQuery(choice, catalogue),
+    tick: watch,
+    onMessage: (page, message) => onMessage(page, message, onJob),
+    wire: (page, on, click) => {
+      on("wb:choose", (change) => choose(page, change, load));
+      view.wire(page, on, click);
+    },
+    arrive: async (page) => {
+      example(page, adopt);
+      const catalogue = await alerts.ask(page, "catalogue");
+      if (catalogue) {
+        Object.assign(page, { catalogue, plotly: catalogue.plotly });
+        const { choice, problems } = choices.fromQuery(page.host.address.read(), catalogue, form.clamp);
+        page.choice = choice;
+        if (problems.length) page.errors.push(alerts.ignored(problems));
+        if (choice.target !== catalogue.chosen.target) await load(page);
+      }
+    },
+    stepped: (page) => stepped(page, choices, load),
+  });
+  page.every(LOADING_MS, () => controller.isOpen(page) && pollLoading(page));
+  arrived(page);
   return page;
+}
+
+/** Change the panel's settings, and write them to the address. */
+export function choose(page, change, load = loadCatalogue) {
+  const target = "target" in change && change.target !== page.choice.target;
+  Object.assign(page.choice, change);
+  page.touched = true;
+  page.host.address.write(page.query());
+  page.draw();
+  if (target) load(page);
 }
 
 /** React to a step back or forth in the browser's history: load the settings of the address. If it has none, or a
  *  measurement is running, write the panel's settings to it. */
-async function stepped(page, { loadCatalogue, fromQuery }) {
-  const { el, host, catalogue } = page, query = host.address.read();
-  if (page.channel || new URLSearchParams(query).size < 2)
-    return el.dispatchEvent(new CustomEvent("wb:choose", { detail: {} }));
-  page.choice = fromQuery(query, catalogue, form.clamp).choice;
-  if (page.choice.target !== catalogue.chosen.target) await loadCatalogue(page);
+async function stepped(page, choices, load) {
+  const { host, catalogue } = page, query = host.address.read();
+  if (!catalogue) return;
+  if (page.channel || new URLSearchParams(query).size < 2) return choose(page, {}, load);
+  page.choice = choices.fromQuery(query, catalogue, form.clamp).choice;
+  if (page.choice.target !== catalogue.chosen.target) await load(page);
   page.draw();
 }
 
@@ -65,6 +80,42 @@ async function example(page, adopt) {
   page.plotly ??= found.plotly;
   adopt(page, found.made);
   page.draw();
+}
+
+/** Apply a message of the page's job. */
+function onMessage(page, message, onJob) {
+  if (!page.channel || message.channel !== page.channel) return;
+  Object.assign(page, { lastMessageAt: performance.now(), silent: 0 });
+  page.job = message.job ?? page.job;
+  if (message.error) {
+    page.errors.push({ ...message.error, kind: "error" });
+    page.channel = null;
+    page.parts.live.textContent = message.error.message;
+  }
+  onJob(page, message);
+  page.draw();
+}
+
+/** Return a unique name for the channel of a job's messages. */
+export function newChannel(kind) {
+  return `${kind}-${Math.random().toString(36).slice(2, 10)}`;
+}
+
+/** Start a job with a request; its messages arrive on the page's own channel. @param {object} state  of the page */
+export function start(page, kind, request, state) {
+  const channel = newChannel(kind);
+  Object.assign(page, { job: null, from: "live", lastMessageAt: performance.now() }, state, { channel });
+  page.host.decode({ ...request, channel });
+  page.parts.live.textContent = "Measuring";
+}
+
+/** Stop the page's job; a backend that does not answer is given up. @param {string} what  name of the job
+ *  @param {string} remedy */
+export function stop(page, what, remedy) {
+  if (page.silent) {
+    Object.assign(page, { channel: null, silent: 0 });
+    alerts.fail(page, { message: `The app did not answer, so the ${what} was stopped.`, remedy });
+  } else if (page.channel && page.job) alerts.ask(page, "stop", { job: page.job });
 }
 
 /** Detect a silent backend: the app may have been stopped. */
@@ -85,96 +136,33 @@ export async function pollLoading(page) {
   page.draw();
 }
 
-/** Stop waiting for a silent backend. @param {string} what  name of the job  @param {string} remedy */
-export function stopWaiting(page, what, remedy) {
-  Object.assign(page, { channel: null, silent: 0 });
-  page.errors.push({ kind: "error", message: `The app did not answer, so the ${what} was stopped.`, remedy });
-}
-
-/** Call the server; show an error on the page and return null. @returns {Promise<object|null>} */
-export async function ask(page, name, request = {}) {
-  const answer = await page.host.call(name, request).catch(() => LOST);
-  if (!answer?.error) return answer;
-  page.errors.push({ ...answer.error, kind: "error" });
-  page.draw();
-  return null;
-}
-
 /** Fetch the catalogue of the chosen target; an unknown target is reported and replaced. */
 export async function loadCatalogue(page) {
-  const found = await ask(page, "catalogue", { target: page.choice.target });
+  const found = await alerts.ask(page, "catalogue", { target: page.choice.target });
   if (!found) return null;
-  if (found.problem) page.errors.push({ ...found.problem, kind: "error" });
+  if (found.problem) alerts.fail(page, found.problem);
   Object.assign(page, { catalogue: found, choice: { ...page.choice, target: found.chosen.target } });
   page.draw();
   return found;
 }
 
-/** Return a unique channel name for a job's messages. */
-export function channel(kind) {
-  return `${kind}-${Math.random().toString(36).slice(2, 10)}`;
-}
-
-/** Copy a link to the panel's settings; show it under the buttons where the clipboard is not available. */
-export async function copyLink(page, query) {
-  const url = page.host.address.url(query),
-    done = await navigator.clipboard?.writeText(url).then(
-      () => true,
-      () => false,
-    );
-  page.note = (done ? "Link copied to the clipboard." : url) + lacking(query);
-  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
-  page.draw();
-}
-
-/** Build the Export menu and its button. @param {[string, string][]} kinds  kind of file, label */
-export function exportMenu(part, title, kinds) {
-  const links = kinds.map(([kind, words]) => {
-    const button = h("button", { type: "button", className: "wb-link" }, words);
-    button.dataset.kind = kind;
-    return button;
-  });
-  const menuButton = h(
-    "div",
-    { className: "wb-menu" },
-    part("export", "button", { type: "button", className: "wb-badge", title }, "export ▾"),
-    part("exports", "div", { className: "wb-exports", hidden: true }, ...links),
-  );
-  kit.set(menuButton.firstChild, { "aria-haspopup": "true", "aria-expanded": "false" });
-  return menuButton;
-}
-
-/** Open or close the Export menu. */
-export function menu({ parts }, on) {
-  parts.exports.hidden = !on;
-  parts.export.setAttribute("aria-expanded", String(on));
-}
-
-/** Make the Export menu open and close; call `save(kind)` with the chosen kind. */
-export function wireMenu(page, save) {
-  const { parts } = page;
-  parts.export.addEventListener("click", () => menu(page, parts.exports.hidden));
-  document.addEventListener(
-    "click",
-    (/** @type {any} */ event) => event.target.closest(".wb-menu") || menu(page, false),
-  );
-  parts.exports.parentElement.addEventListener("keydown", (event) => event.key === "Escape" && menu(page, false));
-  parts.exports.addEventListener("click", (event) => {
-    if (!event.target.dataset.kind) return;
-    menu(page, false);
-    save(event.target.dataset.kind);
-  });
-}
-
-/** Save a file whose bytes the server produces. */
-export async function saveTable(page, request, name) {
-  const answer = await ask(page, "table", request);
-  if (answer) exports.save(name, new Blob([Uint8Array.from(atob(answer.data), (c) => c.charCodeAt(0))]), "");
+/** Return an item of the Export menu: a table that the server makes of the job on the page.
+ *  @param {string} kind  ending of the file  @param {string} about
+ *  @param {(data: any, kind: string) => string} name */
+export function tableItem(page, kind, text, about, name) {
+  const make = () => exports.bytesOf(page.host, "table", { job: page.job, kind });
+  return {
+    kind,
+    text,
+    about,
+    act: exports.file((data) => name(data, kind), "", make),
+    off: () => (page.job ? "" : "only for a measurement of this app"),
+  };
 }
 
 /** Show a run in the Live view, which takes it when its tab opens. */
 export async function openRun(page, request) {
-  const trace = await ask(page, "trace", request);
+  const trace = await alerts.ask(page, "trace", request);
   if (!trace) return;
   window.workbenchTrace = trace;
   page.host.go?.("live");

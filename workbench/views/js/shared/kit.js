@@ -106,3 +106,13 @@ export function paced(work) {
 export function emit(el, name, detail) {
   el.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
 }
+
+/** Make spaces, line breaks and tabs visible. Pure. */
+export function visible(text) {
+  return (
+    text
+      .replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length))
+      .replaceAll("\n", "⏎")
+      .replaceAll("\t", "⇥") || "·"
+  );
+}

@@ -1,6 +1,7 @@
-/** Header of all views but Live, with the navigation between views. */
+/** Navigation between the pages, links to Live, and the frame of pages without settings. */
 
-import * as kit from "./kit.js";
+import * as alerts from "./alerts.js";
+import * as copying from "./copying.js";
 import { h } from "./kit.js";
 
 const VIEWS = [
@@ -73,8 +74,7 @@ export function copyButton(url, words = "copy link") {
     button = h("button", { type: "button", className: "wb-button" }, words);
   status.setAttribute("role", "status");
   button.addEventListener("click", async () => {
-    const done = await navigator.clipboard?.writeText(url).then(() => true, () => false);
-    status.textContent = done ? " copied" : ` ${url}`;
+    status.textContent = (await copying.put(url)) ? " copied" : ` ${url}`;
   });
   return h("span", { className: "wb-copy" }, button, status);
 }
@@ -105,41 +105,6 @@ export function build(el, { host, current, about }) {
   return main;
 }
 
-/** Put the frame of a view with settings into `el`: header, settings, stage, and live region.
- *  @param {Element} el  of the view
- *  @param {(name: string, tag?: string, properties?: object, ...children: any[]) => any} part  creates and stores an
- *    element
- *  @param {{host: any, current: string, side: string, tools?: any[]}} given  `side`: label of the settings; `tools`:
- *    buttons between badge and theme
- *  @param {any} stage  the view's own element */
-export function frame(el, part, { host, current, side, tools = [] }, stage) {
-  const nav = part("nav", "nav", { className: "wb-nav" });
-  const settings = part("side", "aside", { className: "wb-side" }), live = part("live", "div", { className: "wb-unseen" });
-  el.append(
-    h(
-      "header",
-      { className: "wb-head" },
-      h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
-      nav,
-      h("span", { className: "wb-space" }),
-      part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-      ...tools,
-      tool(part, "theme", "◐ theme", "Light or dark"),
-    ),
-    h("div", { className: "wb-main" }, settings, stage),
-    live,
-  );
-  fill(nav, host, current);
-  kit.set(live, { "aria-live": "polite" });
-  kit.set(settings, { "aria-label": side });
-  stage.tabIndex = -1;
-}
-
-/** Return a button of such a header. */
-export function tool(part, name, text, title) {
-  return part(name, "button", { type: "button", className: "wb-badge", title }, text);
-}
-
 /** Show an error and its remedy on the page. */
 export function problem(main, error) {
   const box = h(
@@ -155,11 +120,7 @@ export function problem(main, error) {
 
 /** Call the server; show an error on the page and return null. */
 export async function ask(main, { host }, name, request = {}) {
-  const answer = await host
-    .call(name, request)
-    .catch(() => ({
-      error: { message: "The app did not answer.", remedy: "Check that it is still running, then reload the page." },
-    }));
+  const answer = await alerts.call(host, name, request);
   if (!answer?.error) return answer;
   problem(main, answer.error);
   return null;

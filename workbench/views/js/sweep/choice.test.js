@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { clamp } from "../shared/form.js";
 import { axes, first, fromQuery, plan, request, spec, suggestion, toQuery, values } from "./choice.js";
-import { interval, label, scale, shade, words } from "./grid.js";
+import { axisOf, interval, label, shade, words } from "./grid.js";
 
 const depth = { name: "depth", kind: "int", default: 4, ge: 1, le: 12, doc: "drafted tokens" },
   policy = { name: "policy", kind: "choice", default: "fixed", choices: ["fixed", "confidence"] };
@@ -109,9 +109,11 @@ test("a cell shows its figure, interval and n, also in its label", () => {
 });
 
 test("names along an axis keep their places while cells fill, with room for the first and the last", () => {
-  assert.deepEqual(scale([1, 2, 6]), { type: "linear", tickvals: [1, 2, 6] });
-  const words = scale(["autoregressive", "prompt-lookup", "<b>"]);
-  assert.deepEqual(words.range, [-0.5, 2.5]);
-  assert.deepEqual(words.categoryarray, ["autoregressive", "prompt-lookup", " b "]);
-  assert.equal(scale([0, "x"]).type, "category");
+  const numbers = axisOf("depth", [1, 2, 6]);
+  assert.deepEqual([numbers.places, numbers.x.from, numbers.x.to], [[1, 2, 6], 1, 6]);
+  const names = axisOf("method", ["autoregressive", "prompt-lookup", "<b>"]);
+  assert.deepEqual([names.places, names.x.from, names.x.to], [[0, 1, 2], -0.5, 2.5]);
+  assert.deepEqual(names.x.ticks.map((tick) => tick.text), ["autoregressive", "prompt-lookup", "<b>"]);
+  assert.equal(names.x.words(1), "method prompt-lookup");
+  assert.deepEqual(axisOf("mixed", [0, "x"]).places, [0, 1]);
 });

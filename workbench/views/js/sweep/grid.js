@@ -170,19 +170,14 @@ function focus(state, button) {
   for (const cell of state.cells) cell.button.tabIndex = cell.button === button ? 0 : -1;
 }
 
-/** Remove HTML characters: charts interpret some tags. */
-export const plain = (text) => `${text}`.replace(/[<>&]/g, " ");
-
-/** Return the scale of a sweep axis: numbers get a tick each; names get half a place on either side, so that the first
- *  and the last are not cut.
- *  @param {(number|string)[]} values  of the axis, in order
- *  @returns {object}  for a chart's axis */
-export function scale(values) {
-  if (values.every((value) => typeof value === "number")) return { type: "linear", tickvals: values };
-  return {
-    type: "category",
-    categoryorder: "array",
-    categoryarray: values.map(plain),
-    range: [-0.5, values.length - 0.5],
-  };
+/** Return the horizontal axis of a chart and the place of each value: numbers are at their value, names at equal
+ *  distances with half a place on either side.
+ *  @param {string} title  @param {(number|string)[]} values  of the sweep's axis, in order
+ *  @returns {{places: number[], x: import("../shared/linechart.js").Axis}} */
+export function axisOf(title, values) {
+  const numeric = values.every((value) => typeof value === "number");
+  const places = values.map((value, i) => (numeric ? Number(value) : i)), gap = numeric ? 0 : 0.5;
+  const ticks = places.map((at, i) => ({ at, text: `${values[i]}` }));
+  const words = (at) => `${title} ${values[places.indexOf(at)]}`;
+  return { places, x: { from: Math.min(...places) - gap, to: Math.max(...places) + gap, ticks, title, words } };
 }

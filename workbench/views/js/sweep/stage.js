@@ -1,21 +1,17 @@
 /** Elements of the Sweep view: build them once, then draw the state of the page into them. */
 
+import * as alerts from "../shared/alerts.js";
 import * as controls from "../shared/controls.js";
 import * as form from "../shared/form.js";
+import * as frame from "../shared/frame.js";
 import * as jobs from "../shared/jobs.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
-import * as pagehead from "../shared/pagehead.js";
-import * as panel from "../shared/panel.js";
-import * as plots from "../shared/plots.js";
-import * as stage from "../live/stage.js";
+import * as chart from "../shared/linechart.js";
 import * as sweepchoice from "./choice.js";
 import * as sweepgrid from "./grid.js";
 import * as keptsweeps from "./keptsweeps.js";
 import * as tables from "../shared/table.js";
-
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"],
-  MARKS = ["circle", "square", "diamond", "triangle-up", "x"];
 
 /** Description of the cards, shown before the first measurement. */
 const INTRO = [
@@ -27,48 +23,31 @@ const INTRO = [
 
 /** Build the empty view inside `el`; returns the parts by name. */
 export function build(el, host) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args);
-  const metric = part("metric", "select");
-  metric.setAttribute("aria-label", "Metric of the cells");
+  const build = frame.builder(), { parts, part, card, select, tool } = build;
   const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
-    part(
-      "intro",
-      "div",
-      { className: "wb-intro" },
-      part("empty", "p", { className: "wb-empty" }),
-      h("dl", {}, ...INTRO.flatMap(([name, says]) => [h("dt", {}, name), h("dd", {}, says)])),
-    ),
-    part(
-      "progress",
-      "div",
-      { className: "wb-measuring", hidden: true },
-      part("progressText", "span"),
-      part("progressBar", "progress"),
-      part("progressNote", "small"),
-    ),
+    build.alerts(),
+    build.intro(INTRO),
+    build.progress(),
     part("banner", "p", { className: "wb-banner", hidden: true }),
     part("otherwise", "p", { className: "wb-banner is-note", hidden: true }),
     card(
       "heat",
       "Cells",
-      h("span", { className: "wb-extra" }, metric, part("scale", "span", { className: "wb-scale" })),
+      h("span", { className: "wb-extra" }, select("metric", "Metric of the cells"), part("scale", "span", { className: "wb-scale" })),
       part("grid", "div", { className: "wb-scroll wb-heat" }),
       part("failed", "ul", { className: "wb-failures" }),
     ),
     h(
       "div",
       { className: "wb-two" },
-      panel.chart(parts, "lines", "Along the rows", null, "wb-plot is-tall"),
+      build.chart("lines", "Along the rows", null, "wb-chart"),
       card(
         "cell",
         "Cell",
-        part("openRun", "button", { type: "button", className: "wb-tool" }, "Open its run in Live ↗"),
+        tool("openRun", "Open its run in Live ↗"),
         part("cell", "dl", { className: "wb-facts" }),
       ),
     ),
@@ -76,31 +55,25 @@ export function build(el, host) {
     card(
       "code",
       "Reproduce",
-      part("codeCopy", "button", { type: "button", className: "wb-tool" }, "copy Python"),
+      tool("codeCopy", "copy Python"),
       part("code", "pre", { className: "wb-codebox", tabIndex: 0 }),
       part("command", "pre", { className: "wb-codebox", tabIndex: 0 }),
     ),
   );
-  pagehead.frame(el, part, { host, current: "Sweep", side: "Settings of the sweep", tools: tools(part) }, stage);
-  kit.set(parts.alerts, { role: "alert" });
+  const tools = [
+    build.badge("copy", "copy link", "Copy a link to these axes and settings"),
+    build.exporter("Save this sweep"),
+  ];
+  frame.frame(el, build, { host, current: "Sweep", side: "Settings of the sweep", tools }, stage);
   kit.set(parts.code, { role: "region", "aria-label": "Python to reproduce the sweep" });
   kit.set(parts.command, { role: "region", "aria-label": "Command line to reproduce the sweep" });
   return parts;
 }
 
-function tools(part) {
-  const exports = jobs.exportMenu(part, "Save this sweep", [
-    ["csv", "CSV: one row per cell"],
-    ["parquet", "Parquet: one row per cell"],
-    ["json", "JSON: everything"],
-  ]);
-  return [pagehead.tool(part, "copy", "copy link", "Copy a link to these axes and settings"), exports];
-}
-
 /** Draw the state of the page. */
 export function draw(page) {
   const { parts, sweep, catalogue, cells } = page, measuring = page.channel !== null;
-  stage.alerts(parts.alerts, page.errors);
+  alerts.render(parts.alerts, page.errors);
   kit.write(
     parts.badgeText,
     [
@@ -242,7 +215,7 @@ function lines(page, title, predicted) {
     axes = Object.entries(sweep.sweep.axes),
     [rowName, rowValues] = axes[0],
     [columnName = "", columnValues = [""]] = axes[1] ?? [];
-  const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell])), clean = sweepgrid.plain;
+  const byPlace = new Map([...page.cells.values()].map((cell) => [cell.place, cell]));
   const figures = (i, j) => byPlace.get(axes[1] ? `${i},${j}` : `${i}`)?.figures;
   const series = columnValues
     .map((value, j) => ({
@@ -289,64 +262,28 @@ function lines(page, title, predicted) {
         ]),
       ),
     });
-  const numeric = rowValues.every((v) => typeof v === "number");
-  plots.plot(page, parts.lines, (css) => ({
-    data: [
-      ...series.map((s, i) => ({
-        type: "scatter",
-        mode: "lines+markers",
-        name: clean(s.name),
-        x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
-        y: s.points.map((p) => p.found.value),
-        error_y: {
-          type: "data",
-          symmetric: false,
-          array: s.points.map((p) => (p.found.high ?? p.found.value) - p.found.value),
-          arrayminus: s.points.map((p) => p.found.value - (p.found.low ?? p.found.value)),
-          color: css(`--wb-lane-${(i % 4) + 1}`),
-          thickness: 1.4,
-        },
-        line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 2, dash: DASHES[Math.floor(i / 4 + i) % DASHES.length] },
-        marker: { color: css(`--wb-lane-${(i % 4) + 1}`), size: 8, symbol: MARKS[i % MARKS.length] },
-      })),
-      // Theory lines are thin and without marks; one legend entry stands for those of all series.
-      ...theory.flatMap(([, words], k) =>
-        series.map((s, i) => ({
-          type: "scatter",
-          mode: "lines",
-          name: words,
-          legendgroup: words,
-          showlegend: i === 0,
-          hovertemplate: `${clean(s.name)}, ${words}: %{y:.2f}<extra></extra>`,
-          x: s.points.map((p) => (numeric ? p.row : clean(p.row))),
-          y: s.points.map((p) => p.predicted[k]),
-          line: { color: css(`--wb-lane-${(i % 4) + 1}`), width: 1.2, dash: k ? "dashdot" : "dot" },
-        })),
-      ),
-    ],
-    layout: {
-      height: theory.length ? 340 : 290,
-      margin: { l: 48, r: 12, t: theory.length > 1 ? 52 : 34, b: 40 },
-      showlegend: series.length > 1 || theory.length > 0,
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
-      xaxis: {
-        title: { text: rowName.replaceAll("_", " "), font: { size: 12 } },
-        ...sweepgrid.scale(rowValues),
-        fixedrange: true,
-        gridcolor: css("--wb-hair"),
-      },
-      yaxis: {
-        rangemode: "tozero",
-        fixedrange: true,
-        gridcolor: css("--wb-line"),
-        zeroline: false,
-        tickformat: metric === "acceptance_rate" ? ".0%" : "",
-      },
-      shapes:
-        metric === "speedup"
-          ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: css("--wb-mute"), width: 1.5 } }]
-          : [],
-    },
-    label: summary,
+  const { places, x } = sweepgrid.axisOf(rowName.replaceAll("_", " "), rowValues);
+  const placed = (s, of) => s.points.map((p) => [places[rowValues.indexOf(p.row)], ...of(p)]);
+  const measured = series.map((s, i) => ({
+    ...chart.look(i),
+    name: s.name,
+    points: placed(s, ({ found: { value, low, high } }) => [value, low, high]),
+    end: s.name,
   }));
+  // Theory lines are thin and without marks; one name stands for those of all series.
+  const expected = theory.flatMap(([, words], k) =>
+    series.map((s, i) => ({
+      name: `${s.name}, ${words}`,
+      points: placed(s, (p) => [p.predicted[k]]),
+      colour: chart.look(i).colour,
+      dash: k ? "8 3 2 3" : "2 3",
+      wide: 1.2,
+      end: i ? "" : words,
+    })),
+  );
+  const all = [...measured, ...expected];
+  const values = all.flatMap((s) => s.points.flatMap(([, value, , high]) => [value, high]));
+  const y = chart.levels(chart.steps(values), 0, (v) => sweepgrid.words(metric, v));
+  const level = metric === "speedup" ? { value: 1, text: "" } : null;
+  chart.render(parts.lines, { series: all, x, y, level, summary, height: 240 });
 }

@@ -162,7 +162,7 @@ export function lenient(p, q, lenience, k = 1) {
     rest = residual(lifted, q);
   }
   rest.forEach((x, i) => (output[i] += reach * x));
-  return { accepted: 1 - reach, paid: distance(output, p) };
+  return { accepted: 1 - reach, error: distance(output, p) };
 }
 
 /** Test k independent drafts under typical acceptance: one is accepted if p gives it more than θ = min(ε, δ·exp(−H)),
@@ -179,7 +179,7 @@ export function typical(p, q, { epsilon, delta }, k) {
     missed = none;
   }
   p.forEach((x, i) => (output[i] += missed * x));
-  return { accepted: 1 - missed, paid: distance(output, p) };
+  return { accepted: 1 - missed, error: distance(output, p) };
 }
 
 /** Approximate rules at their default parameters; `exact` is the line with the same drafts. */
@@ -190,7 +190,7 @@ export const APPROXIMATE = [
     of: (p, q, k) => typical(p, q, { epsilon: 0.09, delta: 0.3 }, k) },
 ];
 
-/** Return their acceptance rate and distance from p for k = 1 … 8. @returns {Record<string, {accepted: number, paid:
+/** Return their acceptance rate and distance from p for k = 1 … 8. @returns {Record<string, {accepted: number, error:
  *  number}[]>} */
 export function priced(p, q) {
   const ks = Array.from({ length: DRAFTS }, (_, i) => i + 1);

@@ -2,8 +2,11 @@
  *  in a notebook: `change` is called with every new state. */
 
 import * as acceptance from "./acceptance.js";
-import * as chart from "./chart.js";
+import * as chart from "../shared/linechart.js";
 import * as outputChart from "./outputchart.js";
+import * as alerts from "../shared/alerts.js";
+import * as controller from "../shared/controller.js";
+import * as frame from "../shared/frame.js";
 import * as kit from "../shared/kit.js";
 import { h } from "../shared/kit.js";
 import * as panel from "../shared/panel.js";
@@ -16,66 +19,75 @@ import * as tables from "../shared/table.js";
 import * as words from "./words.js";
 import { distance, withEntry, overlap } from "./distributions.js";
 
-/** Style of each line of the chart. */
+/** Colour, mark and dash of each line of the chart. */
 const LOOKS = {
-  "bound/without": ["is-bound", "ring"],
-  "bound/independent": ["is-bound is-second", "plus"],
-  "greedy-draft/head": ["is-vision", "diamond"],
-  "optimal-two/without": ["is-draft", "up"],
-  "recursive/without": ["is-accepted", "circle"],
-  "optimal-two/independent": ["is-draft is-second", "down"],
-  "k-seq/independent": ["is-corrected", "square"],
-  "independent/independent": ["is-rejected", "cross"],
-  "deterministic/fixed": ["is-bonus", "bar"],
+  "bound/without": ["ink", "circle", "2 3", true],
+  "bound/independent": ["ink", "plus", "1 4"],
+  "greedy-draft/head": ["vision", "diamond", ""],
+  "optimal-two/without": ["overhead", "up", "7 3"],
+  "recursive/without": ["accepted", "circle", ""],
+  "optimal-two/independent": ["overhead", "down", "1 4"],
+  "k-seq/independent": ["corrected", "square", ""],
+  "independent/independent": ["rejected", "cross", ""],
+  "deterministic/fixed": ["bonus", "bar", "8 3 2 3"],
 };
 const APPROXIMATE = {
-  "lenient/independent": ["is-approximate is-rejected", "ring"],
-  "typical/independent": ["is-approximate is-vision", "square"],
+  "lenient/independent": ["rejected", "circle", "12 5", true],
+  "typical/independent": ["vision", "square", "12 5", true],
 };
 const LENIENCES = Array.from({ length: 10 }, (_, i) => 1 - i / 10);
 
-/** Mount the bench in `el`. @param {any} el  @param {{state: states.State, problems?: string[], change?: (state:
- *  states.State) => void}} given @returns {any} the page: `state`, `set(change)`, `figures()` */
-export function mount(el, { state, problems = [], change = () => {} }) {
-  const page = { el, state, problems, parts: build(el), curves: null, probs: null, key: "" };
-  const bench = /** @type {any} */ (page);
-  bench.set = (changes) => {
-    Object.assign(page.state, changes);
-    page.problems = [];
-    change(page.state);
-    bench.draw();
-  };
-  bench.draw = kit.paced(() => draw(page));
-  bench.figures = () => report(page);
-  const listen = (name, listener) => el.addEventListener(name, ({ detail }) => listener(detail));
-  listen("wb:redraw", bench.draw);
-  listen("wb:k", ({ k }) => bench.set({ k, rounds: 0 }));
-  listen("wb:set", bench.set);
-  listen("wb:bar", ({ which, at, value }) => {
-    const { p, q } = acceptance.tempered(page.state);
-    bench.set(states.withProbs(page.state, which, withEntry(which === "p" ? p : q, at, value)));
+/** Build the bench in `el`.
+ *  @param {any} el  @param {any} given  `state`; `problems` of its address; `host`; `change(state)`: called with every
+ *    new state; `tools(build)`: buttons of its header; and what `controller.open` takes
+ *  @returns {Promise<any>} the page: `state`, `set(change)`, `figures()` */
+export function open(el, { state, problems = [], host = {}, change = () => {}, tools = () => [], ...view }) {
+  const build = frame.builder(), stage = cards(build);
+  const given = { host, current: "Verifiers", side: "p, q, drafts and rule", from: false, tools: tools(build) };
+  frame.frame(el, build, given, stage);
+  return controller.open(el, {
+    ...view,
+    parts: build.parts,
+    host,
+    title: "Verifiers",
+    state: { state, problems, curves: null, probs: null, key: "" },
+    draw,
+    begin: (page) => {
+      page.set = (changes) => {
+        Object.assign(page.state, changes);
+        Object.assign(page, { problems: [], note: "" });
+        change(page.state);
+        page.draw();
+      };
+      page.figures = () => report(page);
+      draw(page); // at once: nothing has to arrive first
+    },
+    wire: (page, on) => {
+      on("wb:k", ({ k }) => page.set({ k, rounds: 0 }));
+      on("wb:set", page.set);
+      on("wb:bar", ({ which, at, value }) => {
+        const { p, q } = acceptance.tempered(page.state);
+        page.set(states.withProbs(page.state, which, withEntry(which === "p" ? p : q, at, value)));
+      });
+    },
   });
-  draw(page);
-  return bench;
 }
 
-function build(el) {
-  const parts = /** @type {any} */ ({});
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args), paragraph = (name) => part(name, "p", { className: "wb-says" });
+function cards(build) {
+  const { parts, part, card } = build, paragraph = (name) => build.paragraph(name, "wb-says");
   const legend = panel.legend([["wb-sw-p", "p target"], ["wb-sw-q", "q drafter"], ["wb-sw-common", "overlap"]]);
-  part(
+  const stage = part(
     "stage",
     "div",
     { className: "wb-stage" },
-    part("alerts", "div", { className: "wb-alerts" }),
+    build.alerts(),
     h(
       "div",
       { className: "wb-two is-bench" },
       card("pq", "p and q of one position", legend, part("pq", "div", { className: "wb-pq" }), paragraph("note")),
       card("round", "One round, draft by draft", null, part("round", "div", { className: "wb-testbox" })),
     ),
-    panel.chart(parts, "accept", "Acceptance rate of k drafts", null, "wb-curves"),
+    build.chart("accept", "Acceptance rate of k drafts", null, "wb-curves"),
     h(
       "div",
       { className: "wb-two is-bench" },
@@ -85,24 +97,16 @@ function build(el) {
     h(
       "div",
       { className: "wb-two is-even" },
-      panel.chart(parts, "chains", "Chain of k positions", null, "wb-curves"),
-      panel.chart(parts, "lenient", "Lenience: gain and cost", null, "wb-curves"),
+      build.chart("chains", "Chain of k positions", null, "wb-curves"),
+      build.chart("lenient", "Lenience: gain and cost", null, "wb-curves"),
     ),
   );
   parts.accept.after(paragraph("axis"), paragraph("prices"));
   parts.axis.textContent = "Click the axis, or use the slider, to choose k. Bold lines: the chosen way of sampling drafts.";
   parts.chains.after(paragraph("chainWords"));
   parts.lenient.after(paragraph("lenientWords"));
-  el.append(
-    h("div", { className: "wb-main" }, part("side", "aside", { className: "wb-side" }), parts.stage),
-    part("live", "div", { className: "wb-unseen" }),
-  );
-  kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.live, { "aria-live": "polite" });
-  kit.set(parts.side, { "aria-label": "p, q, drafts and rule" });
   kit.set(parts.round, { role: "region", "aria-label": "Tests of one round", tabindex: 0 });
-  parts.stage.tabIndex = -1;
-  return parts;
+  return stage;
 }
 
 /** Recompute the curves when p or q has changed, not for a new k or rule. */
@@ -130,10 +134,8 @@ function counted(page) {
 function draw(page) {
   const { parts, state, probs: { p, q } } = computed(page), shared = overlap(p, q);
   const tally = counted(page), unsound = words.unsound({ p, q }, state);
-  side.render(parts.side, { state, unsound });
-  parts.alerts.replaceChildren(
-    ...page.problems.map((text) => h("div", { className: "wb-alert is-note" }, h("b", {}, "Ignored part of the address: "), h("span", {}, text))),
-  );
+  side.render(parts.side, { state, unsound, note: page.note });
+  alerts.render(parts.alerts, page.problems.length ? [alerts.ignored(page.problems)] : []);
   pq.render(parts.pq, { p, q, words: state.words });
   kit.write(parts.pqNote, `overlap ${shared.toFixed(3)} · TV ${distance(p, q).toFixed(3)}`);
   kit.write(parts.note, [state.note, states.caveat(state)].filter(Boolean).join(" ") || "Drag a bar, or focus it and use the arrow keys. All figures are computed exactly; only “Sampled output” is random.");
@@ -158,16 +160,40 @@ function table(parts, name, summary, head, rows) {
   if (!el.hidden) tables.render(el, { head, rows });
 }
 
+/** Return a line over k = 1, 2, … with its name and its value at `k` at the end. */
+function lineOf({ title, values, strong = true }, [colour, mark, dash = "", hollow = false], k, digits = 3) {
+  const points = values.map((v, i) => [i + 1, v]), end = `${title} ${values[k - 1].toFixed(digits)}`;
+  return { name: title, title, values, strong, points, colour, mark, dash, hollow, wide: strong ? 2.6 : 1.2, end };
+}
+
+const acceptanceWords = (v) => v.toFixed(3);
+
+/** Draw a chart over k = 1, 2, …; a click selects k. */
+function overK(el, k, lines, y, summary, height) {
+  const n = lines[0].values.length, pick = (at) => kit.emit(el, "wb:k", { k: at });
+  const ticks = Array.from({ length: n }, (_, i) => ({ at: i + 1, text: i ? `${i + 1}` : "k = 1" }));
+  const x = { from: 1, to: n, ticks, words: (at) => `k = ${at}` };
+  chart.render(el, { series: lines, x, y, cursor: k, column: true, pick, summary, height });
+}
+
 function curves({ parts, state, curves: found, priced }) {
-  const exact = acceptance.LINES.map(({ id, way: sampling, rule, title }) => ({
-    title, values: found[id], style: LOOKS[id][0], mark: LOOKS[id][1],
-    strong: sampling === state.way && (rule === null || rule === state.rule || state.rule === "recursive"),
-  }));
-  if (!exact.some((line) => line.strong)) exact.forEach((line) => (line.strong = true));
-  const approximate = acceptance.APPROXIMATE.map(({ id }) => ({
-    title: `≈ ${id.split("/")[0]}, TV ${priced[id][state.k - 1].paid.toFixed(3)}:`, values: priced[id].map((each) => each.accepted), strong: false,
-    style: APPROXIMATE[id][0], mark: APPROXIMATE[id][1],
-  }));
+  const isStrong = ({ way: sampling, rule }) =>
+    sampling === state.way && (rule === null || rule === state.rule || state.rule === "recursive");
+  const all = !acceptance.LINES.some(isStrong);
+  const exact = acceptance.LINES.map((line) =>
+    lineOf({ title: line.title, values: found[line.id], strong: all || isStrong(line) }, LOOKS[line.id], state.k),
+  );
+  const approximate = acceptance.APPROXIMATE.map(({ id }) =>
+    lineOf(
+      {
+        title: `≈ ${id.split("/")[0]}, TV ${priced[id][state.k - 1].error.toFixed(3)}:`,
+        values: priced[id].map((each) => each.accepted),
+        strong: false,
+      },
+      APPROXIMATE[id],
+      state.k,
+    ),
+  );
   const lines = [...exact, ...approximate];
   const least = Math.min(...lines.flatMap((line) => line.values)), low = Math.floor(10 * least - 0.01) / 10;
   const ticks = Array.from({ length: 11 }, (_, i) => i / 10).filter(
@@ -175,12 +201,13 @@ function curves({ parts, state, curves: found, priced }) {
   );
   const summary = `With ${state.k} drafts: ${lines.map((line) => `${line.title} ${line.values[state.k - 1].toFixed(3)}`).join(", ")}.`;
   kit.write(parts.acceptNote, `figures at k = ${state.k}`);
-  chart.render(parts.accept, { lines, k: state.k, low: Math.max(0, low), high: 1, ticks, summary, height: 300 });
+  const y = { ...chart.levels(ticks, 1, acceptanceWords), from: Math.max(0, low) };
+  overK(parts.accept, state.k, lines, y, summary, 300);
   table(parts, "accept", summary, ["rule, drafts", ...lines[0].values.map((_, i) => `k = ${i + 1}`)], [
     ...exact.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]),
     ...acceptance.APPROXIMATE.flatMap(({ id, title }) => [
       [`≈ ${title}`, ...priced[id].map((each) => each.accepted.toFixed(4))],
-      [`TV distance: ${title}`, ...priced[id].map((each) => each.paid.toFixed(4))],
+      [`TV distance: ${title}`, ...priced[id].map((each) => each.error.toFixed(4))],
     ]),
   ]);
   kit.write(parts.prices, words.prices(found, priced, state));
@@ -190,27 +217,31 @@ function extras({ parts, state, chains, lenient }) {
   const { token, block } = chains, k = state.k, top = Math.max(1, Math.ceil(block.at(-1)));
   const ticks = Array.from({ length: top + 1 }, (_, i) => i).filter((v) => top < 6 || v % 2 === 0);
   const along = [
-    { title: "block", values: block, style: "is-accepted", mark: "circle", strong: true },
-    { title: "token by token", values: token, style: "is-rejected", mark: "cross", strong: true },
+    lineOf({ title: "block", values: block }, ["accepted", "circle"], k),
+    lineOf({ title: "token by token", values: token }, ["rejected", "cross"], k),
   ];
   const summary = `One draft per position, ${k === 1 ? "one position" : `${k} positions`} with this p and q: on average ${token[k - 1].toFixed(3)} drafts accepted token by token, ${block[k - 1].toFixed(3)} by block verification${k === 1 ? ", the same test" : ""}.`;
-  chart.render(parts.chains, { lines: along, k, low: 0, high: top, ticks, summary: summary, height: 210 });
+  overK(parts.chains, k, along, chart.levels(ticks, 0, acceptanceWords), summary, 210);
   kit.write(parts.chainWords, summary);
   table(parts, "chains", summary, ["rule", ...token.map((_, i) => `k = ${i + 1}`)], along.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
-  const bought = lenient.map((each) => each.accepted - lenient[0].accepted), paid = lenient.map((each) => each.paid);
+  const gain = lenient.map((each) => each.accepted - lenient[0].accepted), error = lenient.map((each) => each.error);
   const price = [
-    { title: "acceptance gained", values: bought, style: "is-accepted", mark: "circle", strong: true },
-    { title: "TV distance", values: paid, style: "is-rejected", mark: "cross", strong: true },
-  ];
-  const high = Math.max(0.1, Math.ceil(10 * Math.max(...bought, ...paid)) / 10);
-  const half = LENIENCES.findIndex((l) => Math.abs(l - 0.5) < 1e-9), ticksOf = [0, high / 2, high];
-  const priced = `One draft accepted with min(1, p / (λ·q)): λ = 0.5 raises the acceptance rate by ${bought[half].toFixed(3)}, at a total variation distance of ${paid[half].toFixed(3)}. λ = 1 is exact.`;
+    lineOf({ title: "acceptance gained", values: gain }, ["accepted", "circle"], gain.length),
+    lineOf({ title: "TV distance", values: error }, ["rejected", "cross"], error.length),
+  ].map((line) => ({ ...line, points: line.values.map((v, i) => [1 - LENIENCES[i], v]), sparse: true }));
+  const high = Math.max(0.1, Math.ceil(10 * Math.max(...gain, ...error)) / 10);
+  const half = LENIENCES.findIndex((l) => Math.abs(l - 0.5) < 1e-9);
+  const words = `One draft accepted with min(1, p / (λ·q)): λ = 0.5 raises the acceptance rate by ${gain[half].toFixed(3)}, at a total variation distance of ${error[half].toFixed(3)}. λ = 1 is exact.`;
+  const ofLenience = LENIENCES.map((l, i) => ({ at: 1 - l, text: i % 3 ? "" : i ? l.toFixed(1) : "λ = 1" }));
   chart.render(parts.lenient, {
-    lines: price, k: 0, low: 0, high, ticks: ticksOf, summary: priced, height: 210,
-    names: LENIENCES.map((l, i) => (i % 3 ? "" : i ? l.toFixed(1) : "λ = 1")),
+    series: price,
+    x: { from: 0, to: 1 - LENIENCES.at(-1), ticks: ofLenience, words: (v) => `λ = ${(1 - v).toFixed(1)}` },
+    y: chart.levels([0, high / 2, high], 1, (v) => v.toFixed(3)),
+    summary: words,
+    height: 210,
   });
-  kit.write(parts.lenientWords, priced);
-  table(parts, "lenient", priced, ["λ", ...LENIENCES.map((l) => l.toFixed(1))], price.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
+  kit.write(parts.lenientWords, words);
+  table(parts, "lenient", words, ["λ", ...LENIENCES.map((l) => l.toFixed(1))], price.map((line) => [line.title, ...line.values.map((v) => v.toFixed(4))]));
 }
 
 function report(page) {

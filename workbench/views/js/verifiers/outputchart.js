@@ -1,7 +1,7 @@
 /** Sampled output compared with p: an outline for p, a bar for the counted share. */
 
 import * as kit from "../shared/kit.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 /** Draw into `el`. @param {any} el  @param {{p: number[], counts: number[], rounds: number, words: string[], summary:
  *  string}} data */

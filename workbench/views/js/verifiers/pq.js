@@ -1,7 +1,7 @@
 /** Movable bars of p and q: by pointer, and each by keyboard as a slider. */
 
 import * as kit from "../shared/kit.js";
-import { visible } from "../shared/visible.js";
+import { visible } from "../shared/kit.js";
 
 const BOX = { top: 22, bottom: 26, left: 6 };
 const KEYS = {

@@ -1,8 +1,7 @@
 /** One round, draft by draft: the tested distribution, the random number, and the residual if none is accepted. */
 
 import * as kit from "../shared/kit.js";
-import { h } from "../shared/kit.js";
-import { visible } from "../shared/visible.js";
+import { h, visible } from "../shared/kit.js";
 
 const WIDE = 152, TALL = 46;
 

@@ -101,10 +101,10 @@ test("block verification accepts more in a chain, and as many at one position", 
 
 test("lenience raises acceptance and the distance from p; at 1 it is exact", () => {
   near(lenient(P, Q, 1).accepted, 0.6);
-  near(lenient(P, Q, 1).paid, 0, 1e-12);
+  near(lenient(P, Q, 1).error, 0, 1e-12);
   // λ = ½: min(q, 2p) accepts .1 + .4 + .3 + .1; the residual (2p − q)₊ = (.9, .2, 0, 0) gets the remaining .1
   near(lenient(P, Q, 0.5).accepted, 0.9);
-  near(lenient(P, Q, 0.5).paid, 0.1 + 0.1 * (2 / 11) + 0.15 + 0.05);
+  near(lenient(P, Q, 0.5).error, 0.1 + 0.1 * (2 / 11) + 0.15 + 0.05);
 });
 
 /** Return acceptance and distance from p of a rule with k independent drafts, by enumerating all of them.
@@ -117,7 +117,7 @@ function enumerate(p, q, k, rule) {
     accepted += prob * acceptedShare;
     each.forEach((x, i) => (probs[i] += prob * x));
   }
-  return { accepted, paid: distance(probs, p) };
+  return { accepted, error: distance(probs, p) };
 }
 
 test("acceptance and distance of approximate rules equal enumeration of all drafts", () => {
@@ -141,10 +141,10 @@ test("acceptance and distance of approximate rules equal enumeration of all draf
     });
     for (const [ours, wanted] of [[typical(p, q, knobs, k), byThreshold], [lenient(p, q, 0.5, k), oneByOne]]) {
       near(ours.accepted, wanted.accepted, 1e-9);
-      near(ours.paid, wanted.paid, 1e-9);
+      near(ours.error, wanted.error, 1e-9);
     }
     near(lenient(p, q, 1, k).accepted, acceptance(p, q, k, "independent", "independent"), 1e-9);
-    near(lenient(p, q, 1, k).paid, 0, 1e-9);
+    near(lenient(p, q, 1, k).error, 0, 1e-9);
   }
   const found = priced(P, Q);
   for (const { id, of } of APPROXIMATE) assert.deepEqual(found[id][2], of(P, Q, 3));

@@ -9,9 +9,9 @@ import { WAYS } from "./sampling.js";
 
 const MANY = 10000;
 
-/** Draw into `el`. @param {any} el  @param {{state: states.State, unsound: string}} data */
+/** Draw into `el`. @param {any} el  @param {{state: states.State, unsound: string, note: string}} data */
 export function render(el, data) {
-  const { state, unsound } = data, ui = (el._ui ??= build(el));
+  const { state, unsound, note } = data, ui = (el._ui ??= build(el));
   ui.state = state;
   pressed(ui.examples, (chip) => `example: ${chip.dataset.value}` === state.from);
   kit.write(ui.from, `p and q: ${state.from}`);
@@ -33,6 +33,8 @@ export function render(el, data) {
     input.style.setProperty("--fill", `${(100 * (value - input.min)) / (input.max - input.min)}%`);
     kit.write(output, Number.isInteger(Number(input.step)) ? `${value}` : Number(value).toFixed(2));
   }
+  kit.write(ui.note, note);
+  ui.note.classList.toggle("is-empty", !note);
   if (document.activeElement !== ui.seed) ui.seed.value = `${state.seed}`;
 }
 

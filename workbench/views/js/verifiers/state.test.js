@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { acceptance, curves, DRAFTS, tempered, transport } from "./acceptance.js";
-import { spreadLabels } from "./chart.js";
 import { OTHERS, placeQuery, RULE_OF, WAY_OF } from "../shared/benchlink.js";
 import { csv } from "./page.js";
 import { keyed } from "./pq.js";
@@ -114,11 +113,6 @@ test("keys move a bar, others do not", () => {
   assert.equal(keyed("End", 0.3), 1);
   assert.equal(keyed("a", 0.3), null);
   assert.equal(keyed("toString", 0.3), null);
-});
-
-test("labels do not overlap and stay inside", () => {
-  assert.deepEqual(spreadLabels([10, 11, 80], 16, 12, 100), [12, 28, 80]);
-  assert.deepEqual(spreadLabels([90, 95, 99], 16, 12, 100), [68, 84, 100]);
 });
 
 test("a bound names its tokens; an unsound combination states its error", () => {

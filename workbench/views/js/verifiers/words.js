@@ -31,8 +31,8 @@ export function crossing({ p, q }, { k }) {
 /** Describe the gain and the error of the approximate rules, and name those that need more than p and q. */
 export function prices(found, prices, { k }) {
   const each = APPROXIMATE.map(({ id, title, exact }) => {
-    const { accepted, paid } = prices[id][k - 1], more = accepted - found[exact][k - 1];
-    return `${title}: ${more < -5e-4 ? "loses" : "gains"} ΔA ${figure(Math.abs(more))} at TV distance ${figure(paid)}`;
+    const { accepted, error } = prices[id][k - 1], more = accepted - found[exact][k - 1];
+    return `${title}: ${more < -5e-4 ? "loses" : "gains"} ΔA ${figure(Math.abs(more))} at TV distance ${figure(error)}`;
   });
   return `Approximate rules (dashed, ≈) with ${k === 1 ? "one draft" : `${k} independent drafts`}, compared with SpecInfer’s exact rule: ${each.join("; ")}. Not shown, because they need more than p and q: nearest (token embeddings), judge (hidden states), reflective (a second forward of the target), entropy-adaptive (earlier tokens). “As drafted” always accepts one draft, at TV distance TV(p, q).`;
 }
@@ -43,10 +43,10 @@ export function unsound({ p, q }, { k, way: sampling, rule }) {
   const title = RULES[rule].title;
   let n = k, found = null;
   while (n > 0 && !(found = outcome(p, q, n, sampling, rule))) n -= 1;
-  const drafts = n < k ? ` with ${n} drafts` : "", paid = distance(found.probs, p);
-  if (paid < 5e-4)
+  const drafts = n < k ? ` with ${n} drafts` : "", error = distance(found.probs, p);
+  if (error < 5e-4)
     return `${title} is not designed for drafts of kind “${WAYS[sampling].title}”; with this p and q its output happens to equal p. Move a bar to see an error.`;
-  return `${title} is not designed for drafts of kind “${WAYS[sampling].title}”: its output${drafts} would differ from p by TV ${figure(paid)}. Sample rounds to see it.`;
+  return `${title} is not designed for drafts of kind “${WAYS[sampling].title}”: its output${drafts} would differ from p by TV ${figure(error)}. Sample rounds to see it.`;
 }
 
 /** Describe the sampled rounds. */

@@ -5,7 +5,8 @@ import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
 import * as link from "../live/link.js";
 import * as opening from "../live/opening.js";
-import { lacking } from "../shared/address.js";
+import { fail } from "../shared/alerts.js";
+import { isOpen } from "../shared/controller.js";
 import * as form from "../shared/form.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as store from "../shared/store.js";
@@ -52,10 +53,8 @@ function choose(page, what, value) {
   if (active && what === "prompt") page.note = "This takes effect with the next run.";
 }
 
-export function wire(page, el) {
-  const { parts, vision } = page,
-    on = (name, act) => el.addEventListener(name, (event) => act(event.detail ?? {}, event)),
-    click = (part, act) => parts[part].addEventListener("click", act);
+export function wire(page, on, click) {
+  const { parts, vision, signal } = page;
   const set = (change) => {
     Object.assign(page, change, { scroll: false });
     page.draw();
@@ -64,8 +63,6 @@ export function wire(page, el) {
     Object.assign(vision, change);
     page.draw();
   };
-  on("wb:redraw", () => page.draw());
-  on("wb:press", ({ button }) => page.actions.press(button));
   on("wb:choose", ({ what, value }) => choose(page, what, value));
   on("wb:param", (detail) => liveActions.setParam(page, detail));
   on("wb:pick", (pick) => pin(page, pick));
@@ -76,7 +73,7 @@ export function wire(page, el) {
   on("wb:paste", () =>
     visionsource.clipboardImage().then(
       (file) => takeFile(page, file),
-      (problem) => backend.fail(page, problem),
+      (problem) => fail(page, problem),
     ),
   );
   on("wb:alt", ({ alt }) => see({ alt }));
@@ -113,20 +110,16 @@ export function wire(page, el) {
   click("forth", () => page.actions.round(1));
   click("jump", () => ((page.on = "run"), page.actions.follow()));
   click("play", () => liveActions.playPause(page));
-  click("theme", () => page.host.theme?.());
-  click("help", () => parts.keys.showModal());
-  click("copy", () => copy(page));
-  click("open", () => parts.file.click());
-  parts.file.addEventListener("change", () => open(page, parts.file.files[0]).finally(() => (parts.file.value = "")));
   captions(page, set);
-  el.addEventListener("paste", (event) => imageDropped(page, event, event.clipboardData));
+  on("paste", (_, event) => imageDropped(page, event, event.clipboardData));
   document.addEventListener(
     "paste",
     (event) =>
-      el.contains(event.target) || (page.host.isOpen?.() !== false && imageDropped(page, event, event.clipboardData)),
+      page.el.contains(event.target) || (isOpen(page) && imageDropped(page, event, event.clipboardData)),
+    { signal },
   );
-  el.addEventListener("dragover", (event) => event.preventDefault());
-  el.addEventListener("drop", (event) => imageDropped(page, event, event.dataTransfer));
+  on("dragover", (_, event) => event.preventDefault());
+  on("drop", (_, event) => imageDropped(page, event, event.dataTransfer));
 }
 
 /** Preview words on hover and pin them on click, in either caption. */
@@ -158,10 +151,11 @@ function captions(page, set) {
   }
 }
 
-async function open(page, file) {
+/** Open a trace file that the user chose. */
+export async function open(page, file) {
   const before = page.run;
   if (running(page))
-    return backend.fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
+    return fail(page, { message: "A run is in progress.", remedy: "Stop it, then open the file." });
   await opening.open(page, file);
   if (page.run === before || !page.run) return;
   Object.assign(page.run, { question: question(page.run.header) });
@@ -177,17 +171,9 @@ async function open(page, file) {
   page.draw();
 }
 
-async function copy(page) {
-  const shown = query(page),
-    url = page.host.address.url(shown),
-    done = await navigator.clipboard?.writeText(url).then(
-      () => true,
-      () => false,
-    );
-  const lost = page.vision.source && !page.vision.scene && !page.recorded ? " The link does not contain your own image." : "";
-  page.note = (done ? "Link copied to the clipboard." : url) + lacking(shown) + lost;
-  page.parts.live.textContent = done ? "Link copied" : "The link is shown under the buttons";
-  page.draw();
+/** Return what a link to the current view does not contain. */
+export function lacking({ vision, recorded }) {
+  return vision.source && !vision.scene && !recorded ? " The link does not contain your own image." : "";
 }
 
 /** Return the current view as a URL query. */

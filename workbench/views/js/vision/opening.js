@@ -1,5 +1,6 @@
 /** First content of the Vision tab: the address's request, the run that it showed last, or a recording. */
 
+import * as alerts from "../shared/alerts.js";
 import * as backend from "../live/backend.js";
 import * as choices from "../live/choice.js";
 import * as link from "../live/link.js";
@@ -21,7 +22,7 @@ export async function arrive(page, trace, beside) {
   if (!host.call) return;
   // fetched early: the backend drops a running run that no client follows
   const earlier = Promise.all([reload.last(host), reload.last(page.beside.host)]);
-  const found = await backend.ask(page, "gallery", {});
+  const found = await alerts.ask(page, "gallery", {});
   if (found) Object.assign(vision, found);
   await loadCatalogue(page, null, null);
   const query = new URLSearchParams(host.address?.read() ?? "");
@@ -111,7 +112,7 @@ function applySettings(page, { choice, params, scene, beside, besideDrafter, pro
   if (beside !== null) vision.besideMethod = beside;
   if (besideDrafter) vision.besideDrafter = besideDrafter;
   if (problems.length)
-    page.notices.push({ kind: "note", message: "Ignored parts of the link:", remedy: problems.join(" · ") });
+    page.notices.push(alerts.ignored(problems));
 }
 
 /** After a reload, restore this tab's last run and its second run, unless a link names other settings. Runs that have

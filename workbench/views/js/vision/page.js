@@ -7,16 +7,15 @@
 
 import * as backend from "../live/backend.js";
 import * as bar from "../live/bar.js";
-import { announce, createPage } from "../live/create.js";
 import * as opening from "../live/opening.js";
 import * as pace from "../live/pace.js";
+import * as runpage from "../live/runpage.js";
 import * as view from "../live/view.js";
 import * as controls from "../shared/controls.js";
 import * as copying from "../shared/copying.js";
-import * as kit from "../shared/kit.js";
 import * as store from "../shared/store.js";
 import { arrive, show, stepped } from "./opening.js";
-import { actions, query, wire } from "./actions.js";
+import { actions, lacking, open, query, wire } from "./actions.js";
 import * as visionpanel from "./panel.js";
 import { ended, clearPage, running } from "./runs.js";
 import * as visionstage from "./stage.js";
@@ -29,7 +28,7 @@ export function mount(el, { host: outerHost, trace = null, beside = null, embed 
   el.classList.remove("wb-page");
   el.classList.add("wb-vision");
   const host = { ...outerHost, remember: own(outerHost.remember, "vision") },
-    parts = visionstage.build(el);
+    parts = visionstage.build(el, host);
   const vision = {
     scenes: [],
     lexicon: null,
@@ -59,22 +58,23 @@ export function mount(el, { host: outerHost, trace = null, beside = null, embed 
   };
   // the Compare tab can use this image
   if (!embed) window.workbenchPicture = () => ({ url: vision.url, alt: vision.alt });
-  return createPage(el, {
+  return runpage.open(el, {
     parts,
     host,
     embed,
-    title: "Vision",
     wire,
     tick,
+    draw,
     actions,
     stepped,
+    query,
+    open,
+    lacking,
     applyFrame,
     state: { on: "run", definitions: {}, vision },
     begin: (page) => {
       page.beside = secondDrafters(page);
-      page.draw = kit.paced(() => host.isOpen?.() !== false && draw(page));
       page.clear = () => clearPage(page);
-      page.describe = () => query(page);
       page.ended = (run) => ended(page, run);
     },
     onMessage: (page, message) => {
@@ -156,7 +156,7 @@ function applyFrame(page) {
 function tick(page) {
   for (const side of [page, page.beside]) backend.watch(side);
   page.lost ||= page.beside.lost;
-  announce(page, false);
+  page.announce(false);
   if (page.lost || (page.run && store.isActive(page.run) && !page.run.rounds.length)) page.draw();
   opening.writeAddress(page);
 }
@@ -170,7 +170,7 @@ function draw(page) {
   pace.again(page, [page.view.arriving, page.view.second?.arriving]);
   pace.announceEnd(page);
   visionstage.draw(parts, page.view);
-  if (page.stepping) announce(page, false);
+  if (page.stepping) page.announce(false);
   if (!page.catalogue) return;
   const { catalogue } = page,
     panel = view.panel(page, page.view),

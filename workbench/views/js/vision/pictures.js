@@ -1,6 +1,6 @@
 /** The image of the Vision tab: loaded, painted over, and sent to the runs. */
 
-import * as backend from "../live/backend.js";
+import { ask, fail } from "../shared/alerts.js";
 import * as store from "../shared/store.js";
 import * as visionsource from "./source.js";
 
@@ -66,7 +66,7 @@ export async function takeFile(page, file) {
     );
   } catch (problem) {
     if (!problem.remedy) throw problem;
-    backend.fail(page, problem);
+    fail(page, problem);
   }
 }
 
@@ -102,7 +102,7 @@ export async function changed(page, scope) {
 export function deliver(page, run, wanted) {
   const send = async () => {
     for (const change of wanted)
-      if (store.isActive(run)) await backend.ask(page, "repicture", { run: run.id, ...change });
+      if (store.isActive(run)) await ask(page, "repicture", { run: run.id, ...change });
     run.repictured = true;
   };
   if (run.id === null) (run.after ??= []).push(send);

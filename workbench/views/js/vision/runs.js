@@ -1,5 +1,6 @@
 /** Runs of the Vision tab: one or two at once; start, control, attribution after their end, and display again. */
 
+import { fail } from "../shared/alerts.js";
 import * as backend from "../live/backend.js";
 import * as bar from "../live/bar.js";
 import * as choices from "../live/choice.js";
@@ -31,7 +32,7 @@ export function adopt(page, header, known = {}) {
 export async function start(page, paused) {
   const { vision, catalogue } = page;
   if (!catalogue || running(page) || store.isActive(page.plain)) return;
-  if (!vision.source) return backend.fail(page, { message: "No image is chosen.", remedy: EMPTY_REMEDY });
+  if (!vision.source) return fail(page, { message: "No image is chosen.", remedy: EMPTY_REMEDY });
   page.choice.images = [await composed(page, "both")];
   page.host.remember?.setItem(SCENE, vision.scene);
   backend.start(page, paused);

@@ -1,15 +1,17 @@
 /** Elements of the Vision tab: build them once, then draw the state of the view into them. */
 
+import * as alerts from "../shared/alerts.js";
 import * as bar from "../live/bar.js";
 import * as bymethod from "../live/bymethod.js";
 import * as card from "../live/card.js";
 import * as copying from "../shared/copying.js";
 import * as figures from "../shared/figures.js";
+import * as frame from "../shared/frame.js";
 import * as help from "../live/help.js";
 import * as keyfigures from "../live/keyfigures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
-import * as lines from "../live/lines.js";
+import * as lines from "../shared/linechart.js";
 import * as panel from "../shared/panel.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as scrubber from "../live/scrubber.js";
@@ -27,19 +29,34 @@ const MOST_RUNS = 8;
 const MEASURES = [["attention", "attention"], ["gradient", "gradient"]];
 
 /** Build the empty tab inside `el`; returns the parts by name. */
-export function build(el) {
-  const parts = {};
-  const part = (name, tag = "div", properties = {}, ...children) => (parts[name] = h(tag, properties, ...children));
-  const card = (...args) => panel.card(parts, ...args), chart = (...args) => panel.chart(parts, ...args);
-  const modes = (name, label, entries) => {
-    const group = part(name, "span", { className: "wb-modes" }, ...entries.map(([value, word]) => {
-      const button = h("button", { type: "button", className: "wb-tool" }, word);
-      button.dataset.value = value;
-      return button;
-    }));
-    kit.set(group, { role: "group", "aria-label": label });
-    return group;
-  };
+export function build(el, host) {
+  const build = frame.builder(), { part, parts } = build, all = cards(build);
+  const controls = part("controls", "div", { className: "wb-controls" });
+  frame.frame(
+    el,
+    build,
+    { host, current: "Vision", side: "Settings", sideClass: "has-bar", settings: [controls], ...stage.header(build) },
+    part(
+      "stage",
+      "div",
+      { className: "wb-stage" },
+      ...[all.alerts, all.figures, all.byMethod],
+      h("div", { className: "wb-imgs" }, all.picture, all.target, all.drafter),
+      all.pointing,
+      h("div", { className: "wb-two" }, all.ribbon, all.card),
+      h("div", { className: "wb-two" }, all.curve, all.kinds),
+      h("div", { className: "wb-halves" }, all.keep, all.runs),
+      all.scrubber,
+    ),
+  );
+  parts.treeCard = parts.cardCard; // the arrow keys move in the tree while its node card has the focus
+  help.build(parts.keys, visionhelp);
+  return parts;
+}
+
+/** Return the elements of the tab's stage by name. */
+function cards(build) {
+  const { parts, part, card, chart, modes, region } = build;
   const sight = (name, title, extra) => {
     const element = card(
       name,
@@ -51,11 +68,11 @@ export function build(el) {
     parts[`${name}Facts`].before(parts[`${name}Note`]); // under the image: there is no room beside the title
     return element;
   };
-  const buttons = (name, title) =>
-    modes(`${name}Mode`, `${title}: view`, [
-      ["sees", "vision tokens"],
-      ["leans", "attribution"],
-    ]);
+  const views = (name, title) =>
+    modes(`${name}Mode`, `${title}: view`, [["sees", "vision tokens"], ["leans", "attribution"]]);
+  const caption = (name, label) =>
+    region(name, "wb-ribbon wb-caption", { role: "listbox", "aria-label": label, "aria-orientation": "horizontal" });
+  const legend = (name) => part(name, "span", { className: "wb-legend" });
   const key = panel.legend([
     ["is-accepted", "accepted"],
     ["is-corrected", "corrected"],
@@ -64,133 +81,57 @@ export function build(el) {
     ["is-rejected", "rejected"],
     ["is-grounded", "needs the image"],
   ]);
-  const caption = (name, label) =>
-    panel.region(parts, name, "wb-ribbon wb-caption", {
-      role: "listbox",
-      "aria-label": label,
-      "aria-orientation": "horizontal",
-    });
-  el.append(
-    header(part),
-    h(
+  const all = {
+    alerts: build.alerts(),
+    figures: part("figures", "div", { className: "wb-figures" }),
+    byMethod: part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
+    picture: sight("picture", "Image", null),
+    target: sight("target", "Target", views("target", "Target")),
+    drafter: sight("drafter", "Drafter", views("drafter", "Drafter")),
+    pointing: h(
       "div",
-      { className: "wb-main" },
-      part("side", "aside", { className: "wb-side has-bar" }, part("controls", "div", { className: "wb-controls" })),
+      { className: "wb-pointing" },
+      part("pointed", "p", { className: "wb-pointed" }),
+      h("span", {}, "attribution by"),
+      modes("how", "Measure of attribution", MEASURES),
+    ),
+    ribbon: card(
+      "ribbon",
+      "Caption",
+      h(
+        "span",
+        { className: "wb-extra" },
+        key,
+        ...ribbon.switches(parts),
+        copying.button(() => parts.textOf("ribbon"), "the caption"),
+      ),
+      part("needs", "p", { className: "wb-facts-line", hidden: true }),
+      part("nameA", "p", { className: "wb-lanename" }),
+      caption("ribbon", "Caption"),
       part(
-        "stage",
+        "besideBox",
         "div",
-        { className: "wb-stage" },
-        part("alerts", "div", { className: "wb-alerts" }),
-        part("figures", "div", { className: "wb-figures" }),
-        part("byMethod", "div", { className: "wb-table wb-bymethod", hidden: true }),
+        {},
         h(
           "div",
-          { className: "wb-imgs" },
-          sight("picture", "Image", null),
-          sight("target", "Target", buttons("target", "Target")),
-          sight("drafter", "Drafter", buttons("drafter", "Drafter")),
+          { className: "wb-captionhead" },
+          part("nameB", "p", { className: "wb-lanename" }),
+          copying.button(() => parts.textOf("beside"), "the second caption"),
         ),
-        h(
-          "div",
-          { className: "wb-pointing" },
-          part("pointed", "p", { className: "wb-pointed" }),
-          h("span", {}, "attribution by"),
-          modes("how", "Measure of attribution", MEASURES),
-        ),
-        h(
-          "div",
-          { className: "wb-two" },
-          card(
-            "ribbon",
-            "Caption",
-            h(
-              "span",
-              { className: "wb-extra" },
-              key,
-              ...ribbon.switches(parts),
-              copying.button(() => parts.textOf("ribbon"), "the caption"),
-            ),
-            part("needs", "p", { className: "wb-facts-line", hidden: true }),
-            part("nameA", "p", { className: "wb-lanename" }),
-            caption("ribbon", "Caption"),
-            part(
-              "besideBox",
-              "div",
-              {},
-              h(
-                "div",
-                { className: "wb-captionhead" },
-                part("nameB", "p", { className: "wb-lanename" }),
-                copying.button(() => parts.textOf("beside"), "the second caption"),
-              ),
-              caption("beside", "Caption, second drafter"),
-            ),
-          ),
-          card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
-        ),
-        h(
-          "div",
-          { className: "wb-two" },
-          chart(
-            "curve",
-            "Acceptance rate over rounds",
-            part("curveKey", "span", { className: "wb-legend" }),
-            "wb-chart is-low",
-          ),
-          chart(
-            "kinds",
-            "Acceptance rate by kind of word",
-            part("kindsKey", "span", { className: "wb-legend" }),
-            "wb-chart is-kinds",
-          ),
-        ),
-        h(
-          "div",
-          { className: "wb-halves" },
-          chart("keep", "τ by number of vision tokens kept", null, "wb-chart is-keep"),
-          card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 })),
-        ),
-        scrubber.build(parts, bar.build(parts)),
+        caption("beside", "Caption, second drafter"),
       ),
     ),
-    part("live", "div", { className: "wb-unseen" }),
-    part("keys", "dialog", { className: "wb-keys" }),
-  );
-  kit.set(parts.live, { "aria-live": "polite" });
-  kit.set(parts.alerts, { role: "alert" });
-  kit.set(parts.side, { "aria-label": "Settings" });
+    card: card("card", "Word", null, part("card", "div", { className: "wb-nodecard", tabIndex: 0 })),
+    curve: chart("curve", "Acceptance rate over rounds", legend("curveKey"), "wb-chart is-low"),
+    kinds: chart("kinds", "Acceptance rate by kind of word", legend("kindsKey"), "wb-chart is-kinds"),
+    keep: chart("keep", "τ by number of vision tokens kept", null, "wb-chart is-keep"),
+    runs: card("runs", "Questions so far", null, part("runs", "div", { className: "wb-table wb-runs", tabIndex: 0 })),
+    scrubber: scrubber.build(parts, bar.build(parts)),
+  };
   kit.set(parts.card, { role: "region", "aria-label": "The selected word" });
   kit.set(parts.runs, { role: "region", "aria-label": "Questions so far" });
   kit.set(parts.pointed, { "aria-live": "polite" });
-  parts.treeCard = parts.cardCard; // the arrow keys move in the tree while its node card has the focus
-  help.build(parts.keys, visionhelp);
-  return parts;
-}
-
-function header(part) {
-  const badge = (name, text, title) => part(name, "button", { type: "button", className: "wb-badge", title }, text);
-  const file = part("file", "input", { type: "file", accept: ".json,.jsonl,application/json", hidden: true });
-  const menu = h(
-    "div",
-    { className: "wb-menu" },
-    badge("export", "export ▾", "Save this run"),
-    part("exports", "div", { className: "wb-exports", hidden: true }),
-  );
-  file.setAttribute("aria-label", "Trace file");
-  return h(
-    "header",
-    { className: "wb-head" },
-    h("h1", { className: "wb-name" }, h("span", {}, "Speculative Decoding "), "Workbench"),
-    part("nav", "nav", { className: "wb-nav" }),
-    h("span", { className: "wb-space" }),
-    part("badge", "span", { className: "wb-badge wb-from-where" }, h("i"), part("badgeText", "span")),
-    badge("copy", "copy link", "Copy a link to these settings and this selection"),
-    menu,
-    badge("open", "open …", "Open a trace file: JSON or JSON Lines"),
-    file,
-    badge("theme", "◐ theme", "Light or dark"),
-    badge("help", "?", "Keys and terms"),
-  );
+  return all;
 }
 
 /** Draw the state of the view (see `visionview.of`). */
@@ -198,7 +139,7 @@ export function draw(parts, view) {
   write(parts.badgeText, view.badge);
   Object.assign(parts.badge.dataset, { state: view.state, from: view.run?.from ?? "live" });
   parts.badge.title = view.badge;
-  stage.alerts(parts.alerts, view.alerts);
+  alerts.render(parts.alerts, view.alerts);
   keyfigures.render(parts.figures, { items: view.items });
   bymethod.render(parts.byMethod, { segments: view.segments, all: view.figures, range: null });
   pictures(parts, view);
@@ -212,7 +153,7 @@ export function draw(parts, view) {
   write(parts.nameB, view.second ? view.second.name : "");
   parts.ribbon.classList.toggle("is-empty", view.rounds.length === 0);
   kit.set(parts.ribbon, { "data-empty": view.waiting });
-  press(parts.how, view.how);
+  frame.choose(parts.how, view.how);
   write(parts.ribbonNote, view.status);
   const on = view.on;
   card.render(parts.card, { round: on.round, node: on.node, barred: view.barredBranch, rules: on.rules });
@@ -225,10 +166,6 @@ export function draw(parts, view) {
   scrubber.render(parts, { ...view, ...view.line, scrolledBack: ribbon.isScrolledBack(parts.ribbon) });
 }
 
-function press(group, value) {
-  for (const button of group.children) kit.set(button, { "aria-pressed": String(button.dataset.value === value) });
-}
-
 function pictures(parts, view) {
   for (const name of ["picture", "target", "drafter"]) {
     const shown = view[name];
@@ -236,7 +173,7 @@ function pictures(parts, view) {
     write(parts[`${name}Title`], shown.title);
     write(parts[`${name}Note`], shown.note);
     write(parts[`${name}Facts`], shown.facts);
-    if (parts[`${name}Mode`]) press(parts[`${name}Mode`], shown.mode);
+    if (parts[`${name}Mode`]) frame.choose(parts[`${name}Mode`], shown.mode);
   }
   visionqueries.render(parts.drafterFacts, view.drafter);
   write(parts.pointed, view.pointed);
@@ -290,26 +227,22 @@ function curve(parts, view) {
   const of = (lane) => (lane ? figures.acceptanceOverTime(lane.rounds, WINDOW) : []);
   const mine = of(main),
     theirs = of(second),
-    key = second ? "windowed" : "cumulative",
     percent = (v) => (v === null || v === undefined ? "no drafts tested" : `${Math.round(100 * v)} %`);
-  const points = (list, name) => list.map((p) => [p.index, p[name]]);
-  const series = [points(mine, "windowed"), second ? points(theirs, key) : points(mine, key)].map((p, i) => ({
-    name: `${i}`,
-    points: p,
-  }));
+  const series = stage.overRounds(
+    { name: second ? main.name : `last ${WINDOW} rounds`, points: mine, key: "windowed" },
+    second
+      ? { name: second.name, points: theirs, key: "windowed" }
+      : { name: "cumulative", points: mine, key: "cumulative" },
+  );
   const marks = view.marks,
     changes = marks.length ? `; changed: ${marks.map((c) => `${c.text} before round ${c.index + 1}`).join("; ")}` : "";
   const summary = `Acceptance over ${rounds.length} rounds, last ${WINDOW}: ${main.name} ${percent(mine.at(-1)?.windowed)}${second ? `, ${second.name} ${percent(theirs.at(-1)?.windowed)}` : `; overall ${percent(mine.at(-1)?.cumulative)}`}${changes}`;
   lines.render(parts.curve, {
+    ...stage.roundAxis(parts.curve, Math.max(rounds.length, second?.rounds.length ?? 0), view.shown?.round ?? 0),
     series,
-    max: 1,
-    ticks: [0, 0.5, 1],
-    digits: 1,
-    level: null,
-    rounds: Math.max(rounds.length, second?.rounds.length ?? 0),
+    y: lines.levels([0, 0.5, 1], 1, percent),
     marks,
     bands: second || main.bands.length < 2 ? [] : main.bands,
-    shown: view.shown?.round ?? 0,
     summary,
   });
   legend(parts.curveKey, [
@@ -356,9 +289,9 @@ const kindName = (kind) => (kind === OTHER ? UNLISTED : kind);
 
 function keep(parts, view) {
   const { board } = view;
-  tokensChart.render(parts.keep, { board, chosen: view.keepChosen });
+  const summary = tokensChart.render(parts.keep, { board, chosen: view.keepChosen });
   write(parts.keepNote, board ? board.note : "");
-  table(parts.keepTable, parts.keep._frame?.svg.getAttribute("aria-label") ?? "", {
+  table(parts.keepTable, summary, {
     head: ["drafter or compressor", "vision tokens", "τ", "95 % confidence interval"],
     rows: [
       ...(board?.series ?? []).flatMap((s) => s.points.map((p) => ({ name: s.name, ...p }))),

@@ -1,7 +1,7 @@
 /** Derive the data of the drawings from the state of the tab. Pure: no DOM. */
 
 import * as figures from "../shared/figures.js";
-import { ownToken } from "../shared/roundtokens.js";
+import { ownToken } from "../shared/store.js";
 import * as ribbon from "../shared/ribbon.js";
 import * as selection from "../live/selection.js";
 import * as speedup from "../shared/speedup.js";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { noAttribution, mergeMarks, queryHeat, speed, attributionProgress } from "./view.js";
 import { hint } from "./panel.js";
-import { namesAt, scale, spread } from "./tokenschart.js";
+import { axes } from "./tokenschart.js";
 import { compressorText } from "./data.js";
 import { layout } from "./kinds.js";
 
@@ -36,55 +36,16 @@ test("queries are shown one by one or summed, with the strongest patch at full h
   assert.deepEqual(queryHeat([[0, 0]], 0, [0, 2]), [0, 0]);
 });
 
-test("the axes contain every point with its interval, and labels do not overlap", () => {
-  const { x, y, levels, counts } = scale(
-    [
-      { tokens: 0, tau: 1.8, low: 1.7, high: 1.9 },
-      { tokens: 64, tau: 2.95, low: 2.9, high: 3.05 },
-    ],
-    600,
-    190,
-  );
-  assert.deepEqual(levels, [1.5, 2, 2.5, 3, 3.5]);
-  assert.deepEqual(counts, [0, 64]);
-  assert.ok(x(0) < x(4) && x(64) <= 600 && y(3.05) >= 0 && y(1.7) <= 190);
-  assert.deepEqual(spread([[0, 10], [5, 12], [9, 40]]), [10, 22, 40]);
-  assert.deepEqual(spread([[9, 40], [0, 10], [300, 12]]), [40, 10, 12], "far apart, both stay");
-  assert.deepEqual(
-    spread([
-      [0, 10, 120],
-      [100, 12, 40],
-      [160, 12, 40],
-    ]),
-    [10, 22, 12],
-    "a long name is wider than a short one",
-  );
-  const named = { tokens: 64, tau: 2, low: 2, high: 2, name: "draft model, chain" };
-  assert.ok(scale([named], 540, 190).x(64) + 7 + 6 * named.name.length < 540, "the last names have room in the margin");
-});
-
-test("names of lines are above all marks, names of single marks below, and none overlaps another", () => {
-  const lines = [
-      [40, 60],
-      [42, 61],
-      [90, 60],
-    ].map(([x, y]) => ({ x, y, wide: 50, side: -1 })),
-    marks = [
-      [40, 62],
-      [60, 150],
-    ].map(([x, y]) => ({ x, y, wide: 70, side: 1 }));
-  const margin = [
-      [300, 58],
-      [300, 60],
-      [300, 61],
-    ].map(([x, y]) => ({ x, y, wide: 80, side: 0 })),
-    names = [...lines, ...marks, ...margin],
-    at = namesAt(names, 50, 70);
-  assert.ok(at.slice(0, 3).every((y) => y <= 38), "above the highest mark");
-  assert.ok(at[3] >= 84 && at[4] >= 164, "below the lines, or below their own mark");
-  names.forEach((a, i) => names.forEach((b, k) => {
-    if (i < k && a.x < b.x + b.wide && b.x < a.x + a.wide) assert.ok(Math.abs(at[i] - at[k]) >= 12, `${i} ${k}`);
-  }));
+test("the axes contain every point with its interval, and numbers of tokens do not overlap", () => {
+  const { x, y } = axes([
+    { tokens: 0, tau: 1.8, low: 1.7, high: 1.9 },
+    { tokens: 63, tau: 2.5, low: 2.4, high: 2.6 },
+    { tokens: 64, tau: 2.95, low: 2.9, high: 3.05 },
+  ]);
+  assert.deepEqual(y.ticks.map((tick) => tick.at), [1.5, 2, 2.5, 3, 3.5]);
+  assert.deepEqual(x.ticks.map((tick) => tick.at), [0, 63, 64]);
+  assert.ok(x.place(16) > 0.25 * x.place(64), "most of the axis shows few tokens");
+  assert.deepEqual([x.words(16), y.words(2.5)], ["16 vision tokens", "τ 2.50"]);
 });
 
 test("the effect of a compressor is described", () => {

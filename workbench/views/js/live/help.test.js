@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { meaning } from "./keyboard.js";
+import { meaning } from "./help.js";
 
 test("arrows move over tokens, inside the tree over nodes", () => {
   assert.deepEqual(meaning({ key: "ArrowLeft", inTree: false }), ["token", -1]);
