@@ -96,6 +96,8 @@ function adoptExample(page) {
     return (page.choice = { ...choices.adopt(page.choice, header, page.catalogue), fixed: page.choice.fixed });
   clearPage(page);
   page.run = null;
+  page.plain = null;
+  if (!page.race.playing) startRace(page);
 }
 
 /** Whether a recording is of the target that the app was started with; true while that is not known. */
@@ -197,7 +199,8 @@ async function showRecording(page, name, wanted, parsed = null) {
     if (answer?.error && name !== EXAMPLE) page.errors.push(answer.error);
     return;
   }
-  if (!parsed && !isOfApp(page, answer.header)) return;
+  if (name === EXAMPLE && answer.plain) page.example = answer; // its race is shown while there is no run
+  if (!parsed && !isOfApp(page, answer.header)) return startRace(page);
   if (answer.header.pictures?.length && page.host.go)
     return location.replace(address.write(`${page.host.base}/`, address.named("vision", name))); // the Vision tab draws it
   if (page.run) return; // the user started a run meanwhile

@@ -4,6 +4,7 @@ import * as figures from "../shared/figures.js";
 import * as kit from "../shared/kit.js";
 import { h, write } from "../shared/kit.js";
 import * as ribbon from "../shared/ribbon.js";
+import * as speedup from "../shared/speedup.js";
 
 /** Duration of a replay on the page, in seconds; the clock is slowed down to reach it. */
 const SHOWN_S = 4;
@@ -52,6 +53,7 @@ export function compareTexts(mine, plain, { greedy, exact }) {
 /** Return the data of the race of a view. Pure.
  *  @param {any} view  of `view.js`  @param {string} none  why there is no plain run  */
 export function of(view, none) {
+  if (!view.rounds.length && !view.active && view.example) return ofExample(view.example, view.methodTitle);
   const { run, plainRounds, active, figures: own, speed, methodTitle } = view, rounds = run?.raced ?? view.rounds;
   if (!active && (!rounds.length || (!plainRounds && run?.from !== "live"))) return null;
   const names = [...new Set(rounds.map((round) => round.method))].map((name) => methodTitle(name));
@@ -80,6 +82,32 @@ export function of(view, none) {
         : "",
     shares: rounds.length ? shares(run?.raced ? figures.summary(rounds) : own) : [],
   };
+}
+
+/** Return the race of a recording with a plain run and measured pairs, without a run on display. Pure.
+ *  @param {any} trace  with `plain` and `baseline`  @param {(method: string) => string} methodTitle */
+export function ofExample(trace, methodTitle) {
+  const rounds = trace.rounds, own = figures.summary(rounds), other = figures.summary(trace.plain.rounds);
+  const speed = speedup.figure({
+    mine: own.tokens_per_second,
+    plain: other.tokens_per_second,
+    none: "",
+    measured: speedup.estimate([trace.baseline?.ratios ?? []]),
+  });
+  const data = of(
+    {
+      run: { from: "recorded", header: trace.header, footer: trace.footer, raced: rounds },
+      rounds,
+      plainRounds: trace.plain.rounds,
+      active: false,
+      arriving: null,
+      figures: own,
+      speed,
+      methodTitle,
+    },
+    "",
+  );
+  return data && { ...data, source: `recorded on ${trace.header.target}` };
 }
 
 /** Return the speed-up in words: "2.06× faster", or the bare ratio while its interval contains 1. Pure. */
@@ -153,9 +181,10 @@ export function render(parts, data, race) {
   drawLane(mineRow, mine, race.t, plain ? Math.max(mine.tokens, plain.tokens) : mine.tokens);
   drawLane(plainRow, plain ?? { ...lane("Plain decoding", []), note: none }, race.t, Math.max(mine.tokens, plain?.tokens ?? 0));
   rounds(mineRow._rounds, mine, race.t);
+  mineRow._rounds.inert = Boolean(data.source); // its rounds are not on display
   const isDone = over && plain !== null && race.t >= Math.max(mine.seconds, plain.seconds);
   write(parts.raceHeadline, isDone ? data.headline : "");
-  write(parts.raceWords, isDone ? data.result : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
+  write(parts.raceWords, isDone ? [data.result, data.source].filter(Boolean).join(" · ") : race.playing ? `${race.t.toFixed(2)} s, shown at ${race.speed.toPrecision(2)}× speed` : "");
   parts.raceReplay.hidden = !plain || !over;
   write(parts.raceReplay, race.playing ? "Skip" : "Replay");
   parts.raceTime.hidden = !data.shares.length;

@@ -37,6 +37,8 @@ import * as treelist from "./treelist.js";
 import * as treemodel from "./treemodel.js";
 import * as treetext from "./treetext.js";
 
+/** Statuses of drafts that are no part of the text. */
+const UNKEPT = new Set(["rejected", "discarded"]);
 const STATUSES = ["accepted", "corrected", "bonus", "rejected", "discarded", "plain"], WINDOW = 8;
 /** Rounds that the horizontal axis of a chart has at least. */
 const LEAST_ROUNDS = 20;
@@ -195,6 +197,7 @@ export function draw(parts, view) {
     bands: view.segments,
     shown: shown === null ? null : { round: shown.round, token: shown.token ?? null, scroll: view.scroll },
   });
+  STATUSES.forEach((name, i) => (parts.tokenKey.children[i].hidden = !view.ghosts && UNKEPT.has(name)));
   parts.tokenKey.lastChild.hidden = !rounds.some((r) => r.bonus_kind === "plain");
   parts.ribbon.classList.toggle("has-ghosts", view.ghosts);
   parts.ribbon.classList.toggle("is-empty", rounds.length === 0 && !view.arriving);

@@ -60,6 +60,7 @@ export function of(page, now) {
     mode: page.mode,
     intro: Boolean(page.intro),
     race: page.race ?? null,
+    example: page.example ?? null,
     canRun: Boolean(page.host?.decode && catalogue),
     follow: selection.follows(page.selection) && !page.selection.hover,
     scroll: page.scroll,
