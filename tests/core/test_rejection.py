@@ -29,7 +29,7 @@ from workbench.core.rejection import (
 )
 from workbench.core.sampling import SamplingParams
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.methods.drafters.oracle import mixture
 from workbench.methods.verifiers.typical import TypicalAcceptance
 

@@ -21,7 +21,7 @@ from workbench.core.random_stream import Purpose, RandomStream
 from workbench.core.sampling import SamplingParams, pick, to_probs
 from workbench.core.tree import DraftTree, Sampling
 from workbench.decoders.draft_verify.acceptance import Acceptance
-from workbench.decoders.draft_verify.feedback import Verification
+from workbench.decoders.draft_verify.parts import Verification
 from workbench.decoders.draft_verify.round_state import RoundState
 from workbench.engine import Engine, Models, Request, Runner
 from workbench.kernels.layers import subset

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.sampling import SamplingParams
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 from workbench.decoders.draft_verify.verification_input import VerificationInput
 from workbench.engine import Engine, Models, Request, Sequence
 from workbench.kernels.segment import Segment

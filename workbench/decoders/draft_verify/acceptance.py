@@ -19,8 +19,7 @@ from workbench.core.rejection import Reason
 from workbench.core.sampling import apply_logits_processors, largest
 from workbench.core.transfer import on_host, to_device, to_host
 from workbench.core.tree import DraftTree
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import siblings_of
+from workbench.decoders.draft_verify.parts import Verification, siblings_of
 from workbench.engine.request import Sequence
 from workbench.kernels.distributions import TOP, summarise_logits
 from workbench.kernels.rejection import verify_lossless

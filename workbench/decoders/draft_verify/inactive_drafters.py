@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.panics import convert_panics
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, RoundFeedback
 
 if TYPE_CHECKING:
     from workbench.engine.request import Sequence

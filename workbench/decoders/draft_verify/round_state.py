@@ -14,9 +14,9 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree
 from workbench.decoders.draft_verify.acceptance import Acceptance, accept
 from workbench.decoders.draft_verify.drafter_setup import init_drafter_state, levels_left
-from workbench.decoders.draft_verify.feedback import RoundFeedback
 from workbench.decoders.draft_verify.inactive_drafters import release_drafter, send_feedback
 from workbench.decoders.draft_verify.inspectable_state import inspectable_state_of
+from workbench.decoders.draft_verify.parts import RoundFeedback
 from workbench.decoders.draft_verify.tentative_tokens import TentativeResults, TentativeToken, decide
 from workbench.decoders.draft_verify.trace_recording import emitted_tokens, record_round
 from workbench.decoders.draft_verify.verification_input import VerificationInput, build_input

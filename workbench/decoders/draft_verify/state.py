@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.decoders.draft_verify.draft_plan import Plan
+from workbench.decoders.draft_verify.parts import Plan
 
 if TYPE_CHECKING:
     from workbench.decoders.draft_verify.inactive_drafters import ObservingDrafter

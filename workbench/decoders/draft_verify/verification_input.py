@@ -13,7 +13,7 @@ from workbench.core.errors import CapacityError, WorkbenchError
 from workbench.core.probes import ProbeOutput, Probes, concat_probes
 from workbench.core.transfer import to_device
 from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.feedback import EarlyExitStates
+from workbench.decoders.draft_verify.parts import EarlyExitStates
 from workbench.engine.request import Sequence
 from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Segment
