@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.decoders.draft_verify.parts import Plan
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.inactive_drafters import ObservingDrafter
+    from workbench.decoders.draft_verify.drafter_lifetime import ObservingDrafter
     from workbench.decoders.draft_verify.tentative_tokens import TentativeToken
     from workbench.engine.request import Sequence
 
