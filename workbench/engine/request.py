@@ -49,7 +49,8 @@ class Request:
         image_inputs: processor output for prompt and images (`input_ids`, `pixel_values`, …), for vision-language
             targets; `prompt` is then for drafters that process the images themselves.
         pil_images: the images themselves, RGB, for the trace and for such drafters; see `image_inputs.process_prompt`.
-        on_round: callback after every round, in the engine's thread; must return at once.
+        on_round: callback after every round, in the engine's thread; must return at once. A backend counts the round
+            and wakes waiting threads (`Run.record`); viewers, such as the token strip, poll `Run.since`.
         paused: start paused, after prefill.
         pace: tokens per second to which rounds are slowed down so that people can follow; 0: full speed. See `Pace`.
         options: further options of server APIs.
