@@ -32,6 +32,7 @@ from workbench.service.names import Pair
 from workbench.service.run import Run
 from workbench.service.zerogpu_models import ZeroGpuModels
 from workbench.service.zerorun import REASON, ZeroRun
+from workbench.trace.events import Round
 
 log = logging.getLogger("workbench.service")
 
