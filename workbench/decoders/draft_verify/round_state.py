@@ -33,7 +33,7 @@ from workbench.engine.round_timing import Drafting, Timing
 from workbench.kernels.fused import MOST
 from workbench.kernels.segment import Output, Segment
 from workbench.models.loading import Models
-from workbench.models.runner import SCRATCH
+from workbench.models.runner import SCRATCH, Runner
 from workbench.trace.events import Round
 from workbench.trace.tokens import EmittedToken
 
@@ -97,13 +97,25 @@ class RoundState:
     def build_input(self, models: Models) -> None:
         """Assemble the input of the target's forward."""
         assert self.tree is not None
-        size, is_guarded = models.target.vocab_size, not on_host(models.target.device)
-        self.has_invalid_token = _clamp_token_ids(self.tree.tokens, size) if is_guarded and len(self.tree) else None
+        is_on_host = on_host(models.target.device)
+        if not is_on_host:
+            self._replace_invalid(self.tree.tokens, models.target.vocab_size)
         self.target_input = build_input(self.sequence, self.tree, models)
-        for probes in self.target_input.probes_by_part.values() if is_guarded else ():
+        for probes in () if is_on_host else self.target_input.probes_by_part.values():
             if probes.states is None:
-                invalid = _clamp_token_ids(probes.tokens, size)
-                self.has_invalid_token = invalid if self.has_invalid_token is None else self.has_invalid_token | invalid
+                self._replace_invalid(probes.tokens, models.target.vocab_size)
+
+    def _replace_invalid(self, tokens: Tensor, size: int) -> None:
+        """Note whether some token id is invalid, and clamp all ids in place; does not synchronise.
+
+        The tensor itself is changed, because drafters recognise their tree by object identity.
+        """
+        if len(tokens):
+            is_invalid = ((tokens < 0) | (tokens >= size)).any()
+            tokens.clamp_(0, size - 1)
+            self.has_invalid_token = (
+                is_invalid if self.has_invalid_token is None else self.has_invalid_token | is_invalid
+            )
 
     @property
     def first_layers(self) -> tuple[int, int]:
@@ -154,7 +166,7 @@ class RoundState:
         sequence, verified, hidden, target = self.sequence, self.verified_tree, self.hidden, context.models.target
         assert verified is not None
         assert hidden is not None
-        self._refuse_nan(verified, target.vocab_size)
+        self._refuse_nan(verified, target)
         root, n_before, hidden_before = sequence.committed[-1], len(sequence.committed), sequence.cache_slot.last_hidden
         all_tokens, positions = verified.tokens, [0, *(node + 1 for node in verified.result.path)]
         n, reason, spans = cut(sequence, all_tokens, context.models)
@@ -173,13 +185,13 @@ class RoundState:
         states_before = chain((hidden_before,), (hidden[position] for position in positions))
         self.results = settle(sequence, self.new_tokens, states_before, logprobs, reason, context)
 
-    def _refuse_nan(self, verified: VerifiedTree, vocabulary: int) -> None:
+    def _refuse_nan(self, verified: VerifiedTree, target: Runner) -> None:
         if not verified.is_nan:
             return
         if self.has_invalid_token is not None and bool(self.has_invalid_token):
             raise WorkbenchError(
                 f"{type(self.sequence.drafter).__name__} drafted or probed a token id that the target does not have.",
-                f"Use numbers from 0 to {vocabulary - 1}.",
+                f"Use numbers from 0 to {target.vocab_size - 1}.",
             )
         raise NumericalError(
             "The target returned NaN instead of probabilities.",
@@ -428,13 +440,3 @@ def exit_states(sequence: Sequence, tree: DraftTree) -> EarlyExitStates | None:
         return None
     lower = {layer for layer in sequence.state.captured_layers if layer < states.layer}
     return states if lower <= set(states.layer_states) else None
-
-
-def _clamp_token_ids(tokens: Tensor, size: int) -> Tensor:
-    """Return whether some token id is invalid, and clamp all ids in place; does not synchronise.
-
-    The tensor itself is changed, because drafters recognise their tree by object identity.
-    """
-    invalid = ((tokens < 0) | (tokens >= size)).any()
-    tokens.clamp_(0, size - 1)
-    return invalid
