@@ -17,9 +17,7 @@ from workbench.bench.finding import FAIL, MEASURED, NEVER_DRAFTED, PASS
 from workbench.core.rejection import AcceptanceDecision
 from workbench.core.tree import DraftTree
 from workbench.decoders import Promise
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Drafter
+from workbench.decoders.draft_verify.parts import Drafter, Plan, Verification
 from workbench.decoders.method import ConfiguredMethod
 from workbench.engine import Models
 from workbench.engine.request import Sequence

@@ -43,14 +43,14 @@ def made(bench: Workbench) -> Comparison:
 def test_lanes_run_one_at_a_time_in_rotating_order(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[tuple[str, str]] = []
     backend = bench._backend
-    told = backend._on_round
+    whole = backend.record_round
 
-    def on_round(run: Any, record: Any) -> None:
+    def record_round(run: Any, record: Any) -> None:
         if not order or order[-1] != (run.id, run.method):
             order.append((run.id, run.method))
-        told(run, record)
+        whole(run, record)
 
-    monkeypatch.setattr(backend, "_on_round", on_round)
+    monkeypatch.setattr(backend, "record_round", record_round)
     bench.compare(PROMPTS[0], ["draft-model", "prompt-lookup"], max_new_tokens=4, repeats=2)
     assert len({run for run, _ in order}) == len(order), "no run was interrupted by another"
     plain, draft, lookup = "autoregressive", "draft-model", "prompt-lookup"

@@ -27,8 +27,7 @@ from workbench.core.rejection import AcceptanceDecision, VerificationResult
 from workbench.core.sampling import SamplingParams, pick
 from workbench.core.soundness import why_unsound
 from workbench.core.tree import DraftTree, Sampling
-from workbench.decoders.draft_verify.feedback import Verification
-from workbench.decoders.draft_verify.parts import Verifier
+from workbench.decoders.draft_verify.parts import Verification, Verifier
 from workbench.methods import registry
 from workbench.methods.tree_builders.best_first import most_promising, subtree
 from workbench.methods.tree_builders.chain import _chain_tree

@@ -116,6 +116,32 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
     return torch.where(total > 0, excess / total.clamp_min(torch.finfo(p.dtype).tiny), p)
 
 
+def accept_chain(
+    p: Float[Tensor, "N_plus_1 V"], q: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], u: Float[Tensor, " N"]
+) -> tuple[int, Float[Tensor, " V"]]:
+    """Return how many tokens of a chain are accepted, and the distribution from which the next token is drawn.
+
+    Token x is accepted with probability min(1, p(x) / q(x)). After the first rejection the next token follows the
+    residual distribution; after N accepted tokens it follows p. `recursive_rejection` is the same rule for trees.
+
+    Args:
+        p: target distributions at the root (row 0) and after each token (row i+1).
+        q: draft distributions from which the tokens were drawn.
+        tokens: draft tokens.
+        u: uniform random numbers.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1 and §2.3.
+
+    Example:
+        >>> p, q = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[1.0, 0.0]])
+        >>> accept_chain(p, q, torch.tensor([0]), torch.tensor([0.6]))
+        (0, tensor([0., 1.]))
+    """
+    ratio = p[:-1].gather(1, tokens[:, None]) / q.gather(1, tokens[:, None])
+    n = int((u < ratio.squeeze(1)).long().cumprod(0).sum())
+    return n, p[n] if n == len(tokens) else residual(p[n], q[n])
+
+
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
     """Accept a node if and only if it is the target's most likely token after its parent."""
     if not len(tree):
@@ -138,10 +164,10 @@ def recursive_rejection(
 ) -> AcceptanceDecision:
     """Test siblings one after the other, each against the residual distribution after its earlier siblings.
 
-    For a chain of sampled tokens this is speculative sampling, for siblings drawn without replacement recursive
-    rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule becomes "sample
-    from the target and accept the child with that token". In a mixed tree each sibling has its own distribution and is
-    tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
+    For a chain of sampled tokens this is speculative sampling (`accept_chain`), for siblings drawn without replacement
+    recursive rejection sampling. For deterministic siblings the draft distribution is a point mass, and the rule
+    becomes "sample from the target and accept the child with that token". In a mixed tree each sibling has its own
+    distribution and is tested accordingly. All parents of the tree are processed at once; the loop is over siblings.
 
     Args:
         tree: siblings in the order they were drawn.

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from workbench.core.errors import NumericalError
 from workbench.core.params import param
-from workbench.core.transfer import from_numpy, on_host
+from workbench.core.transfer import from_numpy, on_host, to_host
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
@@ -241,6 +242,34 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
     entries = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1).double()
     offset, _ = _invert(entries.cumsum(1), remainder / sums.gather(1, block).clamp_min(TINY))
     return (block * BLOCK + offset).squeeze(1)
+
+
+def choose_tokens(
+    logits: Float[Tensor, "n V"], sampling: SamplingParams, draw: Callable[[int], float], plain_probs: bool = False
+) -> tuple[list[int], list[float]]:
+    """Return a token for each row of logits, the most probable or a sampled one, and its probability.
+
+    Args:
+        logits: logits after penalties and processors; at least one row.
+        sampling: sampling parameters.
+        draw: function of a row's index: its uniform random number in [0, 1). Not called in greedy decoding.
+        plain_probs: return probabilities of the plain softmax also when sampling, not of the sampled distribution.
+
+    Raises:
+        NumericalError: a chosen token's probability is NaN.
+    """
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    if sampling.greedy:
+        p, tokens = logits.softmax(1), likeliest(logits)
+    else:
+        p = to_probs(logits, sampling)
+        u = torch.tensor([draw(row) for row in range(len(logits))], dtype=torch.float64)
+        tokens = pick(p, u.to(p.device, non_blocking=True))
+        p = logits.softmax(1) if plain_probs else p
+    chosen, probs = to_host([tokens, p.gather(1, tokens.unsqueeze(1)).squeeze(1)])
+    if any(value != value for value in probs):
+        raise NumericalError("The target returned NaN instead of probabilities.", "Try another dtype.")
+    return chosen, probs
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:

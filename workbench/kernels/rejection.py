@@ -25,7 +25,7 @@ from workbench.core.tree import DraftTree, Sampling
 from workbench.kernels.compilation import load_kernels, run_in_parallel
 
 if TYPE_CHECKING:
-    from workbench.decoders.draft_verify.feedback import Verification
+    from workbench.decoders.draft_verify.parts import Verification
 
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
 """Kinds of siblings that were all drawn from one distribution."""

@@ -36,7 +36,6 @@ from workbench.service.modelpool import ModelPool
 from workbench.service.names import Names, Pair
 from workbench.service.run import LOADING, Run
 from workbench.service.run_control import RunController
-from workbench.service.runregister import round_bytes
 from workbench.service.timing_coordination import TimingCoordinator
 from workbench.service.users import LOCAL
 from workbench.trace.events import Round
@@ -230,7 +229,7 @@ class Backend(BaseBackend):
             generation.stop,
             paused=generation.paused,
             pace=run.pace,
-            on_round=lambda record: self._on_round(run, record),
+            on_round=run.record,
             pil_images=generation.images,
             options=extras,
             stop_at_eos=not extras.ignore_eos,
@@ -292,12 +291,6 @@ class Backend(BaseBackend):
         loaded.check_fit(n_prompt, request.max_new_tokens, configured.is_unbounded)
         self._engine_thread.put(run, request, models)
 
-    def _on_round(self, run: Run, record: Round) -> None:
-        """Count a round and notify followers; called in the engine thread after each round."""
-        self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
-        run.trace_bytes += round_bytes(record)
-        run.notify()
-
     # -- calls from runs: see `workbench.service.run.Host` -------------------------------------------------------
 
     def change(self, run: Run, *args: Any, **named: Any) -> None:
@@ -323,6 +316,10 @@ class Backend(BaseBackend):
     def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch."""
         self._telemetry.started(run)
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round in the metrics."""
+        self._telemetry.round(record, run.trace.rounds[-2] if run.trace and record.index else None)
 
     def record_end(self, run: Run) -> None:
         """Record that a run has ended."""

@@ -131,9 +131,9 @@ class EngineThread:
 
     def _idle_s(self) -> float:
         """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
-        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
-        delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
-        return min([IDLE_S if rows else SWEEP_S, *delays])
+        sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
+        delays = [s for sequence in sequences if sequence is not None and (s := sequence.due_s) is not None]
+        return min([IDLE_S if sequences else SWEEP_S, *delays])
 
     def _run_iteration(self) -> bool:
         self.beat = time.monotonic()
@@ -187,7 +187,7 @@ class EngineThread:
             if waiting.run.ended:
                 continue
             try:
-                row = loaded.engine.submit(waiting.request)
+                sequence = loaded.engine.submit(waiting.request)
             except BaseException as error:  # the run has left the queue, so it must be ended here
                 if not isinstance(error, WorkbenchError):
                     log.exception("a run could not be started")
@@ -195,14 +195,16 @@ class EngineThread:
                 waiting.run.end(ERROR, error if isinstance(error, WorkbenchError) else WorkbenchError(message))
                 continue
             loaded.runs.append(waiting.run)
-            waiting.run.attach_sequence(row)
+            waiting.run.attach_sequence(sequence)
             if waiting.run.is_timed:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
         """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
-        rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
-        return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
+        sequences = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
+        return time.monotonic() < self._others_until and any(
+            sequence and sequence.status != PAUSED for sequence in sequences
+        )
 
     def _hold_others(self, alone: Run) -> None:
         self._alone, self._alone_since = alone, time.monotonic()
@@ -248,12 +250,12 @@ class EngineThread:
         except BaseException as error:
             log.exception("an engine failed; ending its runs")
             self.failures += 1
-            for row in [*loaded.engine.running, *loaded.engine.waiting]:
-                row.status, row.error = ERROR, error
-                if row.trace is not None:
-                    row.trace.footer.text = row.trace.text
-                    row.trace.footer.reason = "error"
-                    row.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
+            for sequence in [*loaded.engine.running, *loaded.engine.waiting]:
+                sequence.status, sequence.error = ERROR, error
+                if sequence.trace is not None:
+                    sequence.trace.footer.text = sequence.trace.text
+                    sequence.trace.footer.reason = "error"
+                    sequence.trace.footer.error = f"The engine failed ({type(error).__name__}). Start the run again."
             loaded.engine = Engine(loaded.engine.models, loaded.engine.max_sequences)
             for _, runner in loaded.runners():
                 for slot in list(runner.slots):
@@ -263,26 +265,26 @@ class EngineThread:
     def _close_ended(self, loaded: LoadedTarget) -> None:
         """End runs whose sequences have ended, which frees their slots."""
         for run in list(loaded.runs):
-            row = run.sequence
-            if row is not None and row.status not in ENDED:
+            sequence = run.sequence
+            if sequence is not None and sequence.status not in ENDED:
                 continue
             loaded.runs.remove(run)
             if run is self._alone:
                 self._let_go()
-            if row is not None and row.trace is not None:
-                footer = row.trace.footer
-                footer.reason = run.stop_reason if row.status == CANCELLED else footer.reason
-                problem = row.error if isinstance(row.error, WorkbenchError) else None
-                if is_out_of_memory(row.error):
-                    problem = out_of_memory(row, len(loaded.runs))
+            if sequence is not None and sequence.trace is not None:
+                footer = sequence.trace.footer
+                footer.reason = run.stop_reason if sequence.status == CANCELLED else footer.reason
+                problem = sequence.error if isinstance(sequence.error, WorkbenchError) else None
+                if is_out_of_memory(sequence.error):
+                    problem = out_of_memory(sequence, len(loaded.runs))
                     footer.error = str(problem)
                     empty_cache()
                 if run.held_s:
                     footer.warnings.append(
                         f"The run was suspended for {run.held_s:.1f} s while a comparison used the device."
                     )
-                row.error = None  # its traceback references tensors
-                run.end(row.status, problem or (WorkbenchError(footer.error) if footer.error else None))
+                sequence.error = None  # its traceback references tensors
+                run.end(sequence.status, problem or (WorkbenchError(footer.error) if footer.error else None))
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:

@@ -17,9 +17,19 @@ from workbench.engine.settings import BOTH
 from workbench.service.params import check_pace
 from workbench.service.progress import Progress
 from workbench.trace.events import Footer, Round, Trace
+from workbench.trace.images import images_of
 
 LOADING = "loading"
 HELD_MESSAGE = "The run is suspended while a comparison uses the device."
+ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
+"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
+
+
+def round_bytes(record: Round) -> int:
+    """Return the approximate memory of a recorded round, in bytes."""
+    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
+    n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
+    return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class Host(Protocol):
@@ -55,6 +65,10 @@ class Host(Protocol):
 
     def record_start(self, run: Run) -> None:
         """Record that a run has joined the batch; called once."""
+        ...
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round of a run."""
         ...
 
     def record_end(self, run: Run) -> None:
@@ -117,11 +131,11 @@ class Run:
     @property
     def state(self) -> str:
         """One of: loading, queued, prefill, running, paused, finished, cancelled, error."""
-        row, state = self._sequence, self._state
-        if row is None or state in ENDED:
+        sequence, state = self._sequence, self._state
+        if sequence is None or state in ENDED:
             return state
         # if only the engine's sequence has ended, the run is still running until `end` is called
-        return RUNNING if row.status in ENDED else row.status
+        return RUNNING if sequence.status in ENDED else sequence.status
 
     @property
     def ended(self) -> bool:
@@ -131,8 +145,8 @@ class Run:
     @property
     def message(self) -> str:
         """Status message for the user; usually empty."""
-        progress, row = self._progress, self._sequence
-        if row is not None and row.is_suspended:
+        progress, sequence = self._progress, self._sequence
+        if sequence is not None and sequence.is_suspended:
             return HELD_MESSAGE
         return str(self._problem or "") or (
             progress.text if progress is not None and self._state == LOADING else self._message
@@ -144,7 +158,10 @@ class Run:
         return self._trace
 
     def since(self, n: int) -> dict[str, Any]:
-        """Return the state and all rounds from number `n` on, as plain JSON, for polling. Renews the lease.
+        """Return the state and all rounds from number `n` on, as plain JSON. Renews the lease.
+
+        Viewers, such as the token strip of the page, poll it at their own pace (`workbench.client.follow`): the engine
+        never sends a round to a viewer.
 
         Returns:
             run, state, message; seq (number of rounds so far); header; rounds from `n` on; footer (after the end);
@@ -250,7 +267,7 @@ class Run:
         """
         if pace is not None:
             self.pace = check_pace(0.0 if self.is_timed else pace)
-            self.apply_to_sequence(lambda row: row.pace.set_rate(self.pace))
+            self.apply_to_sequence(lambda sequence: sequence.pace.set_rate(self.pace))
         if pace is None or method or params or drafter or images:
             self._host.change(self, method, params, drafter, images, sees)
 
@@ -333,10 +350,16 @@ class Run:
             self._news.notify_all()
         self._host.record_start(self)
 
-    def _try(self, act: Callable[[Sequence], None], row: Sequence) -> None:
+    def record(self, record: Round) -> None:
+        """Count a round that the engine has appended to the trace, and wake waiting threads; in the engine's thread."""
+        self.trace_bytes += round_bytes(record)
+        self._host.record_round(self, record)
+        self.notify()
+
+    def _try(self, act: Callable[[Sequence], None], sequence: Sequence) -> None:
         """Apply an action; on an error, set the message and continue."""
         try:
-            act(row)
+            act(sequence)
         except WorkbenchError as error:
             self._message = str(error)
 
@@ -353,9 +376,9 @@ class Run:
     @property
     def active_settings(self) -> tuple[Any, tuple[str, str | None]]:
         """The method with its parameters, and the models, of the last round; the engine may have refused a change."""
-        row = self._sequence
-        if row is not None:
-            return row.configured_method, (row.models.target_name, row.models.draft_model_name)
+        sequence = self._sequence
+        if sequence is not None:
+            return sequence.configured_method, (sequence.models.target_name, sequence.models.draft_model_name)
         configured, _, pair = self.planned
         return configured, pair
 

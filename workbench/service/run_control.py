@@ -106,9 +106,9 @@ class RunController:
                 "image_change": swap,
             }
 
-        def apply_change(row: Sequence) -> None:
-            settings = row.requested_settings()
-            row.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
+        def apply_change(sequence: Sequence) -> None:
+            settings = sequence.requested_settings()
+            sequence.change(**checked(settings.configured_method, settings.sampling, other or settings.models))
 
         (configured, sampling, _), models = run.planned, other or self._pool.get(pair)
         if run.sequence is None:
@@ -129,16 +129,16 @@ class RunController:
         if action != "look":  # saving and loading delay the rounds of all runs
             self._admit_request(run.user)
 
-        def do(row: Sequence) -> dict[str, Any]:
-            self._check_own(row, action)
-            saved = {"data": state_actions.save(row)} if action == "save" else {}
+        def do(sequence: Sequence) -> dict[str, Any]:
+            self._check_own(sequence, action)
+            saved = {"data": state_actions.save(sequence)} if action == "save" else {}
             if action == "load":
-                state_actions.load(row, data or b"")
+                state_actions.load(sequence, data or b"")
             elif action == "reset":
-                state_actions.reset(row)
-            loaded = self._pool.target(row.models.target_name)
+                state_actions.reset(sequence)
+            loaded = self._pool.target(sequence.models.target_name)
             assert loaded is not None, "an active run keeps its models loaded"
-            return state_actions.inspect_state(row, loaded.engine.token_text) | saved
+            return state_actions.inspect_state(sequence, loaded.engine.token_text) | saved
 
         future = run.sequence.pending_actions.submit(do)
         self._wake()

@@ -11,18 +11,6 @@ from workbench.service.image_decoding import trim
 from workbench.service.limits import Limits
 from workbench.service.rate_limiter import RateLimiter
 from workbench.service.run import Run
-from workbench.trace.events import Round
-from workbench.trace.images import images_of
-
-ROUND_BYTES, NODE_BYTES, TOKEN_BYTES, TOP_BYTES = 3000, 190, 280, 650
-"""Approximate memory of the parts of a recorded round, in bytes; a test compares them with measured sizes."""
-
-
-def round_bytes(record: Round) -> int:
-    """Return the approximate memory of a recorded round, in bytes."""
-    tops = len(record.top_p) + sum(top is not None for top in record.top_q)
-    n_bytes = ROUND_BYTES + NODE_BYTES * len(record.nodes) + TOKEN_BYTES * len(record.emitted) + TOP_BYTES * tops
-    return n_bytes + sum(len(picture["url"]) for picture in images_of(record.vision))
 
 
 class RunRegister:

@@ -32,6 +32,7 @@ from workbench.service.names import Pair
 from workbench.service.run import Run
 from workbench.service.zerogpu_models import ZeroGpuModels
 from workbench.service.zerorun import REASON, ZeroRun
+from workbench.trace.events import Round
 
 log = logging.getLogger("workbench.service")
 
@@ -214,7 +215,7 @@ class ZeroGpuBackend(BaseBackend):
             return
         is_first = run.trace is None
         for record in run.add_message(message):
-            self._telemetry.round(record)
+            self.record_round(run, record)
         if is_first and job["pictures"] and run.trace is not None:
             self._runs.charge(run, len(run.trace.header.prompt_tokens))
         if "footer" in message:
@@ -268,6 +269,10 @@ class ZeroGpuBackend(BaseBackend):
 
     def record_start(self, run: Run) -> None:
         """Do nothing."""
+
+    def record_round(self, run: Run, record: Round) -> None:
+        """Count a round in the metrics."""
+        self._telemetry.round(record)
 
     def record_end(self, run: Run) -> None:
         """Complete the footer of an ended run, and return unused tokens."""

@@ -27,10 +27,8 @@ from torch import Tensor
 
 from workbench.core.probes import Probes
 from workbench.core.tree import DraftTree, tree_attention_mask
-from workbench.decoders.draft_verify.draft_plan import Plan
-from workbench.decoders.draft_verify.feedback import RoundFeedback
-from workbench.decoders.draft_verify.parts import DistributionDrafter
-from workbench.decoders.draft_verify.verification_input import ROOM
+from workbench.decoders.draft_verify.parts import DistributionDrafter, Plan, RoundFeedback
+from workbench.decoders.draft_verify.round_state import ROOM
 from workbench.engine.request import Sequence
 from workbench.methods.drafters.medusa import RANKS, HeadsGrowth
 from workbench.methods.drafters.trained_net import TrainedNet
