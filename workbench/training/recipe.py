@@ -8,6 +8,7 @@ import json
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,36 @@ def finish(result: RunResult, out: Path, more: dict[str, Any] | None = None) -> 
     return figures
 
 
+def training_recipe(
+    name: str,
+    summary: str,
+    options_class: type,
+    train: Callable[[Any, Report], RunResult | tuple[RunResult, dict[str, Any]]],
+    card: Callable[[TrainedModel], str] | None = None,
+) -> Recipe:
+    """Return a recipe that trains a model, and then writes figures and card beside it.
+
+    Args:
+        name: name of the recipe.
+        summary: one line about its result.
+        options_class: dataclass of its options, with the model's folder as `folder` or `out`.
+        train: trains and writes the model; returns its figures, and further facts for its card.
+        card: returns the text of the card below its title; None: `workbench train` writes no card.
+    """
+
+    def run(options: Any, report: Report) -> dict[str, Any]:
+        earlier_figures = load_start_figures(getattr(options, "begin", None))
+        trained = train(options, report)
+        result, facts = trained if isinstance(trained, tuple) else (trained, {})
+        folder = getattr(options, "folder", options.out)
+        figures = finish(result, folder, {"options": changed_options(options), **facts, **earlier_figures})
+        if card is not None:
+            write_card(folder, card)
+        return figures
+
+    return Recipe(name, summary, options_class, run)
+
+
 def load_start_figures(folder: Path | None) -> dict[str, Any]:
     """Return the training figures of the finished model that a run starts from; empty if there are none."""
     try:
@@ -110,14 +141,8 @@ def _head_recipe(head: Head, train: Callable[..., RunResult]) -> Recipe:
             "`out`), each with a default.",
         )
 
-    def run(chose: Any, report: Report) -> dict[str, Any]:
-        result = train(chose, report)
-        figures = finish(result, chose.out, {"options": changed_options(chose)})
-        write_card(chose.out, lambda model: _card(head, model))
-        return figures
-
     summary = (inspect.getdoc(train) or head.idea).split("\n")[0].rstrip(".")
-    return Recipe(head.recipe, summary, typing.cast(type, options), run)
+    return training_recipe(head.recipe, summary, typing.cast(type, options), train, partial(_card, head))
 
 
 def _card(head: Head, model: TrainedModel) -> str:

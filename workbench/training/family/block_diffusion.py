@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.block_diffusion import BlockNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.fusing import check_capture_layers, choose_capture_layers, load_fusion_batch
 from workbench.training.family.head_training import (
     TrainingSetup,
@@ -28,6 +27,7 @@ from workbench.training.family.head_training import (
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 __all__ = ["choose_capture_layers", "train"]
 

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from workbench.methods.drafters.chimera import TOKENS, ChimeraHeads
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

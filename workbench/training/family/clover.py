@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from workbench.methods.drafters.clover import CloverHeads
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, answer_continues, shift_left
 from workbench.training.family.hydra import train_sequential_heads
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 LOSS_DECAY = 0.7
 """Weight of a level's loss relative to the level before, as in Clover-2's released code."""

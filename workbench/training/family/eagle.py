@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve, Teacher, interpolate_weights
+from workbench.training.family.drafter import Teacher, interpolate_weights
 from workbench.training.family.head_training import EVAL_BATCH_SIZE, TrainingSetup, draft_vocabulary_config
 from workbench.training.family.readings import batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.heads.features import Dialogue
 from workbench.training.heads.trainer import train_net
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 STARTS_FROM_EAGLE = True
 """Training may start from a finished layer of the same kind; afterwards the weights of both may be averaged."""
@@ -64,10 +65,6 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
     def write(net: FeatureNet) -> None:
         save_net(net, options.folder, teacher.name, **setup.facts(net), **draft_vocabulary_config(vocab, teacher))
 
-    def record(net: FeatureNet, result: RunResult) -> None:
-        curve.add(result.tokens, result.held["agreement 1"])
-        write(net)
-
     def batch(has_images: bool, step: int) -> list[Dialogue]:
         return [readings.dialogue(row) for row in rows(step)]
 
@@ -76,7 +73,7 @@ def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:
 
     shared = TargetParts(teacher, vocab)
     net, result = train_net(
-        options, shared, batch, setup.report, groups, net, on_evaluation=record, is_target_token=is_target
+        options, shared, batch, setup.report, groups, net, save=write, is_target_token=is_target, curve=curve
     )
     if start_weights and options.average:
         net.load_state_dict(interpolate_weights(net.state_dict(), start_weights, options.average))

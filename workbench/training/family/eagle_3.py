@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.eagle_3 import Eagle3Net
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve, Teacher
+from workbench.training.family.drafter import Teacher
 from workbench.training.family.fusing import (
     SCALE_TEXTS,
     check_capture_layers,
@@ -26,6 +26,7 @@ from workbench.training.family.head_training import TrainingSetup, build_seeded,
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 __all__ = ["STARTS_FROM_EAGLE", "choose_capture_layers", "draft_vocabulary_size", "train"]
 VOCAB_DIVISOR = 4

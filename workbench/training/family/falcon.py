@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.falcon import FalconNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config, shift_left
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 FINAL_GLANCE_RATIO = 0.10 / 0.45
 """Glancing share at the end of training, relative to the share at the start, as in the released code."""

@@ -25,10 +25,11 @@ from workbench.kernels.reduced_vocabulary import KEY
 from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.fingerprint import WEIGHTS
-from workbench.training.family.drafter import Curve, Teacher
+from workbench.training.family.drafter import Teacher
 from workbench.training.family.readings import Readings, batches
 from workbench.training.heads.artefact import save_net
-from workbench.training.loop import Report, RunResult, run_loop
+from workbench.training.loop import Report, RunResult
+from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_parameters, propagate, step_generator
 
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
@@ -106,22 +107,27 @@ class TrainingSetup:
 
     def facts(self, net: TrainedNet) -> dict[str, Any]:
         """Return the configuration entries that all heads have besides their sizes and tokens."""
-        count = sum(p.numel() for p in net.parameters())
-        return {WEIGHTS: self.teacher.weights, "parameters": count, "loss": self.options.loss}
+        return {
+            WEIGHTS: self.teacher.weights,
+            "parameters": count_parameters(net),
+            "loss": self.options.loss,
+        }
 
-    def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
-        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
+    def losses(self, step_losses: StepLosses) -> Callable[[Step], StepLoss]:
+        """Return the function that computes the loss of a step, on a batch of readings."""
         options = self.options
         rows = batches(self.readings, self.readings.split_indices(held_out=False), options.rows, options.seed)
 
-        def step(number: int) -> tuple[int, dict[str, float]]:
-            generator = torch.Generator().manual_seed(options.seed * 1_000_003 + number)
-            count, losses, total = step_losses(rows(number), generator)
-            if total.requires_grad:  # false if these answers have no position with a loss
-                total.backward()
-            return count, {name: float(loss.detach()) for name, loss in losses.items()}
+        def loss(step: Step) -> StepLoss:
+            tokens, losses, total = step_losses(rows(step.number), step.generator)
+            return StepLoss(total, tokens, {name: float(loss.detach()) for name, loss in losses.items()})
 
-        return step
+        return loss
+
+    def make_train_step(self, step_losses: StepLosses) -> Callable[[int], tuple[int, dict[str, float]]]:
+        """Return a function that runs a step, by its number, forward and backward; it returns tokens and losses."""
+        loss, seed = self.losses(step_losses), self.options.seed
+        return lambda number: propagate(loss(Step(number, 0.5, step_generator(seed, number))))
 
     def run(
         self,
@@ -141,23 +147,24 @@ class TrainingSetup:
             facts: further entries of the configuration.
         """
         options, facts = self.options, self.facts(net.to(self.device)) | facts
-        loop = options.loop(options.method)
-        self.report(f"{options.method}: {facts['parameters']:,} parameters")
-        curve, train_step = Curve.of(options), self.make_train_step(step_losses)
+        loss, curve = self.losses(step_losses), Curve.of(options)
 
-        def step(number: int) -> tuple[int, dict[str, float]]:
-            on_progress(loop.clock.progress(number))
-            return train_step(number)
+        def step_loss(step: Step) -> StepLoss:
+            on_progress(step.progress)
+            return loss(step)
 
-        def on_checkpoint(result: RunResult) -> str:
-            result.held = measure()
-            name, value = next(iter(result.held.items()))
-            curve.add(result.tokens, value)
-            save_net(net, options.folder, self.teacher.name, **facts)
-            return f"{options.method}: held out: {name} {value:.3f}"
-
-        optimizers = options.optimizers(net, weight_decay=0.0)
-        return run_loop(loop, net, optimizers, step, self.report, on_checkpoint), curve
+        trainer = Trainer(
+            options.method,
+            options,
+            net,
+            step_loss,
+            self.report,
+            evaluate=measure,
+            save=lambda: save_net(net, options.folder, self.teacher.name, **facts),
+            weight_decay=0.0,
+            curve=curve,
+        )
+        return trainer.run(), curve
 
 
 def draft_vocabulary_config(draft_vocabulary: Tensor, teacher: Teacher) -> dict[str, Any]:

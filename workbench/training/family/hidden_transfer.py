@@ -12,10 +12,10 @@ from transformers import DynamicCache
 from workbench.core.errors import ParameterError
 from workbench.kernels.layers import LayerSubsets, decoder_layers, override_layer_input, text_config
 from workbench.methods.drafters.hidden_transfer import Transfers
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 __all__ = ["draft_vocabulary_size", "run_probes", "train"]
 

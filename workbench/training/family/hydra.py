@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.hydra import SequentialHeads
 from workbench.methods.drafters.medusa import RANKS
-from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -25,6 +25,7 @@ from workbench.training.family.head_training import (
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 Guesses = Callable[..., Iterator[tuple[Tensor, Tensor]]]
 """Function like `guesses`, for heads that get tokens as input."""

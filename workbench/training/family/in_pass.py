@@ -21,7 +21,7 @@ from workbench.methods import registry
 from workbench.methods.drafters.medusa import RANKS
 from workbench.methods.drafters.probe_drafter import ProbeLayout, ProbeNet, probe_layout
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, load_batch
+from workbench.training.family.drafter import Teacher, load_batch
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -34,6 +34,7 @@ from workbench.training.family.head_training import (
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 MAX_ANCHORS = 24
 """Largest number of positions per text that are followed by probes."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from workbench.core.errors import ParameterError
 from workbench.methods.drafters.kangaroo import ExitAdapter
-from workbench.training.family.drafter import Curve, load_batch, pad_and_stack
+from workbench.training.family.drafter import load_batch, pad_and_stack
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -22,6 +22,7 @@ from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 
 def choose_capture_layers(options: Any, layers: int) -> tuple[int, ...]:

@@ -20,11 +20,12 @@ from workbench.kernels.packed import unpack_temporarily
 from workbench.methods import registry
 from workbench.methods.drafters.m2r2 import Accelerators
 from workbench.models.pretrained import load_model
-from workbench.training.family.drafter import Curve, Teacher, load_answer_batches, load_batch
+from workbench.training.family.drafter import Teacher, load_answer_batches, load_batch
 from workbench.training.family.head_training import TrainingSetup, build_seeded, sample_indices
 from workbench.training.heads.losses import LossInputs, WeightedLoss
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 
 def draft_vocabulary_size(options: Any, teacher: Teacher) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workbench.methods.drafters.medusa import RANKS, MedusaHeads
-from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -21,6 +21,7 @@ from workbench.training.family.head_training import (
 from workbench.training.family.vocabulary import IGNORE_INDEX, index_in_vocab
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 FIXED_LOSS = "cross-entropy with the text"
 """The fixed loss of these heads."""

@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.feature_net import FeatureNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup, build_seeded, draft_vocabulary_config
 from workbench.training.family.unrolled import train_unrolled
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

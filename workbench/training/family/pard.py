@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from workbench.methods import registry
 from workbench.methods.drafters.pard import PARDNet
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import (
     TrainingSetup,
     answer_continues,
@@ -28,6 +27,7 @@ from workbench.training.family.head_training import (
 from workbench.training.family.unrolled import Batch, train_drafts
 from workbench.training.heads.trainer import init_weights
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 STARTS_FROM_EAGLE = True
 """Training may start from a finished EAGLE layer of the same shape, with only the mask added, as in PARD,

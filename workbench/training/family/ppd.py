@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from workbench.methods.drafters.ppd import PromptTokens
-from workbench.training.family.drafter import Curve
 from workbench.training.family.head_training import TrainingSetup
 from workbench.training.family.in_pass import ProbedTexts, draft_vocabulary_size, train_probes
 from workbench.training.loop import RunResult
+from workbench.training.trainer import Curve
 
 __all__ = ["draft_vocabulary_size", "run_probes", "train"]
 LOSS_DECAY = 0.8

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from workbench.methods import registry
 from workbench.methods.drafters.s2d_net import S2DNet
 from workbench.training.distill import draft_model_losses
-from workbench.training.family.drafter import Curve, load_batch
+from workbench.training.family.drafter import load_batch
 from workbench.training.family.head_training import (
     EVAL_BATCH_SIZE,
     TrainingSetup,
@@ -25,6 +25,7 @@ from workbench.training.family.head_training import (
 from workbench.training.heads.losses import LossInputs, ce_soft
 from workbench.training.loop import RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve
 
 
 def train(setup: TrainingSetup) -> tuple[RunResult, Curve]:

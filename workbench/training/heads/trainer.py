@@ -1,4 +1,4 @@
-"""One trainer for all feature drafters: they predict a frozen target's next features from its previous ones.
+"""Training of all feature drafters: they predict a frozen target's next features from its previous ones.
 
 Pair s consists of f(s) and e(s + 1); its state predicts f̂(s + 1), or f̂(s + 1 + i) for several features ahead. No
 drafter shifts tensors by hand: the labels are computed here, from `FeatureNet.futures` alone.
@@ -20,8 +20,9 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.training.heads.features import Batch, Dialogue, batch_of
 from workbench.training.heads.losses import LossInputs, WeightedLoss
-from workbench.training.loop import Report, RunOptions, RunResult, run_loop
+from workbench.training.loop import Report, RunOptions, RunResult
 from workbench.training.models import half_precision
+from workbench.training.trainer import Curve, Step, StepLoss, Trainer
 
 IsTargetToken = Callable[[Tensor, Tensor], Tensor]
 """(chosen token indices among the logits [N], features [N, D]) → whether each is the target's most probable token."""
@@ -215,8 +216,9 @@ def train_net(
     report: Report,
     held: Sequence[Sequence[Dialogue]] = (),
     start_net: FeatureNet | None = None,
-    on_evaluation: Callable[[FeatureNet, RunResult], None] = lambda net, result: None,
+    save: Callable[[FeatureNet], object] | None = None,
     is_target_token: IsTargetToken | None = None,
+    curve: Curve | None = None,
 ) -> tuple[FeatureNet, RunResult]:
     """Train one drafter.
 
@@ -227,30 +229,30 @@ def train_net(
         report: receives progress lines.
         held: held-out batches, for the agreement that is reported.
         start_net: a drafter to continue from, instead of an untrained one.
-        on_evaluation: called with the drafter and its figures at each checkpoint, and at the end.
+        save: writes the drafter; called at each checkpoint, and at the end.
         is_target_token: see `agreement`.
+        curve: learning curve of the agreement.
     """
     embed, head = target.get_input_embeddings(), target.get_output_embeddings()
     device = embed.weight.device
     net = (start_net or build_net(options, target)).to(device)
-    loss, loop = WeightedLoss.parse(options.loss), options.loop(options.method)
+    loss = WeightedLoss.parse(options.loss)
     rng = torch.Generator().manual_seed(options.seed)
     held_out = [batch_of(part, embed) for part in held]
-    report(f"{options.method}: {sum(p.numel() for p in net.parameters()):,} parameters")
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=rng).to(device)
 
-    def step_losses(step: int) -> tuple[int, dict[str, float]]:
+    def step_loss(step: Step) -> StepLoss:
         share = 1 - options.text_share
-        has_images = bool(uniform(1) < (share * curriculum(loop.clock.progress(step)) if options.curriculum else share))
-        batch = batch_of(batches(has_images, step), embed)
+        has_images = bool(uniform(1) < (share * curriculum(step.progress) if options.curriculum else share))
+        batch = batch_of(batches(has_images, step.number), embed)
         features = batch.inputs.features
         features = features + (2 * uniform(*features.shape) - 1) * options.noise * features.std()
         with half_precision(options.half):
             if options.own and not batch.inputs.spans:
                 features = replace_with_predictions(net, batch, features, uniform(*features.shape[:2]) < options.own)
-            image_mode = net.sample_options(len(batch.ids), uniform, step) if batch.inputs.spans else None
+            image_mode = net.sample_options(len(batch.ids), uniform, step.number) if batch.inputs.spans else None
             predictions = predict_answers(net, batch, image_mode, features)
             sample = uniform(len(predictions.guess)).topk(min(options.places, len(predictions.guess))).indices
             guess, truth = predictions.guess[sample], predictions.truth[sample]
@@ -258,16 +260,21 @@ def train_net(
                 target_logits = head(truth)
             logits = head(net.lm_head_input(guess))
         total, figures = loss(LossInputs(guess.float(), truth, logits.float(), target_logits.float()))
-        (total + options.price * predictions.cost).backward()
-        return batch.ids.numel(), figures
+        return StepLoss(total + options.price * predictions.cost, batch.ids.numel(), figures)
 
-    def on_checkpoint(result: RunResult) -> str:
-        result.held = {
-            f"agreement {i + 1}": share
-            for i, share in enumerate(agreement(net, held_out, head, is_target_token=is_target_token))
-        }
-        on_evaluation(net, result)
-        return f"{options.method}: held out: " + " ".join(f"{k} {v:.3f}" for k, v in result.held.items())
+    def evaluate() -> dict[str, float]:
+        shares = agreement(net, held_out, head, is_target_token=is_target_token)
+        return {f"agreement {i + 1}": share for i, share in enumerate(shares)}
 
-    optimizers = options.optimizers(net, weight_decay=0.0)
-    return net, run_loop(loop, net, optimizers, step_losses, report, on_checkpoint)
+    trainer = Trainer(
+        options.method,
+        options,
+        net,
+        step_loss,
+        report,
+        evaluate=evaluate,
+        save=None if save is None else lambda: save(net),
+        weight_decay=0.0,
+        curve=curve,
+    )
+    return net, trainer.run()
