@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from workbench.decoders.declarations import Head
-from workbench.methods import registry
 from workbench.training import acceptance, judge, masked_diffusion
 from workbench.training.acceptance import AcceptanceOptions, train_acceptance
 from workbench.training.answers import AnswersOptions, write_answers
@@ -27,19 +24,25 @@ from workbench.training.evaluate import EvaluateOptions, evaluate
 from workbench.training.family.distilling import DistillingOptions, run_distillation_study
 from workbench.training.family.drafter import ChatDrafterOptions, train_chat_drafter
 from workbench.training.family.evaluate import ChatEvaluateOptions, evaluate_drafters
-from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
-from workbench.training.family.pipeline import PipelineOptions, run_pipeline
+from workbench.training.family.heads import train_chat_heads
+from workbench.training.family.options import (
+    ChatHeadOptions,
+    chat_head_kinds,
+    choose_chat_head_options,
+    combine_options,
+    options_class,
+)
+from workbench.training.family.pipeline import pipeline_options, run_pipeline
 from workbench.training.family.readings import ReadingsOptions, make_readings
 from workbench.training.family.rollouts import RolloutOptions, run_rollouts_study
 from workbench.training.family.scaling import ScalingOptions, run_scaling_study
-from workbench.training.family.throughput import ThroughputOptions, measure_throughput
+from workbench.training.family.throughput import choose_throughput_options, measure_throughput, throughput_options
 from workbench.training.family.trimming import TrimmingOptions, run_trimming_study
-from workbench.training.heads.recipe import VisionHeadOptions, train_vision_heads
+from workbench.training.heads.recipe import choose_vision_options, train_vision_heads
 from workbench.training.judge import JudgeOptions, train_judge
 from workbench.training.loop import Report
 from workbench.training.masked_diffusion import MaskedDiffusionOptions, train_masked_diffusion
 from workbench.training.models import save_tokenizer
-from workbench.training.options import docs_of
 from workbench.training.pretrain import PretrainOptions, pretrain
 from workbench.training.recipe import Recipe, head_recipes, training_recipe
 from workbench.training.resuming import resolve_resume
@@ -148,8 +151,9 @@ RECIPES: dict[str, Recipe] = {
         training_recipe(
             "chat-heads",
             "heads of any kind for a chat model, from `readings`: method=eagle, eagle-3, medusa, hydra, kangaroo …",
-            ChatHeadOptions,
+            combine_options(ChatHeadOptions, {kind: options_class(kind) for kind in chat_head_kinds()}),
             train_chat_heads,
+            choose_options=choose_chat_head_options,
         ),
         Recipe(
             "chat-evaluate",
@@ -166,8 +170,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "throughput",
             "training speed of a head on this machine: tokens per second, and share of its peak matrix-product speed",
-            ThroughputOptions,
+            throughput_options(),
             measure_throughput,
+            choose_throughput_options,
         ),
         Recipe(
             "rollouts",
@@ -230,8 +235,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "vision-heads",
             "EagleVLM, MSD, SpecVLM and FLASH: feature drafters of the vision-language target, on its own answers",
-            VisionHeadOptions,
+            choose_vision_options({}),
             train_vision_heads,
+            choose_vision_options,
         ),
         training_recipe(
             "diffusion-target",
@@ -245,25 +251,15 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def _pipeline_options(head: Head) -> type:
-    """Return the options class of the recipe for a kind of head: the shared options, and the kind's own."""
-    kinds, defaults = typing.get_type_hints(ChatHeadOptions), head.apply_settings(ChatHeadOptions())
-    shared = [f.name for f in dataclasses.fields(PipelineOptions) if f.name in head.settings and f.name != "loss"]
-    fields = [
-        (name, kinds[name], dataclasses.field(default=getattr(defaults, name))) for name in (*shared, *head.options)
-    ]
-    attributes = "\n".join(f"    {name}: {docs_of(ChatHeadOptions)[name]}" for name in head.options)
-    namespace = {"__doc__": f"Options of the recipe `{head.kind}`.\n\nAttributes:\n{attributes}\n"}
-    return dataclasses.make_dataclass("WholeOptions", fields, bases=(PipelineOptions,), namespace=namespace)
-
-
 RECIPES |= {
     kind: Recipe(
-        kind, f"{kind} heads for any target in one command: answers, hidden states, training, card", options_class, run
+        kind,
+        f"{kind} heads for any target in one command: answers, hidden states, training, card",
+        pipeline_options(kind),
+        partial(run_pipeline, kind),
     )
-    for kind, head in registry.heads().items()
-    if head.recipe == "chat-heads" and kind not in RECIPES
-    for options_class, run in [(_pipeline_options(head), partial(run_pipeline, kind))]
+    for kind in chat_head_kinds()
+    if kind not in RECIPES
 }
 
 
@@ -289,4 +285,7 @@ def run(name: str, options: dict[str, Any], report: Report) -> dict[str, Any]:
         raise ValueError(f"there is no recipe {name!r}; the recipes are: {', '.join(recipes)}")
     recipe = recipes[name]
     transformers_logging.disable_progress_bar()
-    return recipe.run(resolve_resume(recipe.parse(options), options, report), report)
+    parsed = recipe.parse(options)
+    if unused := recipe.unused_options(options):
+        report(f"{name}: {parsed.method} does not use {', '.join(unused)}")
+    return recipe.run(resolve_resume(parsed, options, report), report)

@@ -1,15 +1,13 @@
 """Shared code of the training modules: one module per kind of head that is trained on readings (stored hidden states).
 
-The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"), with a function
-`train`; kinds without one are trained like EAGLE's layer. So the recipe of a new head is its file. The module may also
-have: `choose_capture_layers` (layers whose hidden states it reads), `draft_vocabulary_size`, `default_exit_layer`,
-`STARTS_FROM_EAGLE` (whether it can start from a finished layer of EAGLE's) and `FIXED_LOSS` (if its loss is fixed).
+The training module of a kind is the module of this package named after it (`eagle_3` for "eagle-3"). It has a dataclass
+`Options` (see `workbench.training.family.options`) and a function `train`. Kinds without a module are trained like
+EAGLE's layer. So the recipe of a new head is its file.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +24,7 @@ from workbench.methods.drafters.feature_net import FeatureNet
 from workbench.methods.drafters.trained_net import TrainedNet
 from workbench.models.fingerprint import WEIGHTS
 from workbench.training.family.drafter import Teacher
+from workbench.training.family.options import DEFAULT_KIND, find_kind_module
 from workbench.training.family.readings import Readings, batches
 from workbench.training.heads.artefact import save_net
 from workbench.training.loop import Report, RunResult
@@ -34,27 +33,13 @@ from workbench.training.trainer import Curve, Step, StepLoss, Trainer, count_par
 _Net = TypeVar("_Net", bound=TrainedNet)
 StepLosses = Callable[[list[int], torch.Generator], tuple[int, dict[str, Tensor], Tensor]]
 """(indices of readings, random generator) → tokens read, losses to report, and the loss to minimise."""
-DEFAULT_KIND = FeatureNet.kind
-"""Kind whose training module is used for kinds without one."""
 EVAL_BATCH_SIZE = 16
 """Held-out dialogues per batch."""
 
 
-def find_training_module(kind: str) -> ModuleType | None:
-    """Return the training module of exactly this kind; None if there is none."""
-    name = f"{__package__}.{kind.replace('-', '_')}"
-    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
-    return module if hasattr(module, "train") else None
-
-
 def get_training_module(kind: str) -> ModuleType:
-    """Return the training module for a kind of head, EAGLE's by default."""
-    return find_training_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
-
-
-def starts_from_eagle(kind: str) -> bool:
-    """Return whether such a head can start from a finished layer of EAGLE's."""
-    return getattr(find_training_module(kind), "STARTS_FROM_EAGLE", False)
+    """Return the training module for a kind of head, EAGLE's for kinds without one."""
+    return find_kind_module(kind) or importlib.import_module(f"{__package__}.{DEFAULT_KIND}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ class TrainingSetup:
     """Training setup: target, data and options.
 
     Attributes:
-        options: options of the recipe (`ChatHeadOptions`).
+        options: options of the kind, its module's `Options`.
         teacher: parts of the target that drafters are trained against.
         readings: stored hidden states of the target over its own answers.
         draft_vocabulary: tokens that the heads can propose, int64 [W].

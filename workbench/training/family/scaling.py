@@ -30,7 +30,8 @@ from workbench.trace.files import write_atomically
 from workbench.trace.scaling import fit, runs_from_report
 from workbench.training.family.cells import CELL, hash_prompts, load_finished_cell, load_study_prompts
 from workbench.training.family.evaluate import evaluation_settings, with_chain_drafts
-from workbench.training.family.heads import ChatHeadOptions, train_chat_heads
+from workbench.training.family.heads import train_chat_heads
+from workbench.training.family.options import options_class
 from workbench.training.family.readings import Readings, batches
 from workbench.training.loop import Report
 from workbench.training.recipe import changed_options, finish
@@ -189,7 +190,7 @@ def _cell(
 ) -> dict[str, Any]:
     """Return one run: read it if it is finished, else train and measure it."""
     folder = options.out / f"{options.method}-{ffn}-{steps}"
-    head_options = ChatHeadOptions(
+    head_options = options_class(options.method)(
         method=options.method, target=options.target, readings=options.readings, out=folder, ffn=ffn,
         heads=options.heads, steps=steps, minutes=None, rows=options.rows, places=options.places, half=options.half,
         seed=options.seed, threads=options.threads, checkpoint=folder / "run.pt",
