@@ -30,7 +30,7 @@ from workbench.training import recipes
 from workbench.training.answers import ANSWERS, AnswersOptions, first_turns, read_answers, write_answers
 from workbench.training.family import drafter
 from workbench.training.family import training_texts as texts
-from workbench.training.family.head_training import starts_from_eagle
+from workbench.training.family.options import options_class
 from workbench.training.family.readings import Readings, ReadingsOptions, compute_hidden_states, make_readings
 
 pytestmark = pytest.mark.skipif("text-target" not in bundled(), reason="needs the bundled tokenizer")
@@ -123,7 +123,7 @@ def test_training_on_a_gpu_equals_training_on_the_cpu(kind: str, target: str, re
     same_on_both(kind, target, readings, tmp_path)
 
 
-@pytest.mark.parametrize("kind", filter(starts_from_eagle, KINDS))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if options_class(kind).starts_from_eagle])
 def test_training_from_a_finished_layer_on_a_gpu_equals_that_on_the_cpu(
     kind: str, target: str, readings: Path, tmp_path: Path
 ) -> None:
