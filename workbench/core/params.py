@@ -100,7 +100,7 @@ class ParamSpec:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ParamSpec:
-        """Return the declaration from the output of `to_wire`; ignore unknown keys, use defaults for None."""
+        """Create a declaration from the output of `to_wire`. Unknown keys are ignored; None stands for the default."""
         values: dict[str, Any] = {f.name: wire[f.name] for f in dataclasses.fields(cls) if wire.get(f.name) is not None}
         values["choices"] = tuple(values.get("choices", ()))
         return cls(**values)
@@ -126,7 +126,7 @@ def param(
 
 
 def params_of(part: Any) -> dict[str, ParamSpec]:
-    """Return the parameters that a part declares, by name; `default` is the value in this instance."""
+    """Return the parameters that a dataclass instance declares, by name. `default` is the instance's own value."""
     specs: dict[str, ParamSpec] = {}
     for field in dataclasses.fields(part):
         spec = field.metadata.get(_KEY)

@@ -18,7 +18,7 @@ def match_sampled_token(
 ) -> tuple[Float[Tensor, "R F"], Float[Tensor, "R F"], Float[Tensor, "R V"]]:
     """Return the acceptance probabilities of "sample from p, accept the child with that token" at some tree positions.
 
-    Reads p twice for any number of siblings. A child's acceptance probability is its p divided by the mass
+    p is read twice, whatever the number of siblings. A child's acceptance probability is its p divided by the mass
     of p outside its earlier siblings. That mass is a sum of positive terms (tokens without a child, and the child and
     its later siblings), which avoids the cancellation of computing 1 − (mass of earlier siblings).
 

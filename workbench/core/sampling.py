@@ -25,7 +25,7 @@ MIN_TEMPERATURE = 1e-6
 divisor a token whose logit is 0.0001 below the largest has a probability of at most e^−100."""
 
 WIDE, BLOCK = 2048, 128
-"""Number of columns from which rows of a distribution are processed in blocks, and the columns of a block."""
+"""Minimum width of distributions that are processed in blocks of columns, and the number of columns of a block."""
 TINY = torch.finfo(torch.float64).tiny
 CHUNK_ENTRIES = 1 << 20
 """Number of entries of wide distributions that are processed at a time, so that they stay in the processor's caches."""
@@ -136,7 +136,7 @@ def to_probs(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Te
 
 
 def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Tensor, "n V"]:
-    """Return logits divided by the temperature, −inf for tokens that top-k, top-p or min-p removes."""
+    """Return logits divided by the temperature, with −inf for tokens that top-k, top-p or min-p removes."""
     scores = logits if sampling.temperature == 1.0 else logits / sampling.effective_temperature
     if 0 < sampling.top_k < scores.shape[1]:
         threshold = scores.topk(sampling.top_k, dim=1).values[:, -1:]
@@ -255,7 +255,7 @@ def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
 
 
 def _invert_one(weights: Float64[np.ndarray, " m"], u: float) -> tuple[int, float]:
-    """Invert one row as `_invert` does, from weights [m] instead of cumulative sums."""
+    """Return the two results of `_invert` for one row, given its weights [m] instead of their cumulative sums."""
     cumulative = weights.cumsum()
     goal = u * float(cumulative[-1])
     index = min(int(np.searchsorted(cumulative, goal, "right")), int(cumulative.argmax()))

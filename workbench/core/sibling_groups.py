@@ -1,7 +1,8 @@
-"""Positions of a draft tree (root or node) and their children, one tensor row each, verified independently.
+"""Group the nodes of a draft tree by parent: each position (root or node) and its children form one tensor row.
 
-Wide distributions are therefore processed in pieces that fit the processor's caches, and no buffer as large as all
-distributions is allocated: on a CPU a fresh allocation costs more than the computation in it (1 µs per 4 KiB).
+Positions are verified independently. Wide distributions are therefore processed in pieces that fit the processor's
+caches, and no buffer as large as all distributions is allocated: on a CPU a fresh allocation costs more than the
+computation in it (1 µs per 4 KiB).
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
 
 
 def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Return at least one row of a table; on the host consecutive rows are returned as a view."""
+    """Return selected rows of a table, at least one. On the host, consecutive rows are returned as a view."""
     if on_host(distributions.device):
         first, n = int(at[0]), len(at)
         if torch.equal(at, torch.arange(first, first + n)):
@@ -207,7 +208,7 @@ def verify_positions(
     lazy: bool = False,
     in_one_piece: bool = False,
 ) -> tuple[list[Float[Tensor, " N"]], Int[Tensor, " N_plus_1"] | LazySequence[int]]:
-    """Return `verify`'s values of each node of a tree with at least one node, and the token to emit at each position.
+    """Verify all positions of a tree with at least one node.
 
     Args:
         tree: the draft.
@@ -217,6 +218,9 @@ def verify_positions(
         verify: verification of some positions; see `PositionVerifier`.
         lazy: whether tokens to emit may be sampled lazily.
         in_one_piece: whether `verify` allocates nothing of width V, so that it gets all positions in one piece.
+
+    Returns:
+        The columns of `verify`, each with one entry per node; and the token to emit at each position.
     """
     layout = Layout.from_tree(tree)
     tables: list[Tensor] = []

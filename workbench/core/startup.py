@@ -26,7 +26,7 @@ def pause_gc() -> Generator[None]:
 
 
 def import_name(module: str, name: str) -> Any:
-    """Return a name of a module of this package, for example of "models.loading"; import the module if necessary."""
+    """Return an attribute of a module of this package, such as "models.loading"; import the module if necessary."""
     with pause_gc():
         return getattr(importlib.import_module(f"workbench.{module}"), name)
 

@@ -16,7 +16,7 @@ def on_host(device: torch.device) -> bool:
 
 
 def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
-    """Copy host numbers to a tensor on a device without waiting for it, unlike `torch.tensor(…, device=…)`.
+    """Copy host numbers to a new tensor on a device without waiting for the copy, unlike `torch.tensor(…, device=…)`.
 
     The copy is only queued: the driver reads small pageable memory before the call returns.
     """

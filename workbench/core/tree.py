@@ -88,7 +88,7 @@ class DraftTree:
 
     @classmethod
     def empty(cls, source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a tree without nodes: the round is plain decoding. Cached; do not modify."""
+        """Return a tree without nodes, for a round of plain decoding. The tree is cached; do not modify it."""
         return _empty(source, torch.device(device))
 
     @classmethod
@@ -131,13 +131,13 @@ class DraftTree:
 
 @lru_cache(maxsize=256)
 def chain_parents(n: int, device: torch.device) -> Int[Tensor, " N"]:
-    """Return the parents of a chain of n nodes: −1, 0, 1, …. Cached; do not modify."""
+    """Return the parents of a chain of n nodes: −1, 0, 1, …. The tensor is cached; do not modify it."""
     return torch.arange(-1, n - 1, device=device)
 
 
 @lru_cache(maxsize=256)
 def _certain(n: int, device: torch.device) -> Float[Tensor, " N"]:
-    """Return the log-probabilities of n deterministic proposals: zeros. Cached; do not modify."""
+    """Return the log-probabilities of n deterministic proposals: zeros. The tensor is cached; do not modify it."""
     return torch.zeros(n, device=device)
 
 

@@ -19,7 +19,7 @@ ATTENTION = "Llama4TextAttention"
 
 
 def scale_by_position(model: nn.Module) -> None:
-    """Install the hooks on all layers that need them; models of other families get none."""
+    """Install hooks that scale queries on all layers that need them, in place; other models stay unchanged."""
     for layer in model.modules():
         attention: Any = dict(layer.named_children()).get("self_attn")
         if type(attention).__name__ == ATTENTION and attention.attn_temperature_tuning and not attention.use_rope:
@@ -27,7 +27,10 @@ def scale_by_position(model: nn.Module) -> None:
 
 
 class _Temperature:
-    """The hooks of one layer. Several runners of a model may each install hooks; only one set acts per forward."""
+    """Hooks that scale the queries of one layer.
+
+    Several runners of a model may each install hooks; only one set acts per forward.
+    """
 
     def __init__(self, layer: nn.Module, attention: Any) -> None:
         self._attention = attention

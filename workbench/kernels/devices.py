@@ -1,4 +1,4 @@
-"""Checks of device and dtype names before PyTorch is imported.
+"""Check names of devices and dtypes before PyTorch is imported.
 
 These checks refuse only devices and dtypes that cannot work on this machine; PyTorch may still refuse others later.
 """

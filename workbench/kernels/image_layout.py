@@ -1,4 +1,4 @@
-"""Positions of image tokens in a prompt, and hidden states of a prompt with images."""
+"""Find the positions of image tokens in a prompt, and record the hidden states of a prompt with images."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ImagePrefill:
 
     @property
     def n_vision(self) -> int:
-        """Number of vision tokens."""
+        """Number of vision tokens in the prompt."""
         return int(self.is_vision.sum())
 
 

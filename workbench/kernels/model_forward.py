@@ -1,4 +1,4 @@
-"""A model's own forward over a tree cache, with captured hidden states."""
+"""Run a model's own forward over a `TreeCache`, and capture hidden states."""
 
 from __future__ import annotations
 

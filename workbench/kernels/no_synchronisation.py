@@ -1,4 +1,4 @@
-"""A mode that forbids operations on which the host would wait for a GPU result."""
+"""Forbid operations on which the host would wait for a GPU result, within a context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS = {
 
 
 class NoSyncMode(TorchDispatchMode):
-    """Mode in which operators that make the host wait raise RuntimeError with their name; for this thread only.
+    """Context in which operators that make the host wait raise a RuntimeError with their name, in this thread only.
 
     Args:
         kind: type of the device that the host must not wait for.

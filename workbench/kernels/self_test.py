@@ -1,4 +1,4 @@
-"""Self-test of lean decoders: compare one with its model before it is used.
+"""Compare a lean decoder with its model before it is used (self-test).
 
 In float64 and float32 the logits of a short text suffice. In bfloat16 they do not: rounding errors grow from layer to
 layer, and the hidden state of a token with huge activations (the attention sink, in most real models the first token)
@@ -58,7 +58,10 @@ def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | No
 
 
 def _compiled_difference(lean: LeanDecoder, model: PreTrainedModel) -> str:
-    """Run the comparison, which compiles and caches the kernels; return a failure (a full disk) as text."""
+    """Return how the compiled decoder differs from its model, in words; empty if it does not.
+
+    The first call compiles the kernels and caches them on disk; if that fails (a full disk), the text says so.
+    """
     try:
         return describe_difference(lean, model)
     except Exception as error:  # numba raises many types
@@ -130,7 +133,10 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torc
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:
-    """Return the largest difference, as a share of the largest magnitude; entries that are −∞ in both are left out."""
+    """Return the largest difference of two arrays of logits, as a share of the largest magnitude.
+
+    Entries that are −∞ in both are left out.
+    """
     is_finite = (mine > -torch.inf) | (own > -torch.inf) | mine.isnan() | own.isnan()
     mine, own = mine[is_finite].double(), own[is_finite].double()
     return 0.0 if not len(own) else float((mine - own).abs().max() / own.abs().max())

@@ -36,7 +36,7 @@ class Backbone(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of logits."""
+        """Number of logits per position."""
         ...
 
     def open(self, owner: int | None = None) -> Slot:
@@ -48,7 +48,7 @@ class Backbone(Protocol):
         ...
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop everything after the first `length` positions."""
+        """Drop all committed and scratch tokens of a slot after the first `length` positions."""
         ...
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
@@ -56,7 +56,7 @@ class Backbone(Protocol):
         ...
 
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
-        """Run tokens after the committed part and commit them."""
+        """Run the tokens that follow the committed part of a slot, and commit them, `chunk` tokens at a time."""
         ...
 
     def forward(

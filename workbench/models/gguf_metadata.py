@@ -19,7 +19,11 @@ DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."
 
 
 def config_of(reader: Any, file: Path) -> PretrainedConfig:
-    """Return the Transformers configuration of the model in a GGUF file; raise ModelError if it is unsupported."""
+    """Return the Transformers configuration of the model in a GGUF file.
+
+    Raises:
+        ModelError: the metadata is damaged, or the model is not supported as a target.
+    """
     facts = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("tokenizer.ggml.t")}
     try:
         return _from_facts(reader, facts, file)
@@ -58,7 +62,7 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
 
 
 def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Return why a file cannot be a target, by its metadata; empty if it can."""
+    """Return why the metadata of a GGUF file exclude its model as a target; empty if they do not."""
     scaling = facts.get(f"{family}.rope.scaling.type", "none")
     if family not in FAMILIES:
         return f"its family is {family!r}"
@@ -76,7 +80,7 @@ def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
 
 
 def _positions(facts: dict[str, Any], family: str) -> str:
-    """Return why a model's positional encoding is unsupported; empty if it is. Shapes of weights do not reveal it."""
+    """Return why a model's positional encoding is not supported, which shapes of weights do not show; else empty."""
     fields = {name.removeprefix(f"{family}."): value for name, value in facts.items()}
     if {fields.get("rope.scale_linear", 1), fields.get("rope.scaling.factor", 1)} - {0, 1}:
         return "its positions are scaled in a way that its metadata describes only in part"
@@ -89,7 +93,7 @@ def _positions(facts: dict[str, Any], family: str) -> str:
 
 
 def refuse(why: str, file: Path) -> None:
-    """Raise ModelError if there is a reason."""
+    """Raise ModelError if `why`, the reason why a file's model cannot be a target, is not empty."""
     if why:
         raise ModelError(f"{file.name} cannot be used as a target: {why}.", UNSUPPORTED_ADVICE)
 
@@ -114,7 +118,7 @@ def _ends(facts: dict[str, Any]) -> int | list[int] | None:
 
 
 def _short(value: float) -> float:
-    """Return a float32 of the metadata as the shortest decimal: 1e-05, not 9.999999747378752e-06."""
+    """Round a float32 number of the metadata to its shortest decimal: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp's pre-tokenisation before byte-pair encoding, by the name in `tokenizer.ggml.pre`.
+"""Build llama.cpp's pre-tokenisation before byte-pair encoding, from its name in `tokenizer.ggml.pre`.
 
 llama.cpp applies the regular expressions of a name in order, each to the pieces from the previous one; text that no
 expression matches stays one piece. If llama.cpp rewrote an expression because its regex engine lacks a feature, this
@@ -71,7 +71,7 @@ _CASED_LETTERS = (
 
 @dataclass(frozen=True)
 class Splitting:
-    """Pre-tokenisation of one name.
+    """Pre-tokenisation that belongs to one name in llama.cpp.
 
     Attributes:
         expressions: regular expressions in Oniguruma's syntax, applied in order.
@@ -86,7 +86,7 @@ class Splitting:
     has_bytes: bool = True
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Return a pre-tokenizer with these settings."""
+        """Build the pre-tokenizer of the `tokenizers` library with these settings."""
         steps: list[pre_tokenizers.PreTokenizer] = [
             pre_tokenizers.Split(Regex(expression), behavior="isolated") for expression in self.expressions
         ]
@@ -250,4 +250,4 @@ SPLITTINGS: dict[str, Splitting] = {
     ),
     **_named(Splitting((_LINES,), has_bytes=False), "gemma4 granite-embed-multi-311m sarvam-moe"),
 }
-"""All names that llama.cpp supports for decoders; only "whitespace", of an embedding model, is left out."""
+"""Pre-tokenisation by name, for all names that llama.cpp supports for decoders."""

@@ -114,11 +114,11 @@ class Models:
 
     @property
     def predicts_next(self) -> bool:
-        """Whether a masked language model predicts position i + 1 from the state at position i (`predicts_next`)."""
+        """Whether the target, a masked language model, predicts position i + 1 from its hidden state at position i."""
         return bool(getattr(self.target.config, "predicts_next", False))
 
     def missing_reason(self, need: str) -> str:
-        """Return why the requirement `need` is not met; empty if it is."""
+        """Return why these models do not meet a method's requirement `need`; empty if they do."""
         if need == "drafter":
             return "" if self.drafter is not None else self.drafter_problem
         if need == ANY_DRAFTER:
@@ -159,7 +159,7 @@ class Models:
         return [self.target.meter, self.meter, *([] if self.draft_model is None else [self.draft_model.meter])]
 
     def set_unknown_token(self) -> None:
-        """Let the draft model accept token ids of the target for which it has no embedding."""
+        """Let the draft model replace token ids of the target for which it has no embedding by an unknown token."""
         if self.drafter is None:
             return
         token_ids = (getattr(self.tokenizer, f"{kind}_token_id", None) for kind in ("unk", "pad", "eos"))
@@ -168,7 +168,11 @@ class Models:
         )
 
     def with_drafter(self, name: str | None, dtype: str = "auto") -> Models:
-        """Return models with the same target and another draft model (None: none); everything else is shared.
+        """Return a copy with another draft model, which shares the target and all else with this object.
+
+        Args:
+            name: draft model, as in `load_models`; None: no draft model.
+            dtype: dtype of the draft model, as in `load_models`.
 
         Raises:
             ModelError: the draft model cannot be loaded.
@@ -183,7 +187,10 @@ class Models:
 
 
 def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
-    """Return heads on disk trained for a target of this name and width; `problem` is set if the weights differ."""
+    """Return the heads on disk for a target of this name and width, by kind.
+
+    `HeadInfo.problem` is set for heads that were trained for other weights.
+    """
     heads: dict[str, HeadInfo] = {}
     for name, folder in bundled().items():
         config = config_of(folder)
@@ -200,7 +207,9 @@ def find_heads(target_name: str, target: Runner) -> dict[str, HeadInfo]:
 
 
 def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]]:
-    """Yield the user's own heads by kind, the first named last, each with the reason if it does not fit the target.
+    """Yield (kind, heads) for the user's own heads; `problem` of heads that do not fit the target is the reason.
+
+    The heads that the user named first come last, so that they take precedence in a dict.
 
     Raises:
         ModelError: a folder named by the user cannot be read.
@@ -232,7 +241,7 @@ def other_weights(name: str, config: dict[str, Any], target_name: str, target: R
 
 
 def same_vocabulary(target: Any, drafter: Any) -> bool:
-    """Whether two tokenizers map all tokens to the same ids."""
+    """Return whether two tokenizers map all tokens to the same ids."""
     return target.get_vocab() == drafter.get_vocab()
 
 

@@ -67,7 +67,7 @@ def _free(place: Path) -> str:
 
 
 def path_of(model: str) -> Path:
-    """Return the path of a model given by its short name; any other string is returned as a path."""
+    """Return the path of the local model with this short name; any other string is taken as a path."""
     if isinstance(model, HubId):
         relative = model.replace("\\", "/").replace(":", "").lstrip("/")  # an absolute path would replace the parent
         return Path(os.devnull) / relative  # a path that cannot exist

@@ -33,12 +33,12 @@ def machine_facts() -> dict[str, Any]:
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Return the facts as one line of text."""
+    """Describe the output of `machine_facts` in one line of text."""
     return f"{describe_hardware(facts)}; {facts['date']}; load before the run {facts['load']}"
 
 
 def describe_hardware(facts: dict[str, Any]) -> str:
-    """Return the facts that stay the same from run to run, as text."""
+    """Describe those of the output of `machine_facts` that stay the same from run to run, as text."""
     extras = "".join(f", {facts[name]}" for name in ("instructions", "gpu") if facts.get(name))
     versions = f"torch {facts['torch']}, transformers {facts['transformers']}"
     return f"{facts['cpu']}, {facts['cores']} cores{extras}; {versions}"

@@ -1,4 +1,4 @@
-"""Masked language models: targets that fill masked positions and read in both directions."""
+"""Recognise masked language models: targets with bidirectional attention that fill masked positions."""
 
 from __future__ import annotations
 

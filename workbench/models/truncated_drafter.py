@@ -1,4 +1,4 @@
-"""A draft model for any target: the target's first layers, saved as a separate model."""
+"""Make a draft model for any target: the target's first layers, saved as a separate model."""
 
 from __future__ import annotations
 

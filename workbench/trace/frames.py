@@ -131,7 +131,7 @@ def from_frames(frames: Frames) -> Trace:
 
 
 def nest(frames: Frames) -> pl.DataFrame:
-    """Join the tables to one row per round, with the rows of the other tables as lists of structs, for Parquet."""
+    """Join a trace's tables to one with a row per round, in which rows of other tables are lists of structs."""
     nested = frames.rounds
     for name in _PARTS:
         table: pl.DataFrame = getattr(frames, name)
@@ -141,7 +141,7 @@ def nest(frames: Frames) -> pl.DataFrame:
 
 
 def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
-    """Split the table of `nest` into the tables again; `run` is the row with header and footer."""
+    """Split the output of `nest` into a trace's tables again; `run` is the row with header and footer."""
 
     def part(name: str, schema: Schema) -> pl.DataFrame:
         table = nested.select("round", pl.col(name)).drop_nulls(name).explode(name).unnest(name)
@@ -152,7 +152,7 @@ def flatten(run: pl.DataFrame, nested: pl.DataFrame) -> Frames:
 
 
 def _whole(table: pl.DataFrame, schema: Schema) -> pl.DataFrame:
-    """Add the columns of later schemas that a table lacks, filled with null."""
+    """Return a table of an old trace with the columns that later schemas added, filled with null."""
     return table.with_columns(pl.lit(None, schema[n]).alias(n) for n in LATER if n in schema and n not in table.columns)
 
 
@@ -205,7 +205,7 @@ def _top(prefix: str, top: TopTokens | None) -> dict[str, Any]:
 
 
 def _by_round(table: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    """Group rows by round, in the table's order."""
+    """Return the rows of a table by number of their round, in the table's order."""
     rounds: dict[int, list[dict[str, Any]]] = {}
     for row in table.iter_rows(named=True):
         rounds.setdefault(row.pop("round"), []).append(row)

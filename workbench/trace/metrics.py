@@ -16,11 +16,11 @@ DISTRIBUTION_ERROR = "distribution error (TV)"
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
 """The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.is_upper_bound`."""
 ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
-"""Signal of such a round: expected accepted drafts under its verifier, minus those under the exact verifier."""
+"""Signal of a round under an approximate verifier: expected accepted drafts, minus those under the exact verifier."""
 DELAY = "delay before the round (s)"
 """Signal of a round: seconds of delay (display pace or pause) directly before it."""
 DELAY_NAMES = (DELAY, "held back before it (s)")
-"""`DELAY`, and its name in traces of earlier versions."""
+"""Names of the signal `DELAY`: the current one, and the one in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
 """Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
 OTHER = "other"
@@ -195,8 +195,12 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[int, int]:
     """Return (positions where a draft was tested, those where a draft was accepted) among the chosen tokens.
 
-    `chosen` has one entry per emitted token; tokens after its end are excluded. A position counts once for any number
-    of tested drafts. No draft is tested for a bonus token or a token of plain decoding.
+    A position counts once for any number of tested drafts. No draft is tested for a bonus token or a token of plain
+    decoding.
+
+    Args:
+        rounds: rounds of a run.
+        chosen: whether each emitted token is chosen; tokens after the end of this list are not.
     """
     kinds = [e.kind for r in rounds for e in r.emitted]
     counted = Counter(kind for kind, is_chosen in zip(kinds, chosen, strict=False) if is_chosen)
@@ -204,7 +208,7 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
 
 
 def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return kind of word → (tested, accepted), counted by `acceptance_where`, for the kinds that occur."""
+    """Return the counts of `acceptance_where`, (tested, accepted), for each kind of word that occurs."""
     kinds = word_kinds(trace, lexicon)
     return {kind: acceptance_where(trace.rounds, [k == kind for k in kinds]) for kind in sorted(set(kinds))}
 

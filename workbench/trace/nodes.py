@@ -76,7 +76,7 @@ class Probe:
         text: text of the token, for display only.
         parent: predecessor: −1 the last committed token, i < N node i of the draft, N + j the earlier probe j.
         position: absolute position in the sequence.
-        source: name of the part that requested it ("reflective").
+        source: name of the part of a method that requested the probe ("reflective").
     """
 
     token: int
@@ -88,7 +88,7 @@ class Probe:
 
 @dataclass(slots=True)
 class TreeExplanationRecord:
-    """Explanation of a draft tree's shape; see `workbench.core.tree_explanation`.
+    """Explanation of a draft tree's shape, a `workbench.core.tree_explanation.TreeExplanation` as plain data.
 
     Attributes:
         rules: tree builder's rules, each with `name`, `title`, `says` (explanation), and the meanings of the values

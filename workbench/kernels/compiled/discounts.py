@@ -1,4 +1,4 @@
-"""K-SEQ's discount ρ, one position at a time, so that its distributions stay in the processor's caches."""
+"""Compute K-SEQ's discount ρ, one position at a time, so that distributions stay in the processor's caches."""
 
 from __future__ import annotations
 

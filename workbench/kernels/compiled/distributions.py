@@ -1,4 +1,4 @@
-"""Top tokens and entropy of distributions over the vocabulary, each read once.
+"""Compute top tokens and entropy of distributions over the vocabulary, reading each distribution once.
 
 `top_and_entropy` reads distributions that exist already. Greedy decoding needs no distribution: `summarise_softmax`
 computes the same from logits in the model's own dtype and writes no array of the vocabulary's size.
@@ -153,7 +153,7 @@ def summarise_softmax(x, top, p_top, logs, entropy, scale, taken):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def summarise_softmax_bf16(bits, top, p_top, logs, entropy, scale, taken):
-    """Compute `summarise_softmax` for bfloat16 logits, whose bits are int16 [n, V]."""
+    """Compute `summarise_softmax` for bfloat16 logits; `bits`, int16 [n, V], are their bits."""
     n, size = bits.shape
     wide = np.empty(size, np.float32)
     row = take(taken, n)

@@ -1,4 +1,4 @@
-"""Sequential tests of siblings, position by position; each test reads the vocabulary once.
+"""Test siblings one after the other, position by position; each test reads the vocabulary once.
 
 After rejections, the residual at all tokens other than drafted ones and their neighbours is (p − C · q)₊: a rejection
 subtracts c · q, and ((p − C · q)₊ − c · q)₊ = (p − (C + c) · q)₊. So the scalar C replaces an array of the vocabulary's
@@ -180,9 +180,9 @@ def place_of(special, token):
 @njit(nogil=True, cache=True, error_model="numpy")
 @no_type_check
 def test(probs, total, ahead, token, there, tested, near, mass, ratio, share, without, figures, ends, left, priced):
-    """Test the siblings at one position (arguments: see `verify_siblings`); return its `beside` and `apart`.
+    """Test the siblings at one position, and return the position's entries of `beside` and `apart`.
 
-    `probs` may be unnormalised weights with the sum `total`.
+    Arguments are those of `verify_siblings` for one position. `probs` may be unnormalised weights with the sum `total`.
     """
     f, k = near.shape
     to_end = priced or ends.shape[0] > 0 or left.shape[0] > 0

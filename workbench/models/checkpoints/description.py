@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 ROPES = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 COMPUTED = "rotary_emb.inv_freq"
-"""Suffix of the name of a buffer that older programs stored; it is ignored, as the configuration determines it."""
+"""Suffix of the name of a RoPE buffer that older programs stored. The buffer is ignored: it follows from the
+configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class TensorSpec:
 def match_tensors(
     stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return each tensor's name in the files, by its name in this workbench; raise an error for unknown tensors.
+    """Compare a checkpoint's tensors with those of a layout, and return their names in the files by their names here.
 
     Args:
         stored: files of the checkpoint.

@@ -1,4 +1,4 @@
-"""Maps between a draft vocabulary and the target's vocabulary: `d2t`, `t2d`, `token_map`."""
+"""Read the maps between a draft vocabulary and the target's from checkpoints: `d2t`, `t2d`, `token_map`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workbench.models.checkpoints.files import CheckpointFiles
 
 MAPS = ("d2t", "t2d")
 DraftTokens = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""Values of `Checkpoint.draft_tokens` and `Checkpoint.order`."""
+"""Type of the two fields `Checkpoint.draft_tokens` and `Checkpoint.order`."""
 
 
 def draft_vocabulary(stored: CheckpointFiles, vocab_size: int) -> DraftTokens:

@@ -1,4 +1,4 @@
-"""EAGLE-1 and -2 (one layer; only their trees differ), and the corresponding layouts of vLLM's speculators.
+"""Read checkpoints of EAGLE-1 and -2 (one layer; only their trees differ), also in the layouts of vLLM's speculators.
 
 Layouts: SafeAILab's `eagle/model/cnets1.py`; vllm-project/speculators' types `eagle` (until 0.3) and `mtp`. EAGLE: Li
 et al. 2024, arXiv:2401.15077, §4.1.
@@ -45,7 +45,7 @@ OUTSIDE = {
 }  # fmt: skip
 """Tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
 LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
-"""Prefix of the names of the layer's tensors, by layout."""
+"""Prefix of the names of the decoder layer's tensors, by layout."""
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")
 
 
@@ -144,7 +144,7 @@ def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str,
 
 
 def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in and around a layer; `input_width` is the input width of its attention."""
+    """Return the shapes of a decoder layer's tensors by name; `input_width` is the width of its attention's input."""
     width, ffn = facts["hidden_size"], facts["ffn"]
     queries, keys = facts["heads"] * facts["head_size"], facts["kv_heads"] * facts["head_size"]
     norms = {f"{name}.weight": (width,) for name in (*NORMS, "between")}
@@ -157,7 +157,7 @@ def layer_shapes(facts: Mapping[str, Any], input_width: int) -> dict[str, tuple[
 
 
 def verifier_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the target in a configuration; empty if there is none."""
+    """Return the name of the target that a configuration of heads names; empty if it names none."""
     section = config.get("speculators_config")
     verifier = section.get("verifier") if isinstance(section, dict) else None
     name = verifier.get("name_or_path") if isinstance(verifier, dict) else config.get("base_model_name_or_path")

@@ -1,4 +1,6 @@
-"""EAGLE-3: features of three layers, a layer with an input of twice the width, an LM head over a draft vocabulary.
+"""Read checkpoints of EAGLE-3: a decoder layer that reads features of three layers, and a reduced LM head.
+
+The decoder layer has an input of twice the width; the LM head is over a draft vocabulary.
 
 Layouts: SafeAILab's `eagle/model/cnets.py`, which SpecForge's `LlamaForCausalLMEagle3` shares (`midlayer.…`), and
 vllm-project/speculators' type `eagle3` (`layers.0.…`). EAGLE-3: Li et al. 2025, arXiv:2503.01840.
@@ -113,7 +115,9 @@ def _layout(stored: CheckpointFiles) -> str | None:
 
 
 def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
-    """Return the layers whose input is read; () if the configuration names none (they follow from the target's depth).
+    """Return the target's layers whose input the heads read, from their configuration.
+
+    The result is () if the configuration names none; the layers then follow from the number of the target's layers.
 
     Raises:
         ModelError: the value is not an increasing list of layer indices.

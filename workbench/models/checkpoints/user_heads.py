@@ -28,7 +28,7 @@ class OwnHeads:
 
     Attributes:
         folder: folder of the files.
-        config: configuration in the format of this workbench's own heads.
+        config: configuration of the heads, in the format of heads that this workbench trained.
         checkpoint: description of heads with another project's layout; None: this workbench wrote them.
     """
 
@@ -111,7 +111,7 @@ def open_heads(place: str) -> OwnHeads:
 
 @lru_cache(maxsize=8)
 def read_once(place: str, changed: float) -> Checkpoint:
-    """Return the result of `read_checkpoint`, cached until a file in the folder changes (`changed`: newest date)."""
+    """Return the result of `read_checkpoint` from a cache. Its key includes `changed`, the newest date of a file."""
     return read_checkpoint(Path(place))
 
 

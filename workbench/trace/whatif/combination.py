@@ -76,7 +76,7 @@ def combine(first: Trace, second: Trace) -> Combination:
 
 
 def _reach(trace: Trace, common: int) -> tuple[list[int], list[int]]:
-    """Return the start and the end of every round in the common prefix."""
+    """Return, per round in the common prefix, the positions where it starts and up to which its draft is accepted."""
     starts, ends, at = list[int](), list[int](), 0
     for r in trace.rounds:
         if at >= common:

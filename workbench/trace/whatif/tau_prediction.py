@@ -11,7 +11,7 @@ from workbench.trace.events import Round
 
 
 def predict_tau(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return τ as predicted by two models: the same acceptance everywhere, or acceptance by position.
+    """Predict τ by two models: the same acceptance probability everywhere, or one per position of the draft.
 
     Returns:
         `rate`, accepted / tested with the siblings of a position counted once; `rates`, the same by position, given

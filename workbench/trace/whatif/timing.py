@@ -153,7 +153,7 @@ def _over(rate: float | None, plain: float | None) -> float | None:
 
 
 def plain_rounds(trace: Trace, plain: Trace | None) -> tuple[list[Round], str]:
-    """Return the rounds of plain decoding that serve as baseline, and their source in words: see `time_breakdown`."""
+    """Return the plain rounds that are the baseline of `time_breakdown`, and their source in words."""
     if plain is not None:
         header, plain_header = trace.header, plain.header
         for field, a, b in (

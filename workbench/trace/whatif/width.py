@@ -1,4 +1,4 @@
-"""Estimate the value of a wider tree: ranks of the rejected positions' correct tokens in the drafter's distribution."""
+"""Estimate τ of a wider tree, from the ranks that emitted tokens have in the drafter's distribution."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class EmittedTokenRanks:
 
 @dataclass(frozen=True, slots=True)
 class WidthEstimate:
-    """Estimate for a tree with `width` siblings at every position, as deep as the recorded drafts.
+    """Estimated τ of a tree with `width` siblings at every position, as deep as the recorded drafts.
 
     Attributes:
         width: number of siblings.
         tau: estimated tokens per round. The acceptance at each depth is the share of recorded tests whose emitted token
-            is among the first `width` ranks. Two opposite errors: tests without a recorded ranking count as rejected;
-            positions that only a sibling would have reached were not tested, may be harder, and are assumed to be
-            accepted as often as the tested ones.
+            is among the first `width` ranks. The estimate has two opposite errors. It is too low because tests without
+            a recorded ranking count as rejected. It is too high because positions that only a sibling would have
+            reached were not tested: they may be harder, but are assumed to be accepted as often as the tested ones.
     """
 
     width: int
