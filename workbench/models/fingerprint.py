@@ -15,9 +15,11 @@ import torch
 
 WEIGHTS = "target_weights"
 """Key in a head's configuration: fingerprint of the target that it was trained on."""
-N_BITS = 256 TOLERATED = 32
-"""Number of bits in which fingerprints of the same weights may differ. Rounding to four bits changes a weight by a tenth of the weights' standard deviation, which
-flips a few per cent of the bits; the weights of two training runs agree in half of the bits, 128 ± 8."""
+N_BITS = 256
+TOLERATED = 32
+"""Number of bits in which fingerprints of the same weights may differ. Rounding to four bits changes a weight by a
+tenth of the weights' standard deviation, which flips a few per cent of the bits; the weights of two training runs agree
+in half of the bits, 128 ± 8."""
 _SCATTER = 2_654_435_761  # Knuth's multiplier: maps consecutive numbers far from each other
 
 

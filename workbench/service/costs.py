@@ -1,4 +1,4 @@
-"""Estimated GPU time of a generation on ZeroGPU: from an assumption at first, then from measured runs."""
+"""Estimate the GPU time of a generation on ZeroGPU: from an assumption at first, later from measured runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_S = 120
 
 
 class Costs:
-    """Measured GPU times of runs, by target and method, and the estimates from them."""
+    """Measured GPU times of runs by target and method, from which the GPU time of later runs is estimated."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], deque[float]] = {}
@@ -33,7 +33,7 @@ class Costs:
         return math.ceil(START_S + MARGIN * slowest * tokens)
 
     def tokens(self, target: str, method: str, seconds: float) -> int:
-        """Return the number of tokens that fit into a GPU time."""
+        """Return the number of tokens that a run can generate in `seconds` of GPU time."""
         slowest = max(self._seen.get((target, method), (PER_TOKEN_S,)))
         return max(1, int((seconds - START_S) / (MARGIN * slowest)))
 
@@ -51,6 +51,6 @@ class Costs:
             )
 
     def basis(self, target: str, method: str) -> str:
-        """Return the basis of the estimate as text."""
+        """Return, as text, whether the estimate is based on measured runs, and on how many."""
         n = len(self._seen.get((target, method), ()))
         return f"measured on {n} run{'s' if n > 1 else ''} of this method" if n else "assumed; no run measured yet"

@@ -1,4 +1,4 @@
-"""Engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
+"""Run the engine's thread, which admits waiting runs to the batch, runs rounds, and ends finished runs.
 
 Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
@@ -27,9 +27,9 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval of checks of leases and time limits, in seconds."""
+"""Interval in seconds between checks of leases and time limits."""
 IDLE_S = 0.05
-"""Sleep time of an engine if all of its sequences are paused, in seconds."""
+"""Time in seconds for which the thread sleeps if all sequences are paused."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -130,7 +130,10 @@ class EngineThread:
                 self._wake.wait(self._idle_s())
 
     def _idle_s(self) -> float:
-        """Return the sleep time if no sequence may run now: at most until the next round that a display rate allows."""
+        """Return the time in seconds to sleep when no sequence may run now.
+
+        It ends at the latest when a display rate allows the next round.
+        """
         rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         delays = [s for row in rows if row is not None and (s := row.due_s) is not None]
         return min([IDLE_S if rows else SWEEP_S, *delays])
@@ -200,7 +203,10 @@ class EngineThread:
                 self._hold_others(waiting.run)
 
     def _is_others_turn(self) -> bool:
-        """Return whether the suspended sequences have not yet had their share of time, without the paused ones."""
+        """Return whether sequences that were suspended for a timed run have not had their share of time yet.
+
+        Paused sequences do not count.
+        """
         rows = [run.sequence for loaded in self._pool.targets() for run in loaded.runs]
         return time.monotonic() < self._others_until and any(row and row.status != PAUSED for row in rows)
 
@@ -224,13 +230,13 @@ class EngineThread:
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
-        """Do not delay a run's rounds for display while other runs are queued."""
+        """While other runs are queued, stop delaying rounds for display."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Return whether the KV caches have memory for one more sequence; if not, start to free memory."""
+        """Return whether there is memory for the KV caches of one more sequence; if not, start to free memory."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -286,7 +292,12 @@ class EngineThread:
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory, with settings that would fit."""
+    """Return the error of a run that ran out of memory; its remedy lists settings that would need less.
+
+    Args:
+        sequence: sequence of the run.
+        others: number of other sequences in the batch.
+    """
     length = (
         f"max_new_tokens={sequence.n_new}"
         if sequence.n_new

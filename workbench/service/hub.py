@@ -23,7 +23,7 @@ PATIENCE_S = 5.0
 
 
 def check(name: str) -> None:
-    """Refuse a Hub id that `fetch` would refuse, without downloading.
+    """Refuse a Hub id that `fetch` would refuse, without downloading the model.
 
     A model in the local cache is accepted without a request. If the Hub does not answer within `PATIENCE_S`, the id is
     accepted: `fetch` waits longer.

@@ -1,4 +1,4 @@
-"""Memory of models and their KV caches, and of the device."""
+"""Compute the memory of models and their KV caches, and the memory that a device has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.models.runner import SCRATCH
 from workbench.models.shared_embeddings import shares_embeddings
 
 SHARE = {"cpu": 0.7, "cuda": 0.85}
-"""Share of a device's memory for models and KV caches; the rest is for activations and everything else."""
+"""Share of a device's memory for models and KV caches. Activations and all else use the rest."""
 RESERVE = 0.05
 """Share of a device's memory that always stays free."""
 LONGEST = 4096
@@ -53,7 +53,7 @@ def budget(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory that a model will need, from its files alone.
+    """Memory that a model will need, computed from its files before it is loaded.
 
     Attributes:
         weights: memory of the weights in bytes, including the packed copies of small models on a CPU.
@@ -67,7 +67,7 @@ class Need:
 
     @classmethod
     def of(cls, folder: str, dtype: torch.dtype, device: torch.device) -> Need:
-        """Read the configuration and the headers of the weights.
+        """Compute the memory of the model in a folder from its configuration and the headers of its weight files.
 
         Errors of transformers and safetensors are not caught.
         """

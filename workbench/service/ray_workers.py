@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster that measure the cells of a sweep; cells of a lost machine are measured again."""
+"""Measure the cells of a sweep by workers on a Ray cluster. Cells of a lost machine are measured again."""
 
 from __future__ import annotations
 

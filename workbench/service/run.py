@@ -1,4 +1,4 @@
-"""One generation in the backend, to follow, change, pause and cancel."""
+"""Define the run, a generation in the backend that users follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD_MESSAGE = "The run is suspended while a comparison uses the device."
 
 
 class Host(Protocol):
-    """Interface of a backend to its runs."""
+    """Interface of a backend that its runs use."""
 
     def change(
         self,
@@ -263,11 +263,11 @@ class Run:
         return self._host.explain(self)
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """Inspect, save, load or reset the drafter's state: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the drafter's state, as `workbench.client.RunHandle.memory` does."""
         return self._host.memory(self, action, data)
 
     def pause(self) -> None:
-        """Stop before the next round."""
+        """Pause the run before its next round."""
         self.apply_to_sequence(Sequence.pause)
 
     def resume(self) -> None:
@@ -334,7 +334,7 @@ class Run:
         self._host.record_start(self)
 
     def _try(self, act: Callable[[Sequence], None], row: Sequence) -> None:
-        """Apply an action; on an error, set the message and continue."""
+        """Apply an action to the sequence. After an error, its message becomes the run's, and the run continues."""
         try:
             act(row)
         except WorkbenchError as error:
@@ -385,7 +385,7 @@ class Run:
             return True
 
     def release_images(self) -> None:
-        """Release the images of a run that was dropped; a running explanation keeps its own references.
+        """Release the images of a run that was removed. A running explanation keeps its own references to them.
 
         Eight decoded images of maximum size take 128 MiB. The trace and the log-probabilities stay.
         """
@@ -395,6 +395,6 @@ class Run:
             )
 
     def notify(self) -> None:
-        """Wake the threads that wait for news of the run."""
+        """Wake the threads that wait for a change of the run."""
         with self._news:
             self._news.notify_all()

@@ -1,4 +1,4 @@
-"""Changes of running generations, explanations of them, and operations on their drafters' state."""
+"""Change running generations, explain them by their images, and inspect or replace the state of their drafters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from workbench.service.run import Run
 from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
-"""Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
+"""Time limit in seconds for an operation on a drafter's state, which has to wait for the end of a round."""
 
 
 class RunController:
-    """Apply changes to runs, explain them, and operate on their drafters' state.
+    """Apply changes to runs, attribute their text to images, and inspect or replace the state of their drafters.
 
     Args:
         names: resolver of model names.

@@ -1,4 +1,4 @@
-"""Encode a rendered conversation: special tokens only where the chat template wrote them, plain text in messages."""
+"""Encode a rendered conversation with special tokens only where the chat template wrote them, not inside messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
     Args:
         tokenizer: a tokenizer of Transformers.
         text: the rendered conversation.
-        origins: origin of each character, see `workbench.service.traced_template`.
+        origins: origin of each character, as in `workbench.service.traced_template`.
         messages: all texts of the messages. A special token of unknown origin counts as plain text if a message
             contains it, in upper or lower case.
 
@@ -54,7 +54,7 @@ def encode(tokenizer: Any, text: str, origins: str, messages: Sequence[str]) -> 
 
 
 def _special(tokenizer: Any) -> dict[int, str]:
-    """Return the special tokens: id → text."""
+    """Return the texts of the special tokens by id."""
     return {i: token.content for i, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 

@@ -1,4 +1,4 @@
-"""Worker processes on this machine that measure the cells of a sweep, each with a backend of its own.
+"""Measure the cells of a sweep by worker processes on this machine, each with a backend of its own.
 
 By default there is one worker: cells that share the cores slow each other down, which distorts their times.
 """
@@ -80,7 +80,7 @@ def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> d
 
 
 class _Worker:
-    """Worker process, seen from the main process."""
+    """Handle of the main process for one worker process."""
 
     def __init__(self, number: int, backend: Mapping[str, Any]) -> None:
         self.number, self.backend = number, dict(backend)
@@ -89,7 +89,7 @@ class _Worker:
         self.restart()
 
     def restart(self) -> None:
-        """Start the process, also in place of one that has died."""
+        """Start the worker process; if the previous one has died, replace it."""
         if hasattr(self, "process"):
             self.pipe.close()
             self.process.join()
@@ -106,7 +106,7 @@ class _Worker:
             self.pipe.send(cell)
 
     def receive(self) -> Event | None:
-        """Receive an event; None if the process has died."""
+        """Receive an event from the worker process; None if the process has died."""
         try:
             kind, _, content = self.pipe.recv()
         except (EOFError, OSError):
