@@ -1,4 +1,4 @@
-"""Suite `answers` of `workbench bench` without methods: right answers under each approximate verifier."""
+"""Run `workbench bench --suite answers` without methods: count right answers under each approximate verifier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ KINDS = (".json", ".md")
 
 
 def measure(load: Callable[[], Any], scale: Mapping[str, Any], out: list[Path], as_json: bool) -> None:
-    """Solve all problems under all verifiers; an existing JSON file keeps its entries of other targets.
+    """Let the target solve all problems under all verifiers, and write the results.
+
+    An existing JSON file keeps its entries of other targets.
 
     Args:
         load: function that loads the models.

@@ -39,7 +39,7 @@ def check(
     drafter: Drafter = DEFAULT_DRAFTER,
     head: Head = None,
     device: Device = "cpu",
-    runs: Annotated[int, typer.Option(min=100, help="Samples in each test of a sampled distribution.")] = 1000,
+    runs: Annotated[int, typer.Option(min=100, help="Number of samples in each test of a distribution.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
         float, typer.Option(min=0, help="Approximate time limit; a slow target is tested in part. 0: no limit.")
@@ -54,7 +54,7 @@ def check(
         bool, typer.Option(help="With --report or --families: check again what the board already has.")
     ] = False,
     families: Annotated[
-        bool, typer.Option(help="Instead, test every model family of transformers; resumes where its board ends.")
+        bool, typer.Option(help="Test every model family of transformers instead; resumes where its board ends.")
     ] = False,
     choices: Annotated[
         bool,
@@ -161,7 +161,7 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line for each kind of test that the whole run left out for lack of time."""
+    """Yield a line of text for each kind of test that was left out because the time was over."""
     greedy = [f.figures for f in findings if f.kind == "greedy"]
     settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in f.figures for f in findings)
@@ -206,7 +206,11 @@ def _targets(*own: str) -> list[str]:
 
 
 def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minutes: float, fresh: bool) -> int:
-    """Add a board row for each choice on each target that has none yet; return 1 if a promise is broken, else 0."""
+    """Check each verifier, tree builder and policy on each target, and add a row to the board for each.
+
+    Returns:
+        1 if a promise is broken, else 0.
+    """
     from workbench.bench import board
     from workbench.bench.choices import all_choices, check_choice
     from workbench.bench.finding import FAIL
@@ -250,7 +254,7 @@ def _choices(names: Sequence[str] | None, runs: int, max_new_tokens: int, minute
 
 
 def _families(fresh: bool, as_json: bool) -> int:
-    """Test every model family, print a line for each and save the board.
+    """Test every model family, print a line for each family and save the board.
 
     Returns:
         1 if the text of a family differs from that of its own `generate`, else 0.

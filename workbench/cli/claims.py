@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from workbench.decoders.declarations import Claim
 
 FILE = Path(__file__).resolve().parents[1] / "bench" / "claims.json"
-"""Keys of each method's claims, written by `workbench docs`: an unknown key is refused without importing PyTorch."""
+"""File with the keys of each method's claims, so that an unknown key is refused without importing PyTorch.
+`workbench docs` writes it."""
 
 
 def claims(
@@ -33,7 +34,8 @@ def claims(
     timed: Annotated[
         bool | None,
         typer.Option(
-            "--timed/--untimed", help="Only claims about time (keep the machine otherwise idle), or only the others."
+            "--timed/--untimed",
+            help="Measure only claims about time (on an otherwise idle machine), or only the others.",
         ),
     ] = None,
     target: Annotated[
@@ -57,8 +59,8 @@ def claims(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=8, help="Length limit of every generation, in tokens.")
     ] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Timed runs per prompt.")] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Sampled runs per prompt.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Number of timed runs per prompt.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Number of sampled runs per prompt.")] = None,
     report: Annotated[bool, typer.Option(help="Save the measurements on the claims board.")] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -123,7 +125,7 @@ def claims(
 def _measure_or_none(
     claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
 ) -> dict[str, Any] | None:
-    """Call `_measure`; print an error and return None instead of raising it, to keep the figures of other claims."""
+    """Call `_measure`, but print an error and return None instead of raising it, so that other claims are measured."""
     try:
         return _measure(claim, target, scale_options, report, as_json)
     except WorkbenchError as error:
@@ -134,7 +136,10 @@ def _measure_or_none(
 def _measure(
     claim: Claim, target: str | None, scale_options: dict[str, Any], report: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Measure one claim if the models for it are here, print the result, and return its row of the board."""
+    """Measure one claim, print the result, and return its row of the board.
+
+    If a model for the claim is not on this machine, the row says so instead.
+    """
     from workbench.bench import claims as known
     from workbench.bench import claimsboard
     from workbench.bench.labs import measure
@@ -159,7 +164,7 @@ def _measure(
 
 
 def text() -> str:
-    """Return the current content for the file of claim keys."""
+    """Return the content that the file of claim keys should have now."""
     from workbench.bench import claims as known
 
     keys_by_method: dict[str, list[str]] = {}
@@ -169,7 +174,7 @@ def text() -> str:
 
 
 def _check_key(method: str, key: str) -> None:
-    """Refuse a key that no claim of a method has. A method that is not in the file is checked later, by `claims_of`."""
+    """Refuse a key that no claim of a method has. Methods that the file lacks are checked later, by `claims_of`."""
     keys_by_method = json.loads(FILE.read_text(encoding="utf-8"))
     if "workbench.bench.claims" in sys.modules or key in keys_by_method.get(method, [key]):
         return

@@ -17,7 +17,7 @@ from workbench.core.errors import UnknownNameError, WorkbenchError
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 INSTALL = 'pip install "speculative-decoding-workbench[notebooks]"'
 QUIET = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.extension_manager=readonly"]
-"""Turn off JupyterLab's checks for updates and extensions: nothing may use the network unless the user asks for it."""
+"""Options that turn off JupyterLab's checks for updates and extensions, which would use the network unasked."""
 
 
 def lab(
@@ -36,7 +36,7 @@ def lab(
 
 
 def command(folder: Path, notebook: str, port: int, browser: bool) -> list[str]:
-    """Return the command line of the server.
+    """Return the command line that starts JupyterLab's server.
 
     Raises:
         WorkbenchError: the folder has no notebooks, or none of that name.

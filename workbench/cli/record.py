@@ -1,4 +1,4 @@
-"""`workbench record`: produce the recordings that the pages show without a model, one for each method.
+"""`workbench record`: record the runs that the pages show without a model, one for each method.
 
 Prompt, seed and models determine the text of a recording; its times are those of the machine that recorded it.
 """
@@ -31,7 +31,7 @@ SEEDS = 12
 
 
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")
-"""The recording "switch": it starts with `draft-model` and changes to `prompt-lookup` after three rounds."""
+"""Recording "switch", which starts with `draft-model`; and (number of rounds after which it changes, second method)."""
 QUESTION = "Describe every object, left to right."
 
 
@@ -83,7 +83,10 @@ def on_this_machine(trace: Trace) -> Trace:
 
 
 def record_best(name: str, recording: Recording, models: Models, others: Mapping[str, Trace]) -> Trace:
-    """Return the first try that supports the exercises of the guided tour, or the first try if none does."""
+    """Record a method with several prompts and seeds, and return one of the runs.
+
+    It is the first run that supports the exercises of the guided tour, or the first run if none does.
+    """
     if recording.scene is not None:
         return record_image(name, recording)
     seeds = range(SEEDS) if recording.params.get("temperature") else range(1)

@@ -1,4 +1,4 @@
-"""`workbench bench --suite whatif`: compare every what-if with the run that it predicts."""
+"""`workbench bench --suite whatif`: compare every prediction of `workbench whatif` with the run that it predicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ def measure(
 ) -> None:
     """Measure the errors of predictions, save them on the board, and print the board.
 
-    `timed`: True: only predictions of speed; False: only those of token counts; None: all.
+    Args:
+        load: function that loads the models.
+        prompts: prompts of the runs.
+        tokens: maximum length of a run in tokens.
+        timed: True: only predictions of speed; False: only those of token counts; None: all.
+        as_json: whether to print JSON.
     """
     from workbench.bench import board, boardfiles, whatif_errors, whatif_suite
     from workbench.cli.bench import progress_bar

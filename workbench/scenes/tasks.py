@@ -37,7 +37,7 @@ class Ask:
 
     @property
     def answer(self) -> str:
-        """The answer in the style of the bundled target."""
+        """Answer in the style of the bundled target."""
         return self.answers[0]
 
 
@@ -61,7 +61,7 @@ def where(item: Item | Writing) -> str:
 
 
 def link(scene: Scene, index: int) -> str:
-    """Return the position of an item relative to the previous one."""
+    """Return the position of an item relative to the previous item of the scene, as a phrase."""
     return relation(scene.items[index], scene.items[index - 1], (index - 1, index) in scene.overlaps)
 
 
@@ -375,7 +375,7 @@ _OBJECT = re.compile(
 
 
 def read_caption(text: str) -> list[Said]:
-    """Return the objects described in a plain caption, in its order.
+    """Parse a plain caption, and return the objects that it describes, in its order.
 
     >>> read_caption("There is one shape: a large red star at the top left.")
     [Said(size='large', colour='red', shape='star', place='top left', relation='')]
@@ -393,4 +393,4 @@ LEXICON: dict[str, tuple[str, ...]] = {
     ),
     "number": (*NUMBERS, "no", *map(str, range(100))),
 }
-"""Words that state facts about an image, by kind; all other words are of the kind `other`."""
+"""Kind of each word that states a fact about an image. All other words are of the kind `other`."""

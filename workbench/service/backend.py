@@ -278,7 +278,7 @@ class Backend(BaseBackend):
         return advise(self, prompts, **options)
 
     def has_other_runs(self, excluding: Run | None = None) -> bool:
-        """Return whether runs other than `excluding` are active, not counting paused ones and background measurements."""
+        """Return whether runs other than `excluding` are active, apart from paused ones and background measurements."""
         return any(run is not excluding and not run.background and run.state != PAUSED for run in self._runs.active())
 
     def _queue(self, run: Run, request: Request, models: Models) -> None:

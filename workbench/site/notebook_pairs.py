@@ -55,7 +55,9 @@ def names(folder: Path = FOLDER) -> list[str]:
 
 
 def strip_outputs(notebook: Mapping[str, Any]) -> NotebookNode:
-    """Return a copy without outputs, counts, widget state and other traces of execution; add missing cell ids.
+    """Return a copy of a notebook without outputs, execution counts, widget state and other traces of execution.
+
+    Missing cell ids are added.
 
     Args:
         notebook: notebook in nbformat 4.
@@ -83,7 +85,7 @@ def as_text(notebook: NotebookNode) -> str:
 
 
 def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
-    """Synchronise one pair, remove outputs and set the common first cell.
+    """Synchronise the two files of a lesson, remove outputs and set the common first cell.
 
     If the files differ, the one that was edited last is used.
 
@@ -104,7 +106,7 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """Return descriptions of the problems in one pair that `synchronise` would fix. Changes nothing."""
+    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix, changing nothing."""
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     if missing := [path.name for path in (book_path, text_path) if not path.is_file()]:
         return [f"{missing[0]} is missing"]
@@ -125,12 +127,12 @@ def problems(name: str, folder: Path = FOLDER) -> list[str]:
 
 
 def _node(data: Mapping[str, Any]) -> NotebookNode:
-    """Return a copy as nbformat's dict type."""
+    """Return a copy of notebook data as nbformat's dict type."""
     return cast(NotebookNode, nbformat.from_dict(dict(data)))
 
 
 def _differs(book: NotebookNode, text_path: Path) -> bool:
-    """Return whether the cells differ; jupytext's header is ignored."""
+    """Return whether a notebook and its text file have different cells; jupytext's header is ignored."""
     return _HEADER.sub("", as_text(book)) != _HEADER.sub("", text_path.read_text(encoding="utf-8"))
 
 

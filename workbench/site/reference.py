@@ -26,7 +26,7 @@ PACKAGES = (
 WITH_SOURCE = ("core", "methods")
 """Subpackages whose pages include the source code."""
 ADDING, HEADS = "reference/adding.md", "reference/heads.md"
-"""Pages about adding a part, and about using third-party heads."""
+"""Source files of two pages: about adding a part, and about using third-party heads."""
 
 
 def pages() -> dict[str, str]:
@@ -67,7 +67,7 @@ def navigation() -> list[Any]:
 
 
 def _modules(package: str) -> list[Path]:
-    """Return the package's `__init__.py`, then its public modules by name."""
+    """Return the files of a package: its `__init__.py`, then its public modules by name."""
     folder = ROOT / "workbench" / package
     public = (path for path in folder.rglob("*.py") if not path.name.startswith("_"))
     inner = (path for path in folder.rglob("__init__.py") if path.parent != folder)

@@ -1,4 +1,4 @@
-"""Links that open the same settings in the app."""
+"""Make links that open a notebook's settings in the app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HTTP = ("http://", "https://")
 
 
 class AppLink:
-    """Link for a notebook's output. `url` is its address."""
+    """Link to the app in a notebook's output. `url` is its address."""
 
     def __init__(self, url: str, text: str) -> None:
         self.url, self.text = url, text
