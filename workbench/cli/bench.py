@@ -242,7 +242,14 @@ def bench(
 
 
 def _deliver(report: Any, out: list[Path], by_group: bool, as_json: bool) -> None:
-    """Write a report to files and print it. Exit with status 130 if the measurement was stopped."""
+    """Write a report to files and print it. Exit with status 130 if the measurement was stopped.
+
+    Args:
+        report: report of a suite.
+        out: files to write; their suffixes decide the formats.
+        by_group: whether to also print a table for each group of prompts.
+        as_json: whether to print JSON.
+    """
     for path in out:
         _write(report, path)
     print(report.to_json() if as_json else report.to_markdown(by_group))
@@ -297,7 +304,13 @@ def _gpu(plan: Any, configured: list[Any], prompts: list[Any], device: str, dept
 
 
 def _vision(limit: int, out: list[Path], as_json: bool) -> None:
-    """Run the suite `vision`, and save each row to `assets/boards/vision.json` as soon as it is measured."""
+    """Run the suite `vision`, and save each row to `assets/boards/vision.json` as soon as it is measured.
+
+    Args:
+        limit: number of scenes; 0: the suite's own number.
+        out: files to write.
+        as_json: whether to print JSON.
+    """
     from workbench.bench import vision_suite
     from workbench.trace.files import write_atomically
 
@@ -336,6 +349,12 @@ def _write(report: Any, path: Path) -> None:
 
 def _compare(old: Path, new: Path, tolerance: float, as_json: bool) -> int:
     """Print the differences between two saved reports that exceed noise.
+
+    Args:
+        old: file of the earlier report.
+        new: file of the later report.
+        tolerance: smallest relative change to print.
+        as_json: whether to print JSON.
 
     Returns:
         1 if a figure has become worse, else 0.

@@ -161,7 +161,13 @@ def check(
 
 
 def _left_out_lines(findings: Sequence[Any], late: Sequence[str], minutes: float) -> Iterator[str]:
-    """Yield a line of text for each kind of test that was left out because the time was over."""
+    """Yield a line of text for each kind of test that was left out because the time was over.
+
+    Args:
+        findings: results of all tests.
+        late: names of the methods that were left out.
+        minutes: time limit in minutes.
+    """
     greedy = [f.figures for f in findings if f.kind == "greedy"]
     settings, n_tried = (sum(figures[key] for figures in greedy) for key in ("settings_left_out", "settings"))
     fewer = sum("runs_left_out" in f.figures for f in findings)

@@ -97,6 +97,11 @@ def _with_own_heads(pair: Pair, n_images: int | None) -> tuple[str, str] | None:
 def check_lanes(requested: Sequence[str] | None, defaults: Sequence[str], pair: Pair) -> list[str]:
     """Return the checked lanes of `--lane`; without any, those of `defaults` that can run on these models.
 
+    Args:
+        requested: values of `--lane`; None: none were given.
+        defaults: lanes to use if none were given.
+        pair: names of the target and the draft model.
+
     Raises:
         WorkbenchError: a lane is malformed, or its method or parameter is unknown.
     """
@@ -186,6 +191,10 @@ def check_suffixes(suite: str, out: Sequence[Path], kinds: Iterable[str]) -> Non
 def check_output_file(path: Path | None, option: str) -> None:
     """Check, before long work, that an output file can be written. The file's content does not change.
 
+    Args:
+        path: the file; None: nothing is checked.
+        option: name of the option that the error refers to.
+
     Raises:
         WorkbenchError: the file cannot be written.
     """
@@ -200,6 +209,10 @@ def check_output_file(path: Path | None, option: str) -> None:
 
 def check_output_folder(path: Path | None, option: str) -> None:
     """Check, before long work, that an output folder exists or can be created, and is writable.
+
+    Args:
+        path: the folder; None: nothing is checked.
+        option: name of the option that the error refers to.
 
     Raises:
         WorkbenchError: the path is a file, or not writable.

@@ -175,7 +175,12 @@ def to_markdown(comparison: Any) -> str:
 
 
 def text_note(lane: dict[str, Any], data: dict[str, Any]) -> str:
-    """Return a note on how the text of a lane compares with the reference text."""
+    """Return a note on how the text of a lane compares with the reference text.
+
+    Args:
+        lane: result of one lane, as JSON data.
+        data: the whole comparison, as JSON data.
+    """
     exact = lane["exact"]
     if exact is None or exact["kind"] == "reference":
         return "reference" if exact else "–"

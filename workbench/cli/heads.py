@@ -131,7 +131,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[
         str,
-        typer.Option(help="speculators (EAGLE layers), or vllm (Medusa heads, EAGLE layer in its authors' layout)."),
+        typer.Option(help="Layout: speculators (EAGLE layers), or vllm (Medusa heads, EAGLE layer as by its authors)."),
     ] = "speculators",
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     as_json: Json = False,

@@ -89,7 +89,16 @@ def silence_transformers() -> None:
 def open_workbench(
     connect: str | None, target: str, drafter: str, device: str, dtype: str, api_key: str | None = None
 ) -> Any:
-    """Return the backend of a command: one in this process, or with `--connect` that of a running app."""
+    """Return the backend of a command: one in this process, or with `--connect` that of a running app.
+
+    Args:
+        connect: URL of the app; None: create a backend in this process.
+        target: name of the target.
+        drafter: name of the draft model.
+        device: name of the device.
+        dtype: number format of the target.
+        api_key: key of the app.
+    """
     if connect is not None:
         return connect_to_app(connect, api_key)
     from workbench.client import Workbench
@@ -123,7 +132,12 @@ def loading_progress(bench: Any, target: str, drafter: str) -> LoadingProgress:
 
 
 def wait_for_models(run: Any, what: str) -> None:
-    """Wait until the models of a run are loaded; the run itself reports errors."""
+    """Wait until the models of a run are loaded, and show a progress line. The run itself reports errors.
+
+    Args:
+        run: the run.
+        what: names of the models, as from `describe_models`.
+    """
 
     def stage() -> str | None:
         return run.since(0)["message"].partition(": ")[2] if run.state == "loading" else None

@@ -36,7 +36,15 @@ QUESTION = "Describe every object, left to right."
 
 
 def record_run(name: str, recording: Recording, models: Models, preset: str, seed: int) -> Trace:
-    """Run one recording alone and return its trace."""
+    """Record one run, without other runs in the batch, and return its trace.
+
+    Args:
+        name: name of the method, or "switch".
+        recording: settings of the recording.
+        models: loaded models.
+        preset: name of the example prompt.
+        seed: seed of the run.
+    """
     from workbench.engine import Engine, Request
     from workbench.methods import registry
     from workbench.service.params import split_params
@@ -86,6 +94,12 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
     """Record a method with several prompts and seeds, and return one of the runs.
 
     It is the first run that supports the exercises of the guided tour, or the first run if none does.
+
+    Args:
+        name: name of the method, or "switch".
+        recording: settings of the recording.
+        models: loaded models.
+        others: traces of the recordings made so far, by name.
     """
     if recording.scene is not None:
         return record_image(name, recording)
@@ -96,7 +110,12 @@ def record_best(name: str, recording: Recording, models: Models, others: Mapping
 
 
 def supports_tour(name: str, recorded: Mapping[str, Trace]) -> bool:
-    """Return whether the recording supports every tour step that shows it."""
+    """Return whether the recording supports every tour step that shows it.
+
+    Args:
+        name: name of the recording.
+        recorded: traces of all recordings made so far, by name.
+    """
     from workbench.views import tour
 
     try:

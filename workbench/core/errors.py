@@ -52,7 +52,13 @@ class UnknownNameError(WorkbenchError):
 
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-        """Return the error for an unknown name, with up to three similar known names as a suggestion."""
+        """Return the error for an unknown name, with up to three similar known names as a suggestion.
+
+        Args:
+            kind: kind of the name, for the message: "method", "target".
+            name: the unknown name.
+            known: all known names.
+        """
         names = sorted(known)
         similar = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(map(repr, similar))}?" if similar else ""

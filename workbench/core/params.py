@@ -119,7 +119,16 @@ def param(
     doc: str,
     when: str = "",
 ) -> Any:
-    """Declare a parameter as a dataclass field. Its kind is "choice" if `choices` is given, else the default's type."""
+    """Declare a parameter as a field of a dataclass.
+
+    Args:
+        default: default value.
+        ge: smallest allowed value; None: no limit.
+        le: largest allowed value; None: no limit.
+        choices: allowed values of a parameter of kind "choice"; (): the kind is the type of `default`.
+        doc: help in one sentence, with the unit.
+        when: condition under which the parameter has an effect (`ParamSpec.when`).
+    """
     kind = "choice" if choices else {bool: "bool", int: "int", float: "float"}[type(default)]
     spec = ParamSpec("", kind, default, ge, le, choices, doc, when)
     return dataclasses.field(default=default, metadata={_KEY: spec})

@@ -67,5 +67,10 @@ class RandomStream:
 
 
 def seeded_uniforms(seed: int, n: int) -> np.ndarray:
-    """Return `n` numbers in [0, 1), float64 [n], that depend only on the seed."""
+    """Return uniform random numbers in [0, 1), float64 [n], that depend only on the seed.
+
+    Args:
+        seed: the seed.
+        n: number of results.
+    """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed % 2**64, _STREAM)))).random(n)

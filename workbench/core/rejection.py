@@ -117,7 +117,12 @@ def residual(p: Float[Tensor, "*b V"], q: Float[Tensor, "*b V"]) -> Float[Tensor
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
-    """Accept a node if and only if it is the target's most likely token after its parent."""
+    """Accept a node if and only if it is the target's most likely token after its parent.
+
+    Args:
+        tree: the draft.
+        best: the target's most likely token at the root (entry 0) and after each node (entry i+1).
+    """
     if not len(tree):
         return AcceptanceDecision(accept=tree.logq, bonus=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]

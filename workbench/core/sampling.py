@@ -81,6 +81,11 @@ def penalise_repetition(
 ) -> Float[Tensor, "B V"]:
     """Divide positive and multiply negative logits of the tokens in `history` by `penalty`.
 
+    Args:
+        history: token ids of the text before each row's position, prompt included.
+        scores: logits; they are not changed in place.
+        penalty: the repetition penalty; 1 changes nothing.
+
     Source: Keskar et al. 2019, CTRL, arXiv:1909.05858, §4.1.
     """
     values = scores.gather(1, history)
@@ -91,7 +96,13 @@ def penalise_repetition(
 def apply_logits_processors(
     logits: Float[Tensor, "n V"], sampling: SamplingParams, histories: Sequence[Int[Tensor, " _"]]
 ) -> Float[Tensor, "n V"]:
-    """Apply the repetition penalty and the processors to each row with its own history, of any length."""
+    """Apply the repetition penalty and the processors to each row with its own history, of any length.
+
+    Args:
+        logits: logits of n positions.
+        sampling: sampling parameters with the penalty and the processors.
+        histories: token ids before each position, one tensor per row, of any lengths.
+    """
     if not sampling.needs_history:
         return logits
     rows = list[Tensor]()
@@ -153,7 +164,14 @@ def _scores(logits: Float[Tensor, "n V"], sampling: SamplingParams) -> Float[Ten
 
 
 def iter_row_chunks(n_rows: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Yield slices of rows to process at a time: a few wide rows on the host, else all. Yields at least one slice."""
+    """Yield slices of the rows of distributions that are processed at a time; at least one slice.
+
+    Args:
+        n_rows: number of rows.
+        width: number of columns.
+        device: device of the distributions. On the host, wide rows are processed a few at a time; otherwise all at
+            once.
+    """
     at_once = max(1, CHUNK_ENTRIES // width) if on_host(device) and width >= WIDE else max(1, n_rows)
     for first in range(0, max(1, n_rows), at_once):
         yield slice(first, min(n_rows, first + at_once))

@@ -30,7 +30,13 @@ def ranks(parents: Int[Tensor, " N"]) -> Int[Tensor, " N"]:
 def where_rows(
     mask: Bool[Tensor, " n"], one: Float[Tensor, "n V"], other: Float[Tensor, "n V"]
 ) -> Float[Tensor, "n V"]:
-    """Return rows of `one` where `mask` is true, else rows of `other`. On the host `one` is overwritten."""
+    """Return rows of `one` where `mask` is true, else rows of `other`.
+
+    Args:
+        mask: whether to take each row from `one`.
+        one: rows that are taken where `mask` is true; overwritten on the host.
+        other: rows that are taken elsewhere.
+    """
     if not on_host(one.device):
         return torch.where(mask.unsqueeze(1), one, other)
     if mask.all():
@@ -178,7 +184,10 @@ def iter_sibling_groups(
 
 
 def _rows_of_q(tree: DraftTree) -> Int[Tensor, " N_plus_1"] | None:
-    """Return the row of `q` for each position; −1: none. In a mixed tree, the row of one of the position's children."""
+    """Return the row of `q` for each position (−1: none); None if the tree has no draft distributions.
+
+    In a mixed tree, it is the row of one of the position's children.
+    """
     if tree.q is None or tree.child_q_rows is not None or tree.node_q_rows is None:
         return tree.child_q_rows
     return tree.node_q_rows.new_full((len(tree) + 1,), -1).scatter_reduce(0, tree.parents + 1, tree.node_q_rows, "amax")
@@ -260,7 +269,12 @@ def verify_positions(
 
 
 def should_be_lazy(p: Float[Tensor, "n V"], lazy: bool) -> bool:
-    """Return whether lazy evaluation pays off: only on the host, where one wide distribution costs more than a call."""
+    """Return whether to compute results lazily. This pays off only on the host, if distributions are wide.
+
+    Args:
+        p: distributions that the computation reads.
+        lazy: whether the caller allows lazy results.
+    """
     return lazy and on_host(p.device) and p.shape[1] >= WIDE
 
 
@@ -281,7 +295,13 @@ def compute_node_errors(
 def sample_bonus_tokens(
     p: Float[Tensor, "N_plus_1 V"], u_bonus: Float[Tensor, " N_plus_1"], lazy: bool = False
 ) -> Int[Tensor, " N_plus_1"] | LazySequence[int]:
-    """Sample a token from p at each position, lazily if `lazy` allows it and it pays off."""
+    """Sample a token from p at each position; the result is lazy if `should_be_lazy`.
+
+    Args:
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        u_bonus: uniform random number for each position.
+        lazy: whether the caller allows lazy results.
+    """
     if should_be_lazy(p, lazy):
         return LazySequence[int](len(p), lambda at: pick(select_rows(p, at), u_bonus[at]))
     return pick(p, u_bonus)

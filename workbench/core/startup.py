@@ -1,4 +1,4 @@
-"""Start faster: switch garbage collection off while hundreds of modules are imported."""
+"""Speed up the start of a program by switching garbage collection off while hundreds of modules are imported."""
 
 from __future__ import annotations
 

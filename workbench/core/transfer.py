@@ -19,6 +19,11 @@ def to_device(values: Sequence[Any], device: torch.device | str, dtype: torch.dt
     """Copy host numbers to a new tensor on a device without waiting for the copy, unlike `torch.tensor(…, device=…)`.
 
     The copy is only queued: the driver reads small pageable memory before the call returns.
+
+    Args:
+        values: numbers, possibly nested.
+        device: target device.
+        dtype: dtype of the tensor; None: the default for the numbers.
     """
     tensor = torch.tensor(values, dtype=dtype)
     return tensor if on_host(torch.device(device)) else tensor.to(device, non_blocking=True)

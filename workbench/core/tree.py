@@ -93,7 +93,13 @@ class DraftTree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str = "", device: torch.device | str = "cpu") -> DraftTree:
-        """Return a deterministic chain of the given tokens."""
+        """Return a deterministic chain of the given tokens.
+
+        Args:
+            tokens: token ids in order.
+            source: name of the drafter that proposed them.
+            device: device of the tree.
+        """
         n, device = len(tokens), torch.device(device)
         ids = to_device(tokens, device, torch.long)
         certain = _certain(n, device)
@@ -109,6 +115,13 @@ class DraftTree:
         score: Sequence[float] | None = None,
     ) -> DraftTree:
         """Return a deterministic tree from lists of tokens and parents.
+
+        Args:
+            tokens: token id of each node.
+            parents: index of each node's parent; −1: the last committed token.
+            source: name of the drafter that proposed the nodes.
+            device: device of the tree.
+            score: confidence of the drafter in each node, for display; None: not given.
 
         Raises:
             WorkbenchError: a parent does not come before its child, or the lists differ in length.

@@ -84,7 +84,14 @@ class Processor:
 def with_texts(
     prompts: Int[Tensor, "B L"], texts: Sequence[Sequence[int]], n: int, pad: int
 ) -> Int[Tensor, "B L_plus_n"]:
-    """Return all prompts, each followed by n of its new tokens; shorter texts are padded on the right with `pad`."""
+    """Return all prompts, each followed by n of its new tokens; shorter texts are padded on the right with `pad`.
+
+    Args:
+        prompts: prompts of all sequences, padded on the left.
+        texts: new tokens of each sequence.
+        n: number of new tokens to include.
+        pad: padding token.
+    """
     new = [[*text, *[pad] * (n - len(text))] for text in texts]
     tail = torch.tensor(new, dtype=prompts.dtype, device=prompts.device).view(len(prompts), n)
     return torch.cat([prompts, tail], dim=1)
@@ -97,6 +104,10 @@ def _needs_batch(processor: Any) -> bool:
 
 def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]:
     """Return a history for each sequence of the batch.
+
+    Args:
+        prompts: prompts of all sequences, padded on the left.
+        mask: attention mask [B, L] of the prompts; None: no padding.
 
     Raises:
         ParameterError: a prompt has padding elsewhere than on the left.
@@ -114,10 +125,15 @@ def histories(prompts: Int[Tensor, "B L"], mask: Tensor | None) -> list[History]
 
 
 def sampling(processors: LogitsProcessorList, config: GenerationConfig, history: History) -> SamplingParams:
-    """Return the sampling parameters of the configuration.
+    """Convert a generation's configuration and processors to the engine's sampling parameters.
 
     The usual filters at the end of the list become the engine's own, which drafters share. Processors before them, and
     filters in any other order, are applied unchanged.
+
+    Args:
+        processors: logits processors that `generate` has prepared.
+        config: configuration of the generation.
+        history: tokens of the sequence.
     """
     remaining = [p for p in processors if not isinstance(p, LogitNormalization)]
     values: dict[str, Any] = {"temperature": 1.0 if config.do_sample else 0.0}

@@ -159,7 +159,12 @@ class _Measurement:
         return [_start(mask, position) for mask in self._given]
 
     def _call(self, position: int, masks: dict[str, Tensor] | None) -> None:
-        """Call the model with one token and record the masks of its layers."""
+        """Call the model with one token and record the masks of its layers.
+
+        Args:
+            position: position of the token.
+            masks: dict of masks by layer type to pass to the model; None: the model creates its own mask.
+        """
         positions = torch.full((1, 1), position, device=self._device)
         self._cache.window = Window(slice(0, 1), position, None, position + 1)
         for model, is_last in zip(self._models, (False, True), strict=True):
@@ -199,6 +204,10 @@ def _is_mask(value: object) -> bool:
 
 def _start(mask: Tensor | None, position: int) -> int:
     """Return the index of the first key that a mask allows; 0 without a mask.
+
+    Args:
+        mask: attention mask of one token; None: no mask.
+        position: position of the token.
 
     Raises:
         ValueError: the mask allows keys before a masked one.

@@ -70,7 +70,15 @@ class KVCache(Protocol):
         ...
 
     def drop(self, row: int, start: int, stop: int, length: int, rotate: Callable[[Tensor], Tensor]) -> None:
-        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward."""
+        """Drop entries `start` … `stop − 1` of a row: the later ones up to `length` move forward.
+
+        Args:
+            row: row of the sequence.
+            start: first entry that is dropped.
+            stop: first entry after the dropped ones.
+            length: number of entries of the sequence.
+            rotate: function from keys to the keys of positions that are `stop − start` smaller.
+        """
         ...
 
 
@@ -165,7 +173,13 @@ class TreeCache(Cache):
         return self._views[layer](0), self._views[layer](1)
 
     def buffer(self, heads: int, head_size: int, like: Tensor) -> Float[Tensor, "L two R H C D"]:
-        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use."""
+        """Return the shared buffer of all layers, for forwards that do not call `update`; allocated at first use.
+
+        Args:
+            heads: number of key-value heads.
+            head_size: size of a head.
+            like: tensor with the dtype and device of the buffer.
+        """
         if self._common is None:
             entry = like.new_empty(1, heads, 0, head_size)
             for layer in self.layers:

@@ -205,7 +205,13 @@ def name_of(layer: nn.Module, half: int) -> str | None:
 
 
 def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
-    """Return a layer with its attention (0) or its MLP (1) replaced by a module that adds nothing."""
+    """Return a layer in which some halves are replaced by modules that add nothing; unchanged if it has other names.
+
+    Args:
+        layer: the layer; it is not changed.
+        without: halves to replace: 0 is the attention, 1 the MLP.
+        width: width of the residual stream.
+    """
     names = [name_of(layer, index) for index in without]
     if not names or None in names:
         return layer
@@ -216,7 +222,12 @@ def _half(layer: nn.Module, without: Sequence[int], width: int) -> nn.Module:
 
 
 def _besides(feed_forward: nn.Module, width: int) -> int:
-    """Call an MLP once, and return its number of outputs beyond the first (routing in a mixture of experts)."""
+    """Call an MLP once, and return its number of outputs beyond the first (routing in a mixture of experts).
+
+    Args:
+        feed_forward: the MLP.
+        width: width of its input.
+    """
     like = next(feed_forward.parameters())
     with torch.inference_mode():
         output = feed_forward(torch.zeros(1, 1, width, dtype=like.dtype, device=like.device))

@@ -95,13 +95,29 @@ class LeanLayer:
     def __call__(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Return the residual stream after the layer. `number` is the layer's index in the KV cache."""
+        """Run the layer, and return the residual stream after it.
+
+        Args:
+            x: residual stream before the layer.
+            rope: cosines and sines of the tokens' positions.
+            mask: additive attention mask.
+            store: views of the KV cache that the layer writes and reads.
+            number: index of the layer in the KV cache.
+        """
         return self.apply_mlp(self.apply_attention(x, rope, mask, store, number))
 
     def apply_attention(
         self, x: Float[Tensor, "T D"], rope: tuple[Tensor, Tensor], mask: Tensor, store: CacheViews, number: int
     ) -> Float[Tensor, "T D"]:
-        """Return the residual stream after the layer's attention."""
+        """Run the attention of the layer, and return the residual stream after it.
+
+        Args:
+            x: residual stream before the layer.
+            rope: cosines and sines of the tokens' positions.
+            mask: additive attention mask.
+            store: views of the KV cache that the layer writes and reads.
+            number: index of the layer in the KV cache.
+        """
         n_rows, n = rope[0].shape[0], rope[0].shape[2]
         n_rotary = self.heads + self.kv_heads
         heads = (

@@ -42,6 +42,11 @@ class MaskMaker:
         blocked … blocked]; sliding along it gives the mask for every length. On a GPU the result is a copy of the view:
         torch's attention reads masks 16 bytes at a time there, and checks their strides but not the alignment of their
         start ("CUDA error: misaligned address", torch 2.11 on an H200).
+
+        Args:
+            start: number of entries before the chain.
+            n: number of tokens of the chain.
+            used: number of cache positions that the forward reads.
         """
         if n == 1 and used == start + 1:
             return self.zeros(used)

@@ -58,7 +58,12 @@ class Matrix:
         return cls(weight, torch.cat([b.detach() for b in biases if b is not None]) if biases[0] is not None else None)
 
     def __call__(self, x: Float[Tensor, "T i"], add: Float[Tensor, "T o"] | None = None) -> Float[Tensor, "T o"]:
-        """Return x Wᵀ + bias + add."""
+        """Return x Wᵀ + bias + add.
+
+        Args:
+            x: inputs.
+            add: values to add to the product, such as the residual stream; None: nothing.
+        """
         if self._emulated is not None:
             product = emulate_bf16_matmul(x, self._emulated)
             product = product if self._bias is None else product + self._bias

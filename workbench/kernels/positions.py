@@ -102,7 +102,13 @@ class ForwardInputBuilder:
         return mask, positions
 
     def _used(self, needed: int, cache: TreeCache, end: int | None = None) -> int:
-        """Return the rounded number of positions to read: `needed`, or `end` if no token attends to later ones."""
+        """Return the number of cache positions that a forward reads, rounded if `is_length_rounded`.
+
+        Args:
+            needed: number of positions that the forward writes and reads.
+            cache: the KV cache.
+            end: number of positions to read if no token attends to later ones; None: `needed`.
+        """
         if needed > cache.capacity:
             raise CapacityError(
                 f"A forward needs {needed} positions; the cache holds {cache.capacity}.", "Draft a smaller tree."

@@ -61,7 +61,13 @@ def make_head_product(head: nn.Module, kept: Int[Tensor, " K"]) -> Callable[[Ten
 
 
 def scatter_logits(logits: Float[Tensor, "T K"], token_ids: Int[Tensor, " K"], size: int) -> Float[Tensor, "T V"]:
-    """Return logits of all tokens from the logits of `token_ids`; all others are −∞."""
+    """Return logits of all tokens from the logits of `token_ids`; all others are −∞.
+
+    Args:
+        logits: logits of some tokens.
+        token_ids: ids of these tokens.
+        size: number of all tokens V.
+    """
     return fill_single_threaded(logits.new_empty(logits.shape[0], size), -torch.inf).index_copy_(1, token_ids, logits)
 
 
@@ -116,7 +122,12 @@ class SharedHead:
         return scatter_logits(logits.flatten(0, -2), self.token_ids, self._size).view(*logits.shape[:-1], self._size)
 
     def top_tokens(self, logits: Float[Tensor, "w K"], k: int) -> tuple[Float[Tensor, "w k"], Int[Tensor, "w k"]]:
-        """Return log-probabilities and ids of the k most probable tokens, for logits of this head in any dtype."""
+        """Return log-probabilities and ids of the k most probable tokens of each row.
+
+        Args:
+            logits: logits of this head, in any dtype.
+            k: number of tokens.
+        """
         k = min(k, logits.shape[1])
         if (summary := summarise_softmax(logits, k)) is not None:
             return summary.logs, self.to_token_ids(summary.top)

@@ -48,11 +48,22 @@ class Backbone(Protocol):
         ...
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Drop all committed and scratch tokens of a slot after the first `length` positions."""
+        """Drop all committed and scratch tokens after the first positions of a slot.
+
+        Args:
+            slot: slot of the sequence.
+            length: number of positions that stay.
+        """
         ...
 
     def commit(self, slot: Slot, path: Sequence[int], kept: Sequence[int] = ()) -> None:
-        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others."""
+        """Commit the scratch nodes `path`, keep `kept` as scratch nodes, and drop the others.
+
+        Args:
+            slot: slot of the sequence.
+            path: nodes to commit, strictly increasing.
+            kept: nodes that stay scratch nodes, strictly increasing and after `path`.
+        """
         ...
 
     def prefill(self, slot: Slot, tokens: Sequence[int], chunk: int = 512) -> None:
@@ -67,5 +78,13 @@ class Backbone(Protocol):
         head: bool = True,
         capture_layers: Collection[int] = (),
     ) -> Output:
-        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes."""
+        """Run new tokens of several sequences at once; each sequence's tokens become scratch nodes.
+
+        Args:
+            batch: one segment of new tokens per sequence.
+            last_only: whether to compute logits for the last position only.
+            layers: indices of the layers to run; None: all.
+            head: whether to compute logits.
+            capture_layers: indices of the layers after which hidden states are captured.
+        """
         ...

@@ -57,7 +57,12 @@ def is_gguf(name: str) -> bool:
 
 
 def copy_folder(stem: str, digest: str) -> Path:
-    """Return the folder for the converted copy of a file with this SHA-256 sum; it need not exist yet."""
+    """Return the folder for the converted copy of a file with this SHA-256 sum; it need not exist yet.
+
+    Args:
+        stem: start of the folder's name.
+        digest: SHA-256 sum of the original file.
+    """
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60]
     return cache_folder() / f"{readable or 'model'}-{digest[:16]}-v{FORMAT}"
 

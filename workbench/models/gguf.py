@@ -129,7 +129,12 @@ def _weights(gguf: Any, reader: Any, config: Any, file: Path, on_progress: Progr
 
 
 def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return a dict from the GGUF name of each weight to its Transformers name and shape."""
+    """Return a dict from the GGUF name of each weight to its Transformers name and shape.
+
+    Args:
+        gguf: the package `gguf`.
+        config: configuration of the model.
+    """
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == config.model_type)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
@@ -144,7 +149,13 @@ def _wanted(gguf: Any, config: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
-    """Return the values of a GGUF tensor in float32, dequantised by the `gguf` package."""
+    """Return the values of a GGUF tensor in float32, dequantised by the `gguf` package.
+
+    Args:
+        gguf: the package `gguf`.
+        tensor: tensor of the package's reader.
+        file: path of the file, for errors.
+    """
     try:
         return np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
     except NotImplementedError:
@@ -154,7 +165,13 @@ def _dequantised(gguf: Any, tensor: Any, file: Path) -> np.ndarray:
 
 
 def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
-    """Return a weight in the dtype that the converted copy stores, which `dequantise` describes."""
+    """Return a weight in the dtype that the converted copy stores, which `dequantise` describes.
+
+    Args:
+        values: numbers in float32.
+        kind: name of the number format in the file.
+        what: name of the tensor, for errors.
+    """
     tensor = torch.from_numpy(np.array(values, dtype=np.float32))  # a copy: the memory-mapped file is read-only
     if not torch.isfinite(tensor).all():
         raise ModelError(f"{what} contains NaN or infinite values.", DAMAGED_ADVICE)
@@ -167,7 +184,12 @@ def _kept(values: np.ndarray, kind: str, what: str) -> torch.Tensor:
 
 
 def reorder_rope_rows(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart)."""
+    """Reorder query or key rows from llama.cpp's RoPE layout (adjacent pairs) to Transformers' (half a head apart).
+
+    Args:
+        weight: weight [H · d, ·] of queries or keys.
+        heads: number of heads H.
+    """
     rows = weight.shape[0]
     return weight.reshape(heads, rows // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 

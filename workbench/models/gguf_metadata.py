@@ -62,7 +62,13 @@ def _from_facts(reader: Any, facts: dict[str, Any], file: Path) -> PretrainedCon
 
 
 def _why_not(facts: dict[str, Any], family: str, names: set[str]) -> str:
-    """Return why the metadata of a GGUF file exclude its model as a target; empty if they do not."""
+    """Return why the metadata of a GGUF file exclude its model as a target; empty if they do not.
+
+    Args:
+        facts: metadata of the file.
+        family: architecture of the model.
+        names: names of the file's tensors.
+    """
     scaling = facts.get(f"{family}.rope.scaling.type", "none")
     if family not in FAMILIES:
         return f"its family is {family!r}"
@@ -99,7 +105,14 @@ def refuse(why: str, file: Path) -> None:
 
 
 def special_id(facts: dict[str, Any], name: str) -> int | None:
-    """Return the id of a special token: from the file, or llama.cpp's default for a SentencePiece vocabulary.
+    """Return the id of a special token from the file, or llama.cpp's default for a SentencePiece vocabulary.
+
+    Args:
+        facts: metadata of the file, with or without the prefix "tokenizer.".
+        name: "bos", "eos", "eot", "unknown" or "padding".
+
+    Returns:
+        The id; None if there is no such token.
 
     Args:
         facts: metadata of the file, with or without the prefix "tokenizer.".
@@ -111,7 +124,14 @@ def special_id(facts: dict[str, Any], name: str) -> int | None:
 
 
 def _ends(facts: dict[str, Any]) -> int | list[int] | None:
-    """Return the ids that end a text: end of sequence, and end of turn if it is another token."""
+    """Return the ids of the tokens that end a text: end of sequence, and end of turn if it is another token.
+
+    Args:
+        facts: metadata of the file.
+
+    Returns:
+        One id, or several; None if there is none.
+    """
     candidates = [special_id(facts, name) for name in ("eos", "eot")]
     ids = sorted({i for i in candidates if i is not None})
     return ids if len(ids) > 1 else ids[0] if ids else None

@@ -92,7 +92,16 @@ def _splitting(kind: Any, pre: Any, file: Path) -> Splitting:
 def _model(
     kind: Any, facts: dict[str, Any], ids: dict[str, int], kinds: list[int], splitting: Splitting, file: Path
 ) -> models.BPE:
-    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores."""
+    """Return the BPE model with the file's merges, or with merges computed from SentencePiece scores.
+
+    Args:
+        kind: value of `tokenizer.ggml.model`.
+        facts: metadata of the file.
+        ids: id by token.
+        kinds: token type by id.
+        splitting: pre-tokenisation of the vocabulary.
+        file: path of the file, for errors.
+    """
     if kind == "llama":
         scores = facts.get("ggml.scores")
         if scores is None or len(scores) < len(ids):

@@ -60,7 +60,14 @@ def prefill_images(runner: Runner, slot: Slot, inputs: dict[str, Tensor], counts
 
 
 def _try_to_go_on(runner: Runner, slot: Slot, last: int, wanted: Float[Tensor, " V"]) -> None:
-    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill."""
+    """Check once per model that verifying the prompt's last token alone gives the logits of the prefill.
+
+    Args:
+        runner: runner of the model.
+        slot: slot with the prefilled prompt.
+        last: id of the prompt's last token.
+        wanted: logits after the prompt, from the prefill.
+    """
     out = runner.forward([Segment(slot, torch.tensor([last], device=runner.device))])
     slot.scratch = 0
     error = logits_error(out.logits[0, -1], wanted)

@@ -91,12 +91,12 @@ class Models:
 
     @property
     def draft_model(self) -> Runner | None:
-        """Runner of the draft model, whatever its vocabulary."""
+        """Runner of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.runner
 
     @property
     def draft_model_name(self) -> str | None:
-        """Name of the draft model, whatever its vocabulary."""
+        """Name of the draft model, whatever its vocabulary; None without a draft model."""
         return self.drafter_name if self.other_vocabulary_drafter is None else self.other_vocabulary_drafter.name
 
     @property
@@ -230,7 +230,14 @@ def own_infos(target_name: str, target: Runner) -> Iterator[tuple[str, HeadInfo]
 
 
 def other_weights(name: str, config: dict[str, Any], target_name: str, target: Runner) -> str:
-    """Return why a head does not fit the weights of this target; empty if it fits or has no fingerprint."""
+    """Return why heads do not fit the weights of a target; "" if they fit or have no fingerprint.
+
+    Args:
+        name: name of the heads.
+        config: configuration of the heads.
+        target_name: name of the target.
+        target: runner of the target.
+    """
     head_fingerprint = config.get(WEIGHTS)
     if not head_fingerprint or not fingerprints_differ(str(head_fingerprint), fingerprint(target.model)):
         return ""
@@ -300,9 +307,15 @@ def load_models(
 
 
 def attach_drafter(models: Models, name: str, dtype: str = "auto") -> None:
-    """Load a draft model for a loaded target: as `drafter`, or as `other_vocabulary_drafter`.
+    """Load a draft model for a loaded target, and store it in `models`.
 
     If its vocabulary differs, `drafter_error` is a `TokenizerMismatchError` that lists the methods that still work.
+
+    Args:
+        models: the target's models. The draft model becomes `drafter`, or `other_vocabulary_drafter` if its vocabulary
+            differs.
+        name: name of the draft model, as in `load_models`.
+        dtype: dtype of the draft model, as in `load_models`.
 
     Raises:
         TokenizerMismatchError: the draft model uses the tokenizer of another target and has none of its own.

@@ -54,7 +54,7 @@ def _instructions() -> str:
 
 
 def _memory_gib() -> float | None:
-    """Return the main memory in GiB, if psutil is installed (the extra `bench` contains it)."""
+    """Return the main memory in GiB; None if psutil, which the extra `bench` contains, is not installed."""
     try:
         import psutil
     except ModuleNotFoundError:

@@ -85,7 +85,7 @@ def local_folder(model: IndexedModel) -> Path | None:
 
 
 def hub_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of an earlier download from the Hub, if it is complete and the expected model."""
+    """Return the folder of an earlier download from the Hub; None unless it is complete and the expected model."""
     from huggingface_hub import try_to_load_from_cache  # imported late: takes half a second
 
     config_path = try_to_load_from_cache(model.hub_id, "config.json")
@@ -113,7 +113,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def packaged_copy(model: IndexedModel) -> Path | None:
-    """Return the folder of the converted copy of the package's file, even if the package is no longer installed."""
+    """Return the folder of the converted copy of the package's file; None if there is none.
+
+    The package need not be installed any more.
+    """
     folder = converted_models.copy_folder(model.name, model.sha256)
     return folder if converted_models.is_complete(folder) else None
 
@@ -153,7 +156,7 @@ def _vocabulary(file: str, changed: int) -> str:
 
 
 def packaged_file(model: IndexedModel) -> Path | None:
-    """Return the GGUF file of the installed package, without importing it; None if the package is not installed.
+    """Return the GGUF file in the model's package, without importing the package; None if it is not installed.
 
     Raises:
         ModelError: the package has another version, or lacks the file.
@@ -211,7 +214,12 @@ def obtain(model: IndexedModel, from_hub: Callable[[], Path], on_progress: Progr
 
 
 def unavailable_error(model: IndexedModel, why: str) -> ModelError:
-    """Return the error for a model that is not on this machine and cannot be downloaded now."""
+    """Return the error for a model that is not on this machine and cannot be downloaded now.
+
+    Args:
+        model: the model.
+        why: reason why it cannot be downloaded, as a sentence; "": no reason is known.
+    """
     return ModelError(f"{model.name} is not on this machine. {why}".strip(), f"`{model.install}` installs it.")
 
 

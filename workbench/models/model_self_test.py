@@ -223,7 +223,13 @@ def _through_cache(runner: Runner, which: int) -> list[_Place]:
 
 
 def _segment(slot: Slot, tokens: Int[Tensor, " n"], parents: Sequence[int] | None = None) -> Segment:
-    """Return the segment of a text's last token and a draft after it, as the engine passes it to its target."""
+    """Return the segment of new tokens (a text's last token, then a draft) as the engine passes it to its target.
+
+    Args:
+        slot: slot with the text before these tokens.
+        tokens: the text's last token and the drafted tokens.
+        parents: parent of each drafted token; None: a chain.
+    """
     if parents is None:
         return Segment(slot, tokens)
     sees = tree_attention_mask(torch.tensor([-1, *(p + 1 for p in parents)], device=tokens.device), len(tokens))
@@ -255,7 +261,12 @@ def _by_itself(model: PreTrainedModel, places: Sequence[_Place]) -> tuple[dict[T
 
 
 def _distance(a: Float[Tensor, " V"], b: Float[Tensor, " V"]) -> float:
-    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean."""
+    """Return the largest difference of logits, as a share of the largest logit of `b` after subtracting the mean.
+
+    Args:
+        a: logits to compare.
+        b: reference logits.
+    """
     a, b = a.double(), b.double()
     is_unmasked = b > b.max() - 1e4  # some models mask entries with a huge negative number
     a, b = a[is_unmasked], b[is_unmasked]

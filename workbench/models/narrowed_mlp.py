@@ -145,7 +145,14 @@ def _narrow(layer: nn.Module, columns: Int[Tensor, " k"], size: int) -> nn.Modul
 
 
 def _put(module: nn.Module, name: str, chosen: Int[Tensor, " k"], dim: int) -> None:
-    """Replace a linear layer of `module` by one with the `chosen` rows (dim 0: outputs) or columns (dim 1: inputs)."""
+    """Replace a linear layer of a module by one with some of its rows or columns.
+
+    Args:
+        module: shallow copy of an MLP, which is changed.
+        name: name of the linear layer in the module.
+        chosen: indices of the rows or columns that remain.
+        dim: 0: rows (outputs); 1: columns (inputs).
+    """
     *path, last = name.split(".")
     for part in path:
         module._modules[part] = shallow_copy(module.get_submodule(part))

@@ -73,6 +73,11 @@ def measure(models: Models, context: int = 128, repeats: int = 6) -> Costs:
     The time of n tokens is at most that of any larger number of tokens. Other load on the machine only lengthens a
     time, and the results are cached permanently. So the result is the minimum of several repeats, with the sizes
     interleaved.
+
+    Args:
+        models: the models.
+        context: number of tokens before the measured ones.
+        repeats: number of measurements of each size.
     """
     target = _time(models.target, SIZES, context, repeats)
     draft = _time(models.draft_model, (1,), context, repeats)[1] if models.draft_model is not None else 0.0

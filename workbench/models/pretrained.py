@@ -104,6 +104,11 @@ def resolve_drafter_dtype(
 def load_model(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """Load an unmodified Hugging Face model in eval mode: safetensors only, no remote code.
 
+    Args:
+        name: bundled or published name, folder, GGUF file or Hub id.
+        device: device to load the model on.
+        dtype: dtype of the weights; for `torch.int8`, they are loaded in bfloat16 and then quantised.
+
     Raises:
         ModelError: the model is not found, unreadable or not supported, or there is no network.
         CapacityError: the model does not fit into memory.
@@ -192,6 +197,10 @@ def encode(tokenizer: Any, text: str) -> list[int]:
 
 def load_processor(name: str, model: PreTrainedModel) -> Any:
     """Load the processor of a vision-language model; None for a text-only model or one without an image processor.
+
+    Args:
+        name: name of the model.
+        model: the loaded model.
 
     Raises:
         ModelError: the processor's files cannot be read.

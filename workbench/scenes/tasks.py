@@ -133,7 +133,13 @@ def _caption(scene: Scene, rng: random.Random) -> Ask:
 
 
 def refer(scene: Scene, item: Item, rng: random.Random) -> str:
-    """Return a phrase that identifies one item of the scene."""
+    """Return a phrase that identifies one item of the scene.
+
+    Args:
+        scene: the scene.
+        item: item of the scene.
+        rng: source of randomness, which chooses among the possible phrases.
+    """
     is_unique = sum(other.shape == item.shape for other in scene.items) == 1
     return item.shape if is_unique and rng.random() < 0.4 else item.name if rng.random() < 0.2 else _short(item)
 
@@ -325,7 +331,13 @@ QUESTIONS: dict[str, Callable[[Scene, random.Random], Ask | None]] = {
 
 
 def ask(kind: str, scene: Scene, rng: random.Random) -> Ask | None:
-    """Return a question of one kind about a scene; None if the scene does not allow it."""
+    """Return a question of one kind about a scene; None if the scene does not allow it.
+
+    Args:
+        kind: key of `QUESTIONS`.
+        scene: the scene.
+        rng: source of randomness.
+    """
     return QUESTIONS[kind](scene, rng)
 
 

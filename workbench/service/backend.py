@@ -323,7 +323,7 @@ class Backend(BaseBackend):
         return self._run_controller.memory(run, action, data)
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return the position of a run in the queue, and the queue's length."""
+        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
         return self._engine_thread.queue_position(run)
 
     def wake(self) -> None:

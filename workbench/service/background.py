@@ -31,7 +31,11 @@ def default_background_models(fetches: bool) -> list[str]:
 
 
 def parse_background_models(text: str, fetches: bool) -> list[str]:
-    """Parse a comma-separated list of published models. "auto" stands for the default ones, "none" or "" for none.
+    """Parse a comma-separated list of names of published models.
+
+    Args:
+        text: the list. "auto" stands for the default models, "none" or "" for none.
+        fetches: whether the default models include those that must be downloaded.
 
     Raises:
         UnknownNameError: a name is not a published model.
@@ -88,7 +92,10 @@ class BackgroundLoader:
             self._problems[pair[0]] = error.message
 
     def refuse(self, name: str) -> None:
-        """Refuse a model that is not loaded (yet), on a restricted server, where requests do not load models.
+        """Raise an error for a model that is not loaded, on a restricted server, where requests do not load models.
+
+        Args:
+            name: name of the model.
 
         Raises:
             ModelError: the model is loading, or could not be loaded.

@@ -94,7 +94,13 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def _pair(self, target: str | None, drafter: str | None, blind: bool = False) -> Pair:
-        """Resolve the names of a target and a draft model. `blind`: prefer a draft model without image input."""
+        """Resolve the names of a target and a draft model.
+
+        Args:
+            target: name of the target; None: the default.
+            drafter: name of the draft model; None: the target's own; "none": no draft model.
+            blind: whether to prefer a draft model that was trained without images.
+        """
 
     @abstractmethod
     def _device_options(self) -> dict[str, Any]:
@@ -114,7 +120,12 @@ class BaseBackend(ABC):
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def methods(self, target: str | None = None, drafter: str | None = None) -> list[dict[str, Any]]:
-        """Return all methods with parameters, and whether each can run with these models."""
+        """Describe all methods and their parameters as plain data, and say why a method cannot run with these models.
+
+        Args:
+            target: name of the target; None: the default.
+            drafter: name of the draft model; None: the target's own.
+        """
         reason, own_heads = self._reason(pair := self._pair(target, drafter)), self._own_head_names(pair)
         return [
             choices.describe(method_info.describe(method), reason(method.needs), own_heads)
@@ -234,7 +245,12 @@ class BaseBackend(ABC):
         self._runs.rate_limiter.admit_request(user, counted=counted)
 
     def charge_call(self, user: str, seconds: float = 0.0) -> None:
-        """Charge a user's address for the CPU seconds of a page's call; with 0 s, check whether it may make a call."""
+        """Charge the address of a user for the CPU time of a page's call.
+
+        Args:
+            user: key of the user.
+            seconds: CPU seconds of the call; 0: only check whether the address may make a call.
+        """
         if seconds:
             self._runs.rate_limiter.charge(user, seconds, SECONDS)
         else:

@@ -101,7 +101,11 @@ def _check_published(model: model_index.IndexedModel) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Refuse an address that is not one of this machine, or a port that is in use; port 0 means any free one.
+    """Refuse an address that is not one of this machine, or a port that is in use.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0: any free port.
 
     Raises:
         WorkbenchError: address or port cannot be used; `option` names which.
@@ -136,6 +140,11 @@ def check_vocabulary(pair: Pair) -> None:
 
 def check_method(name: str, values: Mapping[str, Any], pair: Pair) -> method_info.MethodInfo:
     """Check a method's name and parameters, and whether it can run with these models as far as files show it.
+
+    Args:
+        name: name of the method.
+        values: values of parameters by name.
+        pair: names of the target and the draft model.
 
     Returns:
         Facts about the method.

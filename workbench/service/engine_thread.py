@@ -83,7 +83,13 @@ class EngineThread:
         self._wake.set()
 
     def put(self, run: Run, request: Request, models: Models) -> None:
-        """Queue a run for its target's batch."""
+        """Queue a run for its target's batch.
+
+        Args:
+            run: the run.
+            request: request of the engine for this run.
+            models: loaded models of the run.
+        """
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
@@ -92,7 +98,7 @@ class EngineThread:
         self.wake()
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return the position of a run in its queue, from 1, and the queue's length."""
+        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:

@@ -30,7 +30,7 @@ class FairQueue(Generic[T]):
             self._lines.setdefault(address_of(user), {}).setdefault(user, deque()).append(item)
 
     def head(self) -> T | None:
-        """Return the next item without removing it."""
+        """Return the next item without removing it; None if the queue is empty."""
         with self._lock:
             return next((line[0] for users in self._lines.values() for line in users.values()), None)
 

@@ -96,7 +96,12 @@ def _sizes(name: str, info: ModelInfo) -> dict[str, int]:
 
 
 def _model_info(name: str, patience_s: float) -> ModelInfo | None:
-    """Return the Hub's information on a model; None if the Hub cannot be reached."""
+    """Return the Hub's information on a model; None if the Hub cannot be reached.
+
+    Args:
+        name: Hub id of the model.
+        patience_s: time limit for the response, in seconds.
+    """
     try:
         return HfApi().model_info(name, timeout=patience_s, files_metadata=True)
     except GatedRepoError as error:

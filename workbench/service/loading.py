@@ -69,6 +69,10 @@ class ModelLoader:
     def load(self, pair: Pair, progress: Progress) -> Models:
         """Load a pair of models in the current thread, which must be a loader thread, and return them.
 
+        Args:
+            pair: names of the target and the draft model.
+            progress: progress of this load, to update.
+
         Raises:
             WorkbenchError: the models cannot be loaded.
         """
@@ -94,7 +98,13 @@ class ModelLoader:
             clearing.add_done_callback(lambda _: (self._clearing.release(), self._wake()))
 
     def queue_once_loaded(self, run: Run, request: Request, pair: Pair) -> None:
-        """Queue a run after its models are loaded; runs with the same pair share one load, and keep their order."""
+        """Queue a run as soon as its models are loaded. Runs with the same models share one load, and keep their order.
+
+        Args:
+            run: the run.
+            request: request of the engine for this run.
+            pair: names of the target and the draft model.
+        """
         with self._lock:
             is_first = pair not in self._waiting
             progress, waiting = self._waiting.setdefault(pair, (self.progress(pair[0]), []))

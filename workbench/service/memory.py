@@ -117,7 +117,12 @@ def cache_bytes(runner: Runner) -> int:
 
 
 def growth_bytes(runner: Runner, n_sequences: int) -> int:
-    """Return the memory in bytes to grow a KV cache to `n_sequences` sequences: it is copied to a doubled buffer."""
+    """Return the memory in bytes that growing a KV cache takes, since it is copied to a buffer of twice the size.
+
+    Args:
+        runner: runner of the model.
+        n_sequences: number of sequences that the cache has to hold.
+    """
     n_rows = n_needed = runner.cache.n_rows
     while n_needed < n_sequences:
         n_needed *= 2
@@ -125,6 +130,12 @@ def growth_bytes(runner: Runner, n_sequences: int) -> int:
 
 
 def _with_copies(n_weights: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the bytes of weights and their packed copies (`kernels.packed`): up to two in float32, one in bfloat16."""
+    """Return the memory in bytes of weights and their packed copies (`kernels.packed`).
+
+    Args:
+        n_weights: number of weights.
+        dtype: dtype of the weights, which determines the number of copies.
+        device: device of the model; only models on a CPU are packed.
+    """
     copies = {torch.float32: 3, torch.bfloat16: 2, torch.int8: 5}.get(dtype, 1)
     return n_weights * dtype.itemsize * (copies if device.type == "cpu" and n_weights <= LARGEST_MODEL else 1)

@@ -212,6 +212,10 @@ class ModelPool:
 
         If only the draft model cannot be loaded, the result has no draft model; `drafter_problem` has the reason.
 
+        Args:
+            pair: names of the target and the draft model.
+            progress: progress of this load, to update.
+
         Raises:
             WorkbenchError: the target cannot be loaded, or there is no memory for the pair.
         """

@@ -97,7 +97,13 @@ class RateLimiter:
             _refuse_below(self._bucket(user, what), 0.0, what)
 
     def charge(self, user: str, amount: float, what: str = TOKENS) -> None:
-        """Charge an amount to an address; a negative amount is a refund."""
+        """Charge an address for a quantity that it has used.
+
+        Args:
+            user: key of a user at the address.
+            amount: amount to charge; a negative amount is a refund.
+            what: `REQUESTS`, `TOKENS` or `SECONDS`.
+        """
         with self._lock:
             bucket = self._bucket(user, what)
             if bucket is not None:

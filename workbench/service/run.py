@@ -360,7 +360,12 @@ class Run:
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
-        """End the run; it releases its sequence and its models."""
+        """End the run, and release its sequence and its models.
+
+        Args:
+            state: final state: "finished", "cancelled" or "error".
+            problem: error of a failed run; None: no error.
+        """
         if self._close(state, problem):
             self._host.record_end(self)
 

@@ -111,7 +111,12 @@ class Telemetry(Collector):
             self._run_s.observe(run.ended_at - run.created - run.paused_s)
 
     def models(self, event: str, seconds: float) -> None:
-        """Count a load ("load") or an eviction ("evict") of models."""
+        """Count a load or an eviction of models.
+
+        Args:
+            event: "load" or "evict".
+            seconds: duration of the event.
+        """
         self._events[event] += 1
         if event == "load":
             self._load_s.observe(seconds)

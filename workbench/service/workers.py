@@ -71,7 +71,16 @@ def processes(workers: int = 1, **backend: Any) -> WorkerGroup:
 
 
 def conditions_of(cell: Cell, backend: Mapping[str, Any], workers: int = 1) -> dict[str, Any] | None:
-    """Return the conditions of a cell that a worker on this machine measures, from its backend's options."""
+    """Return the conditions of measuring a cell in a worker on this machine, such as dtype, device and weights.
+
+    Args:
+        cell: cell of a sweep.
+        backend: options of the worker's backend.
+        workers: number of worker processes.
+
+    Returns:
+        The conditions; None if the weights are not on this machine yet.
+    """
     names = Names(backend.get("target", DEFAULT_TARGET), backend.get("drafter", "auto"), None)
     blind = cell.lane.configured.drafter.ignores_images
     options = {name: backend[name] for name in ("device", "dtype", "drafter_dtype") if name in backend}
@@ -127,7 +136,13 @@ class _Worker:
 
 
 def _work(pipe: Connection, master: int, backend: Mapping[str, Any]) -> None:
-    """Measure the cells that come through the pipe; the main function of a worker process."""
+    """Measure the cells that arrive through a pipe. This is the main function of a worker process.
+
+    Args:
+        pipe: connection to the main process.
+        master: process id of the main process; when it has ended, so does the worker.
+        backend: options of the worker's `workbench.service.Backend`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     host = make_host(backend)
     try:

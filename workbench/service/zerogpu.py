@@ -240,7 +240,15 @@ class ZeroGpuBackend(BaseBackend):
         raise MethodUnavailableError("The fastest method cannot be measured here: it takes minutes.", REASON)
 
     def conditions(self, lane: Any, target: str | None = None) -> dict[str, Any] | None:
-        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine."""
+        """Return the conditions of a measurement on ZeroGPU's GPUs, which count as one machine.
+
+        Args:
+            lane: method with its settings.
+            target: name of the target; None: the default one.
+
+        Returns:
+            The conditions; None if the weights are not on this machine yet.
+        """
         result = super().conditions(lane, target)
         return result and {**result, "device": "cuda", "machine": {"cluster": "ZeroGPU"}}
 

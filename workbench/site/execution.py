@@ -65,7 +65,12 @@ def environment() -> dict[str, str]:
 
 
 def copy_to_execute(source: Path, into: Path = EXECUTED) -> Path:
-    """Copy a notebook to the folder of executed notebooks, so that the source stays without outputs."""
+    """Copy a notebook to the folder of executed notebooks, so that the original stays without outputs. Return the copy.
+
+    Args:
+        source: the notebook.
+        into: folder of the executed copies.
+    """
     into.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copyfile(source, into / source.name))
 

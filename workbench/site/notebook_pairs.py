@@ -89,6 +89,10 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
     If the files differ, the one that was edited last is used.
 
+    Args:
+        name: name of the lesson, such as "02_rejection_sampling".
+        folder: folder of the notebooks.
+
     Returns:
         The files that were changed.
     """
@@ -106,7 +110,12 @@ def synchronise(name: str, folder: Path = FOLDER) -> list[Path]:
 
 
 def problems(name: str, folder: Path = FOLDER) -> list[str]:
-    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix, changing nothing."""
+    """Return descriptions of the problems in a lesson's two files that `synchronise` would fix, changing nothing.
+
+    Args:
+        name: name of the lesson.
+        folder: folder of the notebooks.
+    """
     book_path, text_path = folder / f"{name}.ipynb", folder / f"{name}.py"
     if missing := [path.name for path in (book_path, text_path) if not path.is_file()]:
         return [f"{missing[0]} is missing"]
@@ -160,7 +169,12 @@ def _tags(cell: NotebookNode) -> list[str]:
 
 
 def _identity(cell: Mapping[str, Any], used_ids: set[str]) -> str:
-    """Return the cell's id, or a hash of its text if it has none, so that repeated conversion gives the same file."""
+    """Return an id for a cell: its own, or a hash of its text, so that repeated conversion gives the same file.
+
+    Args:
+        cell: cell of a notebook.
+        used_ids: ids of the other cells, which the result must not repeat; the result is added.
+    """
     identity = cell.get("id") or hashlib.sha256(cell["source"].encode()).hexdigest()[:8]
     while identity in used_ids:
         identity = hashlib.sha256(identity.encode()).hexdigest()[:8]

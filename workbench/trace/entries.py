@@ -61,7 +61,14 @@ def tags_of(tags: Iterable[str]) -> list[str]:
 
 
 def entry_of_trace(trace: Trace, run: str, tags: Iterable[str], note: str) -> dict[str, Any]:
-    """Return the index entry of a run as JSON data."""
+    """Return the index entry of a run as JSON data.
+
+    Args:
+        trace: trace of the run.
+        run: id of the run.
+        tags: tags of the run.
+        note: the user's note.
+    """
     header, now = trace.header, datetime.datetime.now(datetime.timezone.utc)
     figures = summary(trace)
     temperature = header.params.get("temperature")

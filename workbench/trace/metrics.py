@@ -106,17 +106,17 @@ def count_emitted(rounds: Sequence[Round]) -> int:
 
 
 def tau(rounds: Sequence[Round]) -> float | None:
-    """Return τ, tokens emitted / target verification passes."""
+    """Return the mean accepted length τ, tokens emitted / target verification passes; None without passes."""
     return _ratio(count_emitted(rounds), len(rounds))
 
 
 def acceptance_rate(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / tested drafted tokens."""
+    """Return the acceptance rate, accepted / tested drafted tokens; None if no drafted token was tested."""
     return _ratio(count_accepted(rounds), count_tested(rounds))
 
 
 def draft_utilisation(rounds: Sequence[Round]) -> float | None:
-    """Return accepted / all drafted tokens."""
+    """Return the draft utilisation, accepted / all drafted tokens; None if nothing was drafted."""
     return _ratio(count_accepted(rounds), count_drafted(rounds))
 
 
@@ -139,12 +139,15 @@ def overhead_seconds(rounds: Sequence[Round]) -> float:
 
 
 def tokens_per_second(rounds: Sequence[Round]) -> float | None:
-    """Return tokens emitted / seconds from the end of prefill to the last token."""
+    """Return the speed, tokens emitted / seconds from the end of prefill to the last token; None without rounds."""
     return _ratio(count_emitted(rounds), decode_seconds(rounds))
 
 
 def overhead_share(rounds: Sequence[Round]) -> float | None:
-    """Return seconds outside forward passes / seconds from the end of prefill to the last token."""
+    """Return the share of host overhead; None without rounds.
+
+    It is seconds outside forward passes / seconds from the end of prefill to the last token.
+    """
     return _ratio(overhead_seconds(rounds), decode_seconds(rounds))
 
 
@@ -179,6 +182,10 @@ def word_kinds(trace: Trace, lexicon: Mapping[str, str]) -> list[str]:
 
     A word is a run of letters and digits; a token's leading space belongs to no word. A token with parts of several
     words gets the kind of the first.
+
+    Args:
+        trace: trace of the run.
+        lexicon: kind by lower-case word; words that it does not contain are of the kind `OTHER`.
     """
     tokens = [e for r in trace.rounds for e in r.emitted]
     text = "".join(e.text for e in tokens)
@@ -208,7 +215,12 @@ def acceptance_where(rounds: Sequence[Round], chosen: Sequence[bool]) -> tuple[i
 
 
 def acceptance_by_kind(trace: Trace, lexicon: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """Return the counts of `acceptance_where`, (tested, accepted), for each kind of word that occurs."""
+    """Return the counts of `acceptance_where`, (tested, accepted), for each kind of word that occurs.
+
+    Args:
+        trace: trace of the run.
+        lexicon: kind by lower-case word, as in `word_kinds`.
+    """
     kinds = word_kinds(trace, lexicon)
     return {kind: acceptance_where(trace.rounds, [k == kind for k in kinds]) for kind in sorted(set(kinds))}
 

@@ -189,7 +189,13 @@ def _all_inside(q: np.ndarray, n: int) -> np.ndarray:
 
 
 def optimal_acceptance_lp(p: Distribution, q: Distribution, n: int, replacement: bool = True) -> float:
-    """Compute `optimal_acceptance` by the linear program over all sets of n drafts; for small vocabularies.
+    """Compute `optimal_acceptance` by the linear program over all sets of n drafts, for small vocabularies.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts for the position.
+        replacement: whether drafts are sampled independently; else without replacement.
 
     Raises:
         ParameterError: the vocabulary is too large to enumerate.
@@ -231,6 +237,12 @@ def recursive_acceptance(p: Distribution, q: Distribution, n: int, replacement: 
 
     Each sibling is tested against the residual distribution after the earlier ones.
 
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of siblings.
+        replacement: whether siblings are sampled independently; else without replacement.
+
     Source: with replacement SpecInfer, arXiv:2305.09781; without, recursive rejection sampling, arXiv:2402.14160.
 
     Raises:
@@ -261,6 +273,14 @@ def _recursive(p: np.ndarray, q: np.ndarray, n: int, replacement: bool) -> float
 def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, float]:
     """Return the acceptance probability of SpecTr's K-SEQ with n independent drafts, and its divisor ρ of p/q.
 
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+
+    Returns:
+        Acceptance probability, and ρ.
+
     Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, §4.
     """
     p_, q_ = _checked_pair(p, q, n)
@@ -278,6 +298,11 @@ def kseq_acceptance(p: Distribution, q: Distribution, n: int) -> tuple[float, fl
 def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
     """Return the acceptance probability of n drafts: the n − 1 most likely tokens of q and a sample from the rest of q.
 
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+
     Source: Hu et al. 2025, arXiv:2502.18779, the greedy construction.
     """
     p_, q_ = _checked_pair(p, q, n)
@@ -290,13 +315,28 @@ def greedy_scheme_acceptance(p: Distribution, q: Distribution, n: int) -> float:
 
 
 def top_acceptance(p: Distribution, q: Distribution, n: int) -> float:
-    """Return the probability that a sample from p is one of the n most likely tokens of q, which are the drafts."""
+    """Return the probability that a sample from p is one of the n most likely tokens of q, which are the drafts.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+    """
     p_, q_ = _checked_pair(p, q, n)
     return float(p_[np.argsort(-q_, kind="stable")[:n]].sum())
 
 
 def acceptance_table(p: Distribution, q: Distribution, n: int) -> dict[str, float]:
-    """Return the acceptance probability of n drafts under each rule, and the optimum; for small vocabularies only."""
+    """Return the acceptance probability of n drafts under each rule, and the optimum; for small vocabularies only.
+
+    Args:
+        p: target distribution.
+        q: draft distribution.
+        n: number of drafts.
+
+    Returns:
+        Acceptance probability by name of the rule.
+    """
     return {
         "plain": single_draft_acceptance(p, q),
         "recursive, with replacement": recursive_acceptance(p, q, n),
@@ -321,6 +361,12 @@ def bound_from_top_tokens(p_top: dict[int, float], q_top: dict[int, float], n: i
     `p_top` and `q_top` are probabilities by token id; `n` is the number of drafts. The minimum is taken over sets of
     tokens that are known in both distributions, so the bound can only be too high. It is exact if the known tokens hold
     all of q.
+
+    Args:
+        p_top: target probability by token id, for the target's most likely tokens.
+        q_top: draft probability by token id, for the drafter's most likely tokens.
+        n: number of drafts for the position.
+        replacement: whether drafts are sampled independently; else without replacement.
     """
     tokens = sorted(set(p_top) & set(q_top)) if sum(p_top.values()) < 1 - 1e-6 else sorted(q_top)
     p = np.array([p_top.get(token, 0.0) for token in tokens])

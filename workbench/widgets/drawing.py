@@ -104,7 +104,14 @@ def picture(plot: Any) -> str:
 
 
 def _part(plot: Any, axes: tuple[str, str], traces: Sequence[Any], head: str) -> str:
-    """Return the SVG of the traces on one pair of axes."""
+    """Return the SVG of the traces on one pair of axes.
+
+    Args:
+        plot: the Plotly figure.
+        axes: names of the two axes, such as ("x", "y2").
+        traces: traces on these axes.
+        head: title of this part.
+    """
     x_layout, y_layout = (plot.layout[f"{name[0]}axis{name[1:]}"] for name in axes)
     heat = next((trace for trace in traces if trace.type == "heatmap"), None)
     body = _heat(heat, y_layout) if heat is not None else _flat(plot, traces, axes, x_layout, y_layout)

@@ -55,7 +55,13 @@ def app_link(
 
 
 def query(trace: Trace | None, pin: dict[str, Any] | None, settings: dict[str, Any]) -> str:
-    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads."""
+    """Return the URL query, in the format that `workbench/views/js/live/link.js` reads.
+
+    Args:
+        trace: trace with the settings; None: none.
+        pin: element that the app selects; None: none.
+        settings: settings that replace the trace's, by name.
+    """
     fields: dict[str, Any] = {}
     if trace is not None:
         h = trace.header

@@ -44,7 +44,12 @@ def escape_visible(text: str) -> str:
 
 
 def mark(text: str, status: str) -> str:
-    """Return the HTML of a token with element, glyph and colours of its status; plain tokens have none of these."""
+    """Return the HTML of a token with element, glyph and colours of its status; plain tokens have none of these.
+
+    Args:
+        text: text of the token.
+        status: "accepted", "rejected", "discarded", "corrected", "bonus" or "plain".
+    """
     if status == PLAIN:
         return escape_visible(text)
     entry = palette()["statuses"][status]

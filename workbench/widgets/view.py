@@ -125,10 +125,15 @@ PLACEHOLDER = "<!-- the picture of this widget is the next output -->"
 
 
 def display_with_snapshot(bundle: Any, html: str, number: str) -> None:
-    """Display a widget and, as a separate output, its snapshot, which the widget hides once it is drawn.
+    """Display a widget, and its snapshot as a separate output, which the widget hides once it is drawn.
 
     In one bundle the snapshot would be lost: nbconvert, and JupyterLab after a restart of the kernel, choose the
     widget's part of a bundle, which they cannot draw, and ignore the rest.
+
+    Args:
+        bundle: mime bundle of the widget.
+        html: snapshot of the widget.
+        number: id that distinguishes this widget's snapshot from others.
 
     Args:
         bundle: the widget's own mime bundle.

@@ -37,7 +37,11 @@ class HeadRequirements:
 
     @classmethod
     def of(cls, name: str, config: Mapping[str, Any]) -> HeadRequirements:
-        """Return the requirements of a target from its configuration, which may have a nested `text_config`.
+        """Create the requirements of a target from its configuration.
+
+        Args:
+            name: name of the target.
+            config: configuration of the target, which may have a nested `text_config`.
 
         Raises:
             KeyError, TypeError: the configuration lacks a size.

@@ -105,7 +105,12 @@ def layout_of(stored: CheckpointFiles) -> str | None:
 
 
 def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a layout's norms, except the one between attention and MLP."""
+    """Return the names of a layout's norms, except the one between attention and MLP.
+
+    Args:
+        layout: name of the layout.
+        config: configuration of the heads.
+    """
     if layout == MTP:
         return NORMS
     return ("norm_embed", "before", "after") if config.get("layernorms") else ()
@@ -113,6 +118,10 @@ def norms_of(layout: str, config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def layer_facts(stored: CheckpointFiles, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sizes and settings of a Llama-like decoder layer from a configuration.
+
+    Args:
+        stored: files of the checkpoint, for error messages.
+        config: configuration of the heads.
 
     Raises:
         ModelError: a value is missing or not supported.

@@ -52,7 +52,7 @@ def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:
         raise ModelError(
             f"The config.json in {stored.folder} has a draft vocabulary of {draft_size:,} tokens, but the LM head has "
             f"{n_proposed:,}.",
-            "Give it the config.json that it was trained with.",
+            "Use the config.json that the heads were trained with.",
         )
     if n_proposed != facts["vocab_size"] and "d2t" not in stored.shapes:
         raise ModelError(
@@ -132,6 +132,6 @@ def captured_layers_of(stored: CheckpointFiles) -> tuple[int, ...]:
     if not is_valid or sorted(set(ids)) != ids:
         raise ModelError(
             f"`eagle_aux_hidden_state_layer_ids` in {stored.folder} is {ids!r:.60}, not an increasing list of layers.",
-            "Give it the config.json that it was trained with.",
+            "Use the config.json that the heads were trained with.",
         )
     return tuple(ids)

@@ -62,7 +62,12 @@ def use_heads(*places: str) -> None:
 
 
 def prefer(place: str, on: bool = True) -> None:
-    """Use the heads in a folder before all others in this process; with `on` False, stop using them."""
+    """Use the heads in a folder before all others in this process, or stop using them.
+
+    Args:
+        place: folder of the heads.
+        on: whether to use the heads.
+    """
     use_heads(*([place] if on else []), *(other for other in _chosen if other != place))
     (_preferred.add if on else _preferred.discard)(place)
     _missed.discard(place)
@@ -141,6 +146,11 @@ def problem(heads: OwnHeads, target: str, folder: Path | None) -> str:
 
 def check(place: str, target: str, folder: Path | None) -> None:
     """Refuse heads that cannot be read or, according to the target's files, do not fit the target.
+
+    Args:
+        place: folder of the heads.
+        target: name of the target.
+        folder: folder of the target; None: it is not on this machine yet.
 
     Raises:
         ModelError: the heads cannot be used; the message names a target that would fit.

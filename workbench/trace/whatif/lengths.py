@@ -123,6 +123,10 @@ def predict_draft_lengths(trace: Trace, plain: Trace | None = None) -> LengthPre
     level k; a tree rebuilt with all its nodes on fewer levels may accept more.
 
     `workbench bench --suite whatif` measures the error of τ against real runs and saves it for the page.
+
+    Args:
+        trace: the run.
+        plain: plain decoding of the same prompt by the same target; None: not available.
     """
     rounds, model = trace.rounds, fit_costs(trace, plain)
     levels, tokens = draft_depths(rounds), metrics.count_emitted(rounds)
