@@ -1,4 +1,4 @@
-"""Commands of the program `workbench`, which `python -m workbench` runs, too."""
+"""Define the commands of the program `workbench`, which `python -m workbench` runs, too."""
 
 from workbench.cli.main import main
 

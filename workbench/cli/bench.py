@@ -55,7 +55,7 @@ ANSWERS = "answers"
 VERIFIERS = "verifiers"
 """Name of the suite of verifiers: the time to verify a draft of 64 nodes, by vocabulary size."""
 HOST = "host"
-"""Name of the suite of host overheads: drafters' time for proposing and observing, by context length."""
+"""Name of the suite of host overheads: time of drafters outside model forwards, by context length."""
 WHATIF = "whatif"
 """Name of the suite of predictions: every prediction of `workbench whatif`, compared with the run that it predicts."""
 KINDS = (".md", ".json", ".csv", ".parquet", ".html")

@@ -30,7 +30,7 @@ KINDS = {
     MASKED_LM: "for masked-diffusion models",
     "simulation": "to study acceptance, not speed",
 }
-"""Descriptions of the needs of a method in addition to the target."""
+"""Text by requirement of a method, in addition to a target."""
 DISCARDED = """Discarded drafts (after a rejection, or off the accepted path) were never tested and do not count against
 the drafter; they do count in draft utilisation. Every figure is computed from the recorded trace, in one module,
 `workbench/trace/metrics.py`."""

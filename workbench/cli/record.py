@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOKENS = 56
 SEEDS = 12
-"""Seeds to try for a sampled recording."""
+"""Number of seeds to try for a sampled recording."""
 
 
 SWITCH, SWITCH_TO = Recording(("copy ×3",)), (3, "prompt-lookup")

@@ -1,4 +1,4 @@
-"""User-facing errors: each message names the problem, the value and the next step."""
+"""Errors that users see: each message names the problem, the value and the next step."""
 
 from __future__ import annotations
 

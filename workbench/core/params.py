@@ -1,4 +1,4 @@
-"""Parameters of methods: dataclass fields with a range, a default and a help sentence.
+"""Declare parameters of methods as dataclass fields with a range, a default and a help sentence.
 
 The app's sliders, the command-line options, the catalogue's rows and the test cases are generated from the
 declarations.

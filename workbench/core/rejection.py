@@ -23,7 +23,7 @@ from workbench.core.sibling_groups import SiblingGroups, normalise_rows, verify_
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that are drawn without replacement."""
+"""Ways of choosing siblings that draw them without replacement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Relaxed recursive rejection: test drafts against a raised distribution, to accept more at the cost of exactness.
+"""Verify drafts by relaxed recursive rejection: test them against a raised distribution, to accept more but inexactly.
 
 Each sibling is tested as in `recursive_rejection`, but against `lift` applied to the residual distribution after its
 earlier siblings. If `lift` changes nothing, both rules are the same for every way of choosing siblings.
@@ -29,7 +29,7 @@ from workbench.core.transfer import on_host
 from workbench.core.tree import DraftTree, Sampling
 
 _INDEPENDENT = ("deterministic", "chain", "sampled")
-"""Kinds of siblings that are chosen independently of earlier siblings."""
+"""Ways of choosing siblings in which a sibling does not depend on earlier ones."""
 
 
 class Lift(NamedTuple):

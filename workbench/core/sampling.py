@@ -16,7 +16,8 @@ from workbench.core.params import param
 from workbench.core.transfer import from_numpy, on_host
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
-"""Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) → scores."""
+"""Type of a logits processor, with Hugging Face's convention: (input_ids int64 [B, L], scores float [B, V]) →
+scores."""
 
 
 WHEN_SAMPLING = "temperature > 0"

@@ -203,7 +203,7 @@ def select_rows(distributions: Float[Tensor, "m V"], at: Int[Tensor, " R"]) -> F
 
 
 PositionVerifier = Callable[[SiblingGroups, bool], tuple[Sequence[Float[Tensor, "R F"]], Float[Tensor, "R V"]]]
-"""Verification of some positions: (positions, whether weights are needed) → (columns, weights).
+"""Type of a function that verifies some positions: (positions, whether weights are needed) → (columns, weights).
 
 Columns are values per child [R, F], any number of them. Weights [R, V], with a positive sum, are those of the token
 that is emitted if the walk ends at the position; if they are not needed, the second result is ignored."""

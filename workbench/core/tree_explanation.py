@@ -39,7 +39,8 @@ class TreeBuilderRule:
 
 
 RankProbs = Sequence[Sequence[float]]
-"""Probability by level and by rank among siblings; the last level also serves all deeper ones."""
+"""Type of acceptance probabilities by level and by rank among siblings. The last level also stands for all deeper
+ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from transformers.generation.logits_process import LogitsProcessorList
 from workbench.core.errors import ParameterError
 
 KEEP_STATE = ("ClassifierFreeGuidance", "SynthID", "WhisperNoSpeech", "DiaEOSDelay")
-"""Parts of the names of processors whose state changes at each call and would therefore include rejected drafts."""
+"""Parts of the class names of processors whose state changes at each call, and would therefore include rejected
+drafts."""
 MODES = ("greedy_search", "sample", "assisted_generation")
 OURS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position")
 """Names of arguments of the model's forward method that `generate` prepares and the engine ignores: it has its own

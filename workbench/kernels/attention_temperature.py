@@ -1,4 +1,4 @@
-"""Llama 4: scale the queries of layers without rotary embedding by the position of each token.
+"""Scale the queries of Llama 4's layers without rotary embedding by the position of each token.
 
 These layers multiply queries by 1 + a · ln(1 + ⌊(position + 1) / f⌋) (Nakanishi 2025, Scalable-softmax,
 arXiv:2501.19399). Transformers derives that position from the cache's length, which is wrong for a token of a draft

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from workbench.core.errors import ModelError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int8")
-"""Dtypes that models can run in; in int8 only the weights are 8-bit (`workbench.kernels.quantised`)."""
+"""Names of the dtypes that models can run in. In int8 only the weights are 8-bit (`workbench.kernels.quantised`)."""
 _CUDA_LIBRARIES = {"Linux": "libcuda.so.1", "Windows": "nvcuda.dll"}
 
 

@@ -26,7 +26,7 @@ UI."""
 MAX_SINGLE_THREADED = 2
 """Maximum number of distributions for which a single thread is used."""
 FEW = 16
-"""Largest number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
+"""Maximum number of top tokens that the compiled kernels find; for more, the distribution is sorted."""
 
 
 @dataclass(frozen=True, slots=True)

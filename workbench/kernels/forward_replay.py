@@ -28,17 +28,17 @@ from workbench.kernels.self_test import logits_error
 log = logging.getLogger(__name__)
 
 MOST_TOKENS = 64
-"""Largest number of tokens, over all sequences, in a recorded forward: longer forwards gain little from a replay."""
+"""Maximum number of tokens, over all sequences, in a recorded forward. Longer forwards gain little from a replay."""
 MOST_RECORDS = 48
-"""Largest number of records per model. The least recently replayed one is dropped first."""
+"""Maximum number of records per model. The least recently replayed one is dropped first."""
 MOST_BYTES = 2**29
-"""Largest memory of the inputs and outputs of a model's records, in bytes."""
+"""Maximum memory in bytes of the inputs and outputs of a model's records."""
 AGAIN = 16
 """Number of uses of a shape, after its record was dropped, until it is recorded again. With more shapes than
 records, each would otherwise be recorded at every use, which takes as long as several forwards."""
 SAME = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest difference of logits between a replay and its forward, as a share of the largest logit: the kernels are the
-same, except for products that a library splits differently."""
+"""Maximum difference of logits between a replay and its forward by dtype, as a share of the largest logit. The kernels
+are the same, except for products that a library splits differently."""
 
 Work = Callable[[Tensor, Mask, Tensor, Tensor | None], Output]
 """Function that runs a forward. Its arguments are ids [B, n], mask, positions [B, n], and starting states [B, n, D] in

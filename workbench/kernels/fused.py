@@ -30,7 +30,7 @@ HEAD_SIZES = (32, 64, 96, 128)
 MOST = 128
 """Maximum number of tokens per sequence in a compiled forward, enough for the largest tree; prompts use torch."""
 MOST_BESIDE_TILES = 16
-"""Largest number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
+"""Maximum number of tokens, over all sequences, of a compiled forward if torch uses AMX tiles and the compiled code
 does not (as with int8 weights): beyond this torch is faster. On such machines, only forwards over few tokens give a
 token the same bits whatever else is in the batch."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Inputs = dict[str, Tensor]
-"""Output of a processor for one prompt: `input_ids` [1, n], `pixel_values`, and other inputs of the model."""
+"""Type of a processor's output for one prompt: `input_ids` [1, n], `pixel_values`, and other inputs of the model."""
 _MARKERS = (
     "image_token_id", "image_token_index", "video_token_id", "vision_start_token_id", "vision_end_token_id",
     "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "begin_image_token_id", "end_image_token_id",
@@ -106,7 +106,7 @@ def layout(
 
 
 def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> list[int]:
-    """Return the number of vision tokens of each image."""
+    """Return the number of vision tokens of each image in a prompt, from the processor's output."""
     total, grid = sum(is_vision), inputs.get("image_grid_thw")
     if grid is not None:
         return (grid.prod(1) // _merge(config) ** 2).tolist()

@@ -22,7 +22,7 @@ _M = TypeVar("_M", bound=nn.Module)
 _P = TypeVar("_P", bound=PreTrainedModel)
 
 HALVES = (("self_attn", "attn", "attention", "self_attention"), ("mlp", "feed_forward", "ffn"))
-"""Names of a layer's attention and of its MLP in the supported families."""
+"""Attribute names of a layer's attention, and of its MLP, in the supported families."""
 MAX_CACHED_SUBSETS = 64
 """Maximum number of subsets of a model's layers that are cached."""
 RECURRENT = ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "ssm", "rwkv", "hybrid", "moe_mamba")

@@ -30,10 +30,10 @@ from workbench.kernels.quantised import quantise, weight_dtype
 from workbench.kernels.reduced_vocabulary import TrimmedLinear, scatter_logits
 
 KINDS = ("LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model")
-"""Supported decoders, alone or in a vision-language model whose images are input embeddings only."""
+"""Class names of the supported decoders, alone or in a vision-language model whose images are only input embeddings."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 FEW = 8
-"""Smallest number of tokens for which queries need no regrouping (see `attend`)."""
+"""Minimum number of tokens for which `attend` does not regroup queries."""
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """RoPE types whose tables do not depend on the length of the sequence."""
 

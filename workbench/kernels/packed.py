@@ -20,11 +20,11 @@ from torch import Tensor, nn
 _M = TypeVar("_M", bound=nn.Module)
 
 LARGEST_MODEL = 200_000_000
-"""Largest number of parameters of a packed model: for larger ones, the copies would take too much memory."""
+"""Maximum number of parameters of a packed model. For larger models, the copies would take too much memory."""
 SMALLEST = 150_000
-"""Smallest number of weights of a packed float32 matrix; packing smaller ones does not pay."""
+"""Minimum number of weights of a packed float32 matrix; packing smaller ones does not pay."""
 WIDENED = 8
-"""Smallest number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
+"""Minimum number of rows for which CPUs without bfloat16 instructions compute a bfloat16 product in float32."""
 
 
 def has_bfloat16() -> bool:
@@ -115,7 +115,7 @@ def is_small_on_cpu(model: nn.Module) -> bool:
 
 
 def may_pack(model: nn.Module) -> bool:
-    """Return whether packing helps: a small float32 or bfloat16 model on a CPU."""
+    """Return whether packing a model's weights speeds it up: it is small, on a CPU, and in float32 or bfloat16."""
     return is_small_on_cpu(model) and {w.dtype for w in model.parameters()} <= {torch.float32, torch.bfloat16}
 
 

@@ -33,7 +33,7 @@ from workbench.kernels.packed import LARGEST_MODEL
 GROUP = 64
 """Number of inputs of one output that share a scale; the width of a product has to be a multiple of it."""
 STEPS = 127
-"""Largest magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
+"""Maximum magnitude of an int8 weight; −128 is unused, so that both signs have the same scale."""
 
 
 class Int8Weight(NamedTuple):

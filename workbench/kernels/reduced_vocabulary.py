@@ -27,7 +27,7 @@ from workbench.kernels.packed import Matrix, is_small_on_cpu
 from workbench.kernels.single_thread import fill_single_threaded
 
 KEY = "draft_vocabulary"
-"""Key in `config.json`: ids of the tokens that the model can propose, in increasing order."""
+"""Key in `config.json` for the ids of the tokens that the model can propose, in increasing order."""
 
 
 class TrimmedLinear(nn.Linear):

@@ -1,4 +1,4 @@
-"""Recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
+"""Verify drafts by recursive rejection, exact or relaxed, with compiled kernels for large vocabularies.
 
 `workbench.core.rejection` and `workbench.core.relaxed` define the algorithms; here each test reads the
 vocabulary once, with the same results. Machines without compiled kernels, other dtypes and mixed trees use those
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.decoders.draft_verify.feedback import Verification
 
 _ONE_DISTRIBUTION = (Sampling.CHAIN, Sampling.SAMPLED, Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that were all drawn from one distribution."""
+"""Ways of choosing siblings that draw all of them from one distribution."""
 NO_LIFT = Lift()
 
 

@@ -30,11 +30,12 @@ log = logging.getLogger(__name__)
 
 PROBE = 12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-4}
-"""Largest difference of logits from the model's own, as a share of their largest magnitude."""
+"""Maximum difference between the logits of a lean decoder and its model's by dtype, as a share of the largest
+magnitude."""
 TIMES = 4.0
-"""In bfloat16: largest ratio of a lean layer's error to the error of the model's own layer, for each token."""
+"""Maximum ratio, in bfloat16, of a lean layer's error to the error of the model's own layer, for each token."""
 HEAD = 4.0
-"""In bfloat16: largest difference of logits from the same residual stream, in units of the dtype's rounding."""
+"""Maximum difference, in bfloat16, of logits from the same residual stream, in units of the dtype's rounding."""
 
 
 def make_lean_decoder(model: PreTrainedModel, capacity: int) -> LeanDecoder | None:
@@ -129,7 +130,7 @@ def _by_layers(
 
 
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-"""Largest difference between two computations of the same forward, as a share of the largest logit."""
+"""Maximum difference between two computations of the same forward by dtype, as a share of the largest logit."""
 
 
 def logits_error(mine: Float[Tensor, "*b V"], own: Float[Tensor, "*b V"]) -> float:

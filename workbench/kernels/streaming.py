@@ -1,4 +1,4 @@
-"""Streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
+"""Keep a streaming KV cache: attention sinks and a sliding window of the newest entries, in constant memory.
 
 Source: Xiao et al. 2023, arXiv:2309.17453, §3.2: the first tokens' entries stay, and positions are those within the
 cache, not those in the text. When entries in between are dropped, the later ones move forward, and their keys are

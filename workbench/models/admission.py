@@ -1,4 +1,4 @@
-"""Admission of models: run the self-test once (`model_self_test`) and cache the result on this machine."""
+"""Admit a model after its self-test (`model_self_test`), whose result is cached on this machine."""
 
 from __future__ import annotations
 

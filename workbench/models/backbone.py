@@ -1,4 +1,4 @@
-"""Interface of a loaded model on one device, as decoders and drafters use it; implemented by `Runner`.
+"""Interface through which decoders and drafters use a loaded model on one device. `Runner` implements it.
 
 Each model has a device, a dtype and a KV cache of its own: a draft model may run on another device than its target.
 """

@@ -1,4 +1,4 @@
-"""The bundled models: their folder, and checks of a model folder's files."""
+"""Find the bundled models, and check the files in a model's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_TARGET, DEFAULT_DRAFTER = "text-target", "text-drafter"
 VISION_TARGET = "vision-target"
 DIFFUSION_TARGET = "diffusion-target"
 SOURCE = "source.json"
-"""File in each converted copy of a model that describes the original."""
+"""Name of the file in each converted copy of a model that describes the original."""
 Progress = Callable[[int, int], None]
 """Progress callback. Its arguments are the completed bytes of a file and the file's bytes in total."""
 _ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""SHA-256 checks of the bundled weights when they are loaded.
+"""Check the SHA-256 sums of the bundled weights when they are loaded.
 
 `SHA256SUMS`, next to the weights, has the format that `sha256sum -c SHA256SUMS` reads. Training rewrites it.
 """

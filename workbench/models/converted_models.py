@@ -31,7 +31,7 @@ FORMAT = 3
 """Version of the conversion. Increase it when the conversion changes, so that older copies are replaced."""
 MAGIC = b"GGUF"
 WAIT_S = 0.2
-"""Seconds between progress calls while another process makes the copy."""
+"""Time in seconds between calls of the progress callback while another process makes the copy."""
 
 
 def source_of(place: Path) -> dict[str, str]:

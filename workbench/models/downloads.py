@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face Hub that can be interrupted: by Ctrl-C or by an exception in the progress callback.
+"""Download from the Hugging Face Hub so that Ctrl-C or an exception in the progress callback ends the download.
 
 The Hub's library downloads in its own threads and waits for all of them, even on errors. An exception in a progress bar
 ends the download of a file, but not with Xet, which has its own threads. So files are downloaded over HTTP.
@@ -19,7 +19,7 @@ FILES: dict[str, Any] = {
     "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"],
     "ignore_patterns": ["*/*", "consolidated*"],  # other layouts of the same weights
 }
-"""Files of a Hub model that are needed. Pickles and code are never fetched."""
+"""Patterns of the files of a Hub model that are downloaded. Pickles and code never are."""
 
 
 WAIT_S = 0.2

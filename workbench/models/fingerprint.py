@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 WEIGHTS = "target_weights"
-"""Key in a head's configuration: fingerprint of the target that it was trained on."""
+"""Key in the configuration of heads for the fingerprint of the target that they were trained on."""
 N_BITS = 256
 TOLERATED = 32
 """Number of bits in which fingerprints of the same weights may differ. Rounding to four bits changes a weight by a

@@ -1,4 +1,4 @@
-"""Metadata of a GGUF file: the Transformers configuration of its model, or the reason why it cannot be a target."""
+"""Convert the metadata of a GGUF file to the Transformers configuration of its model, or say why it is unsupported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 from workbench.core.errors import ModelError
 
 FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
-"""Supported architectures: Llama-like decoders. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
+"""Configuration class of each supported architecture. Files of Mistral, SmolLM and TinyLlama also declare "llama"."""
 UNSUPPORTED_ADVICE = "Give a GGUF file of a Llama, Mistral, Qwen2 or Qwen3 model, or a folder with *.safetensors."
 """Advice in errors about files with an unsupported model."""
 DAMAGED_ADVICE = "Fetch the file again; its download may have ended early."

@@ -32,7 +32,7 @@ def _cased(suffix: str = "") -> str:
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""GPT-2's expression, the one built into `ByteLevel(use_regex=True)`."""
+"""Regular expression of GPT-2's pre-tokenisation, which is built into `ByteLevel(use_regex=True)`."""
 _LLAMA3 = _expression(r"\p{N}{1,3}")
 _QWEN2 = _expression(r"\p{N}")
 _SIGNS_AND_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
@@ -66,7 +66,7 @@ _CASED_LETTERS = (
     r"\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}"
     r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}"
 )
-"""Cased letters in DeepSeek LLM's expression."""
+"""Letters with case in the regular expression of DeepSeek LLM."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tokenizer of a GGUF file, built from the file's metadata alone.
+"""Build the tokenizer of a GGUF file from the file's metadata alone.
 
 Transformers builds a tokenizer from a class (`GPT2Tokenizer`, `LlamaTokenizer`) whose defaults replace fields that it
 does not read: it adds `<|endoftext|>`, `<s>` and `</s>` to vocabularies that have none, ignores `ignore_merges`, and

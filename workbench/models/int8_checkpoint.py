@@ -20,9 +20,9 @@ from workbench.kernels.quantised import STEPS
 
 SCALE = "_scale"
 GROUPS = (64, 32)
-"""Number of inputs of an output that share a scale: the first of these that divides the number of inputs."""
+"""Possible numbers of inputs that share a scale; the first that divides a matrix's number of inputs is used."""
 LEAST = 4096
-"""Smallest number of elements of a weight that is quantised; norms and biases are stored unchanged."""
+"""Minimum number of elements of a weight that is quantised; norms and biases are stored unchanged."""
 
 
 def quantise_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

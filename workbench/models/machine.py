@@ -1,4 +1,4 @@
-"""Facts about the machine of a measurement: processor, accelerator, versions."""
+"""Collect facts about the machine of a measurement: processor, accelerator, versions."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 MASKED_LM = "masked-lm"
-"""Requirement of methods that decode masked language models."""
+"""Name of the requirement of methods that decode masked language models."""
 MASK = "<|reserved_0|>"
 """Token of the bundled tokenizer that stands for a masked position."""
 

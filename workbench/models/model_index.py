@@ -1,4 +1,4 @@
-"""Published models: listed here, stored on the Hugging Face Hub or in a Python package that contains only data.
+"""Find published models, which are stored on the Hugging Face Hub or in a Python package that contains only data.
 
 Local files come first: an earlier download from the Hub, then the converted copy of the package's file, then that file.
 The Hub is contacted only if none of them exists and network access is allowed: starting the workbench must not download
@@ -75,7 +75,7 @@ SMOLLM2 = IndexedModel(
 )
 MODEL_INDEX = {SMOLLM2.name: SMOLLM2}
 SOON_S = 2.0
-"""Seconds to wait for the Hub's response if there is an alternative."""
+"""Time in seconds to wait for the Hub's response if there is another source."""
 Progress = converted_models.Progress
 
 

@@ -1,4 +1,4 @@
-"""Self-test of a model in this engine, before decoding: its logits must equal those of its own full forward.
+"""Test a model in this engine before decoding: its logits must equal those of its own full forward (self-test).
 
 The engine calls an unmodified model with explicit masks, explicit positions and its own KV cache. Most decoders use all
 three as given. Some do not: one counts positions by the cache's length, another derives them from a key's index in the
@@ -42,14 +42,14 @@ from workbench.kernels.segment import Segment, Slot
 from workbench.models.runner import Runner
 
 SLACK = 4
-"""In half precision: largest error of the engine's logits, as a multiple of the model's own rounding error."""
+"""Maximum error of the engine's logits in half precision, as a multiple of the model's own rounding error."""
 LONG, SHORT = 5, 2
 """Number of tokens of the two prompts; the last token of each is processed together with the draft."""
 CHAIN = (-1, 0, 1)
-"""Parents in the long sequence's chain; one token is accepted, so later entries overwrite the others."""
+"""Parents of the drafted chain in the long sequence. One token is accepted, so later entries overwrite the others."""
 TREE, BRANCH = (-1, 0, 1, -1, 3, 3), (3, 5)
-"""Parents in the long sequence's tree, and its accepted branch. Its cache indices are larger than
-its text positions, which exposes models that use cache indices instead of positions."""
+"""Parents of the drafted tree in the long sequence, and the tree's accepted branch. The branch's cache indices are
+larger than its text positions, which exposes models that use cache indices instead of positions."""
 ROOM = 16
 """Number of cache positions that the comparison needs."""
 THRESHOLDS = {"sliding_window": 4, "attention_chunk_size": 4, "floor_scale": 3, "original_max_position_embeddings": 3}

@@ -1,4 +1,4 @@
-"""Models by name: look up their files and configurations without PyTorch."""
+"""Look up the files and configurations of models by name, without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.models.bundle import bundled, check_files, config_of
 from workbench.models.shards import join_shards
 
 ANY_DRAFTER = "any-drafter"
-"""Requirement of a method that accepts a draft model with any vocabulary, because it translates the tokens."""
+"""Name of the requirement of methods that accept a draft model with any vocabulary, because they translate tokens."""
 
 
 def folder_of(name: str) -> Path | None:

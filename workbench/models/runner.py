@@ -42,8 +42,9 @@ from workbench.kernels.self_test import ROUNDING, logits_error, make_lean_decode
 from workbench.kernels.weight_sharing import WeightSharingCopy
 
 SCRATCH = 192
-"""Cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root included. A
-decoder that keeps scratch nodes from round to round may use more while the text is shorter than the context."""
+"""Number of cache positions reserved after the context for drafted nodes: the largest draft tree of a round, root
+included. A decoder that keeps scratch nodes from round to round may use more while the text is shorter than the
+context."""
 
 
 class Runner:

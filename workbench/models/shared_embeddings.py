@@ -26,9 +26,9 @@ from workbench.models.tokenizer_source import tokenizer_source_of
 ENTER, LEAVE = "borrowed.enter", "borrowed.leave"
 """Names of the projection matrices A and B among the weights."""
 ROWS = "borrowed_rows"
-"""Key in a draft model's configuration: width D of the target's rows."""
+"""Key in a draft model's configuration for the width D of the target's rows."""
 ROUNDING = 0.01
-"""Largest relative error of rows computed from the target's rows; float16 rounding stays below it."""
+"""Maximum relative error allowed for rows computed from the target's rows; float16 rounding stays below it."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 

@@ -18,10 +18,10 @@ from workbench.models.model_index import MODEL_INDEX, vocabulary_hash, vocabular
 from workbench.models.names import folder_of
 
 VOCABULARY = "target_vocabulary"
-"""Key in a draft model's configuration: `vocabulary_hash` of the tokens it was trained with; its folder has no
-tokenizer."""
+"""Key in a draft model's configuration for the `vocabulary_hash` of the tokens it was trained with, if its folder has
+no tokenizer."""
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""Tokenizer files in a model's folder."""
+"""Names of tokenizer files in a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Draw the image of a scene, and the map of which object each pixel shows.
+"""Draw the image of a scene, and a map of the object at each pixel.
 
 All shapes are drawn at three times the size and then reduced, which smooths their edges.
 """

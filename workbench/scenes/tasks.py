@@ -405,4 +405,4 @@ LEXICON: dict[str, tuple[str, ...]] = {
     ),
     "number": (*NUMBERS, "no", *map(str, range(100))),
 }
-"""Kind of each word that states a fact about an image. All other words are of the kind `other`."""
+"""Words that state facts about an image, by kind. All other words are of the kind `other`."""

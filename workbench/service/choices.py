@@ -95,7 +95,7 @@ def drafters(target: str) -> list[dict[str, Any]]:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a draft model's tokenizer is on this machine: its own, or that of the model it borrows from."""
+    """Return whether a draft model's tokenizer, its own or that of its target, is on this machine."""
     source = tokenizer_source_of(folder)
     return source is None or folder_of(source.target) is not None
 

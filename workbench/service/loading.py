@@ -1,4 +1,4 @@
-"""Load models in threads of their own, so that running generations never wait for that."""
+"""Load models in separate threads, so that running generations never wait for a load."""
 
 from __future__ import annotations
 

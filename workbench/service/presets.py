@@ -1,4 +1,4 @@
-"""Example prompts, one for each kind of text that is easy or hard to draft."""
+"""Provide example prompts, one for each kind of text that is easy or hard to draft."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import pytest
 
 ANSWERS = Path("tests") / "notebooks" / "answers"
 MIN_RIGHT, MIN_WRONG = 2, 3
-"""Minimum numbers of right and wrong answers with which a checker is tested."""
+"""Minimum numbers of right and of wrong answers with which each checker has to be tested."""
 
 TRIAL = f"""
 def _try_checker(check, source):

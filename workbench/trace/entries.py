@@ -1,4 +1,4 @@
-"""Entries of saved runs: a summary in each file's metadata, which becomes the run's row in the index."""
+"""Write and read the index entry of a saved run: a summary in the metadata of the run's file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INDEX: Schema = {
 `created` is the time when the run started, `kept` the time when it was saved."""
 
 ENTRY = "workbench.entry"
-"""Key of the entry in a file's metadata."""
+"""Key of the index entry in a file's metadata."""
 
 
 def tags_of(tags: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 PART = ".part"
-"""Suffix of a temporary file that is being written; an old one may be deleted."""
+"""Suffix of a temporary file that is being written. An old file with this suffix may be deleted."""
 _NAME_BYTES = 60
 """Maximum number of bytes of a file's name in the name of its temporary file, because file systems limit names."""
 

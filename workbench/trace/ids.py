@@ -1,4 +1,4 @@
-"""Create and check ids of saved runs. A module of its own, because the run store imports Polars."""
+"""Create and check ids of saved runs, without importing Polars, which the run store needs."""
 
 from __future__ import annotations
 

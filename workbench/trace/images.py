@@ -1,4 +1,4 @@
-"""Images of a prompt as plain data."""
+"""Describe the images of a prompt as plain data."""
 
 from __future__ import annotations
 

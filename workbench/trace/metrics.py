@@ -1,4 +1,4 @@
-"""Metrics of a run, each defined once, with its denominator in the first line of its docstring."""
+"""Compute the metrics of a run. Each is defined once, with its denominator in the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.trace.tokens import CORRECTED
 DISTRIBUTION_ERROR = "distribution error (TV)"
 """Signal of a round under an approximate verifier: total variation distance to the target, summed over its tests."""
 DISTRIBUTION_ERROR_BOUND = f"{DISTRIBUTION_ERROR}, at most"
-"""The same signal if only an upper bound is known: see `workbench.core.rejection.AcceptanceDecision.is_upper_bound`."""
+"""Signal in place of `DISTRIBUTION_ERROR` if only an upper bound is known (`core.rejection.AcceptanceDecision`)."""
 ACCEPTANCE_GAIN = "acceptance gain (ΔA)"
 """Signal of a round under an approximate verifier: expected accepted drafts, minus those under the exact verifier."""
 DELAY = "delay before the round (s)"
@@ -22,7 +22,7 @@ DELAY = "delay before the round (s)"
 DELAY_NAMES = (DELAY, "held back before it (s)")
 """Names of the signal `DELAY`: the current one, and the one in traces of earlier versions."""
 GROUNDED_THRESHOLD = 0.2
-"""Threshold: a token needs the image if blanking the image lowers its probability by at least this much."""
+"""Minimum decrease of a token's probability by blanking the image at which the token counts as needing the image."""
 OTHER = "other"
 """Kind of a word that the scene lexicon does not contain."""
 

@@ -1,11 +1,11 @@
-"""Draft of a round as plain data: its nodes, probe positions, and the tree builder's explanation."""
+"""Describe a round's draft as plain data: its nodes, probe positions, and the tree builder's explanation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 ACCEPTED, REJECTED, DISCARDED = "accepted", "rejected", "discarded"
-"""Status of a drafted node. Discarded: drafted but not tested, because the path ended before it or took another
+"""Statuses of a drafted node. Discarded: drafted but not tested, because the path ended before it or took another
 branch."""
 PROBE = "probe"
 """Display name of a probe position: a token computed with a draft that cannot be accepted. It is not a draft node and

@@ -1,4 +1,4 @@
-"""Index of saved runs: one row per run, built from the files and updated for added, changed and deleted files."""
+"""Maintain the index of saved runs: one row per run, updated for added, changed and deleted files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _OPERATORS = {
     "<": operator.lt,
 }  # fmt: skip
 _TICK_NS = 2 * 10**9
-"""Resolution of time stamps: a change within this time of a listing may go unnoticed, so the folder is listed again."""
+"""Resolution of time stamps in nanoseconds. A change within this time after a listing may go unnoticed, so the folder
+is listed again."""
 _FEW = 50
 """Number of changes up to which the index is not rewritten while the folder may still be changing."""
 _STALE_S = 3600.0

@@ -1,4 +1,4 @@
-"""Estimate speed-up with its 95 % confidence interval and wording; used by the app, the command line and the boards.
+"""Estimate speed-ups with their 95 % confidence intervals and wording, for the app, the command line and the boards.
 
 A speed-up is the ratio of two rates: tokens per second of a method's run and of plain decoding of the same prompt in
 the same repeat. Ratios are averaged on a logarithmic scale, so that A over B is exactly 1 / (B over A): first over the
@@ -24,9 +24,9 @@ from workbench.core.errors import WorkbenchError
 
 CONFIDENCE = 0.95
 FEWEST_PROMPTS = 3
-"""Number of prompts from which on the interval is over prompts instead of repeats."""
+"""Minimum number of prompts for an interval over prompts; with fewer prompts, the interval is over repeats."""
 MOST_PAIRS, MOST_RATE = 64, 1e6
-"""Maximum number of ratios in a saved baseline, and upper bound of its values."""
+"""Maximum number of ratios in a saved baseline, and upper bound of ratios and rates."""
 FASTER, SLOWER, INCONCLUSIVE = "faster", "slower", "no significant difference yet"
 
 

@@ -39,7 +39,7 @@ _KINDS = (".parquet", ".jsonl")
 BASELINE = "workbench.baseline"
 """Key of the baseline (plain decoding of the same prompt) in a file's metadata."""
 LOCK_S = 30.0
-"""Seconds to wait for the store's lock; a change takes milliseconds."""
+"""Time in seconds to wait for the store's lock; a change takes milliseconds."""
 
 
 def default_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Theoretical predictions: tokens per round, best draft length, and the optimal acceptance of several drafts.
+"""Compute theoretical predictions: tokens per round, best draft length, and optimal acceptance of several drafts.
 
 All functions take plain numbers and small arrays, so that pages, reports and notebooks can plot them over measurements.
 """
@@ -18,7 +18,7 @@ from scipy.optimize import bisect, linprog
 from workbench.core.errors import ParameterError
 
 Distribution = Sequence[float] | np.ndarray
-"""Distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
+"""Type of a distribution over the vocabulary: probabilities of all tokens, which sum to 1."""
 
 MOST_TUPLES = 50_000
 """Maximum number of draft tuples that the linear program and the recursion enumerate."""

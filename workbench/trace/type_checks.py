@@ -15,11 +15,11 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 WHOLE = 2**63
-"""Integers must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
+"""Bound of integers, which must lie in −2⁶³ … 2⁶³ − 1, the range of a Parquet column."""
 UNBOUNDED = {"seed"}
-"""Fields that may be any integer: they are stored as decimal digits."""
+"""Names of fields that may be any integer, because they are stored as decimal digits."""
 LOOSE = {"signals"}
-"""Fields whose numbers may be null: a signal that is not finite is written as null."""
+"""Names of fields whose numbers may be null, because a signal that is not finite is written as null."""
 Fits = Callable[[Any], bool]
 
 

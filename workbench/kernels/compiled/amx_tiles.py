@@ -1,4 +1,4 @@
-"""Matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
+"""Compute matrix products with AMX tiles in bfloat16: 16 outputs × 16 tokens × 32 inputs per instruction.
 
 Tiles multiply so fast that memory bandwidth is the limit even for 64 tokens. Weights are read from the model's own
 tensors, one output per row; inputs are packed in pairs, tokens side by side (`pack`). **A float32 input becomes two
@@ -33,7 +33,8 @@ CONFIG = 64
 AHEAD = 8
 """Prefetch distance in steps of `INPUTS`, for one block of outputs; half of it for two blocks."""
 _SUMS, _WEIGHTS, _INPUTS = (0, 1, 2, 3), (4, 5), (6, 7)
-"""Tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their remainders."""
+"""Numbers of the tile registers: sums (2 blocks of outputs × 2 groups of tokens), weights (2 blocks), inputs and their
+remainders."""
 _ADDRESS = types.int64
 
 

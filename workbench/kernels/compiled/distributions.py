@@ -15,9 +15,11 @@ from workbench.kernels.compiled.layer_steps import exp, largest, largest_of, wid
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 128
-"""Columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so far."""
+"""Number of columns per block of `top_and_entropy`. A block is searched only if its maximum exceeds the k-th largest so
+far."""
 WIDER = 512
-"""Columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not pay."""
+"""Number of columns per block of `summarise_softmax`, which also computes exponentials: shorter vector loops would not
+pay."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})

@@ -34,11 +34,11 @@ own."""
 OUTS = 4
 """Number of outputs computed together. The number of all outputs must be a multiple of it."""
 ROWS = 8
-"""Largest number of rows that share each weight read."""
+"""Maximum number of rows (tokens) that are multiplied by a weight each time it is read."""
 VECTORS = (2, 4, 6, 8)
 """Head sizes for which attention is compiled, as numbers of vectors with 16 entries."""
 HEADS = 3
-"""Largest number of a token's queries that share one read of keys and values, limited by the number of registers."""
+"""Maximum number of a token's queries for which keys and values are read once, limited by the number of registers."""
 AHEAD = 9216
 """Prefetch distance in bytes. Multiplying this many bytes of weights by eight tokens takes about as long as the memory
 latency."""

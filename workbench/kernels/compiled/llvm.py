@@ -1,4 +1,4 @@
-"""Helpers that emit LLVM code for `instructions`: vectors of 16 numbers, addresses, loops and branches.
+"""Emit LLVM code for vectors of 16 numbers, addresses, loops and branches, on behalf of `instructions`.
 
 `b` is llvmlite's builder throughout. These functions return LLVM values, not Python numbers.
 """
@@ -13,7 +13,7 @@ from llvmlite import ir
 BF16, INT8, TILES = 0, 1, 2
 """Kinds of weights: bfloat16; int8 with scales; bfloat16 multiplied by AMX tiles. Keys and values are bfloat16."""
 SIZE = (2, 1, 2)
-"""Number of bytes per weight of each kind."""
+"""Number of bytes per weight, by kind of weights (`BF16`, `INT8`, `TILES`)."""
 LANES = 16
 """Number of float32 entries in a vector."""
 F32, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)

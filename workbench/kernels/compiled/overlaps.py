@@ -10,7 +10,7 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
 LEAST = np.float32(2.0**-100)
 """Smallest divisor in `add_up`. Below it, by·p is smaller than the rounding error of a sum of q."""
 

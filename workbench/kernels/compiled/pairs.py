@@ -14,9 +14,10 @@ from workbench.kernels.compiled.work_sharing import done, take, wait
 _NONE, _ONE, _TINY = np.float32(0), np.float32(1), np.finfo(np.float32).tiny
 _NEARLY, _HALF = np.float32(1e-12), np.float32(0.5)
 BLOCK = 128
-"""Tokens per block. A block is searched only if its largest probability can be among the largest overall."""
+"""Number of tokens per block of a search. A block is searched only if its largest probability can be among the largest
+overall."""
 ADDED = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block of a sum. A block is summed in float32, and blocks are added in float64."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -15,7 +15,7 @@ from numba import njit
 from workbench.kernels.compiled.work_sharing import done, take, wait
 
 BLOCK = 1024
-"""Columns per block, summed in float32; blocks are summed in float64."""
+"""Number of columns per block. A block is summed in float32, and blocks are added in float64."""
 _NONE, _TINY = np.float32(0), np.finfo(np.float32).tiny
 
 

@@ -1,4 +1,4 @@
-"""Neutral description of a checkpoint of trained heads: configuration values, and tensors by their role."""
+"""Describe a checkpoint of trained heads independently of its layout: configuration values, and tensors by role."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IN_LAYER = {
     "gate.weight": "mlp.gate_proj.weight", "up.weight": "mlp.up_proj.weight", "down.weight": "mlp.down_proj.weight",
     "before.weight": "input_layernorm.weight",
 }  # fmt: skip
-"""Tensors of a decoder layer: name in this workbench → name in transformers' Llama."""
+"""Names of a decoder layer's tensors: name in this workbench → name in transformers' Llama."""
 OUTSIDE = {
     SAFEAILAB: {"embed.weight": "embed_tokens.weight", "fuse.weight": "fc.weight", "fuse.bias": "fc.bias"},
     SPECULATORS: {
@@ -43,7 +43,7 @@ OUTSIDE = {
         "after.weight": "mtp_layers.0.final_layernorm.weight",
     },
 }  # fmt: skip
-"""Tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
+"""Names of the tensors outside the decoder layer, by layout: name in this workbench → name in the file."""
 LAYER = {SAFEAILAB: "layers.0.", SPECULATORS: "transformer.", MTP: "mtp_layers.0."}
 """Prefix of the names of the decoder layer's tensors, by layout."""
 UNREAD = ("lm_head.weight", "embed_tokens.weight", "verifier_lm_head.weight", "d2t", "t2d")

@@ -21,10 +21,10 @@ INSIDE = {name: inside for name, inside in IN_LAYER.items() if name != "before.w
     "norm_embed.weight": "input_layernorm.weight", "norm_feature.weight": "hidden_norm.weight",
     "q_norm.weight": "self_attn.q_norm.weight", "k_norm.weight": "self_attn.k_norm.weight",
 }  # fmt: skip
-"""Tensors of the layer: name in this workbench → name in the file after the layer's prefix."""
+"""Names of the decoder layer's tensors: name in this workbench → name in the file after the layer's prefix."""
 OPTIONAL = {"embed.weight", "q.bias", "k.bias", "v.bias", "q_norm.weight", "k_norm.weight"}
 TAPS = 3
-"""Number of layers whose hidden states are read if the configuration names none."""
+"""Number of the target's layers whose hidden states the heads read if the configuration names none."""
 
 
 def read_eagle3(stored: CheckpointFiles) -> Checkpoint | None:

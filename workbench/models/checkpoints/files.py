@@ -1,4 +1,4 @@
-"""Files of a checkpoint: a configuration, and safetensors whose tensors are looked up by name. Pickles are refused."""
+"""Open the files of a checkpoint, a configuration and safetensors, and read tensors by name. Pickles are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own heads: folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
+"""Find the user's own heads, in folders named on the command line or in `WORKBENCH_HEADS`, in any known layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workbench.models.checkpoints.layouts import read_checkpoint
 from workbench.models.local_models import as_argument, short_name, trained_for
 
 ENV = "WORKBENCH_HEADS"
-"""Environment variable with folders of heads that are used in addition to the bundled ones, separated as in PATH."""
+"""Name of the environment variable with folders of the user's own heads, separated as in PATH."""
 
 
 @dataclass(frozen=True, slots=True)

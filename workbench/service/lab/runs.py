@@ -21,7 +21,7 @@ RUNNING, DONE, STOPPED, FAILED, KILLED, DAMAGED = "running", "done", "stopped", 
 RESUMABLE = (STOPPED, KILLED, FAILED)
 """States from which a run can be resumed."""
 STAGES = ("generating answers", "computing the target's states", "training", "evaluating on held-out prompts")
-"""Stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
+"""Names of the stages of `workbench train KIND`, which logs "eagle-3 for …: 1 of 4, …"."""
 _STAGE = re.compile(r"^\S+(?: for .*)?: ([1-4]) of 4, ", re.MULTILINE)
 _WRITTEN = re.compile(r"^answers: ([\d,]+) tokens · ([\d,]+)/s", re.MULTILINE)
 LOG_BYTES = 200_000
