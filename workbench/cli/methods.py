@@ -125,7 +125,7 @@ def _print_lines(rows: list[dict[str, Any]], target: str) -> None:
 
 
 def _print_whole(row: dict[str, Any], target: str, local_method: MethodInfo | None) -> None:
-    """Print all facts about a method: idea, verifier, promise, paper, requirements, differences from it, parameters."""
+    """Print all facts about a method: idea, verifier, promise, paper, requirements, differences, parameters."""
     source = row["source"]
     paper = ", ".join(filter(None, (source["title"], _paper(source), source["where"])))
     facts = {

@@ -129,7 +129,7 @@ def use_heads(heads: Sequence[str] | None, target: str, connect: str | None = No
 
 
 def refuse_unused_heads(heads: Sequence[str] | None, methods: Sequence[str]) -> None:
-    """Refuse heads of `--head` that none of these methods uses, because they would be ignored silently.
+    """Refuse heads of `--head` that none of the run's methods uses, because they would be ignored silently.
 
     Heads of a verifier or policy (kinds `judge` and `acceptance`) belong to no single method and are accepted.
     """

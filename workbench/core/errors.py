@@ -99,7 +99,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def to_workbench_error(error: Exception) -> WorkbenchError:
-    """Return the user-facing form of an error: itself if it is a `WorkbenchError`, else a request to report a bug."""
+    """Convert any error to a `WorkbenchError` for users; that of an unknown error asks for a bug report."""
     if isinstance(error, WorkbenchError):
         return error
     if is_out_of_memory(error):

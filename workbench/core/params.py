@@ -42,7 +42,7 @@ class ParamSpec:
     when: str = ""
 
     def has_effect(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the parameter has an effect with these values of the other parameters; see `when`.
+        """Return whether the parameter has an effect, according to `when`, if the other parameters have these values.
 
         Example:
             >>> ParamSpec("top_k", "int", 0, when="temperature > 0").has_effect({"temperature": 0.0})

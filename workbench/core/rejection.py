@@ -70,7 +70,7 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy with `distribution_error` set to 0, for a rule that is generally approximate but exact here."""
+        """Return a copy with `distribution_error` set to 0, for an approximate rule that is exact for this draft."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
@@ -181,6 +181,11 @@ def _tested(
 
     The residual and q stay unnormalised, with their sums in `total` and `mass`, because each further read of a
     distribution is expensive.
+
+    Args:
+        tree: the draft.
+        fans: the positions and their children.
+        ends: whether the residual weights are needed.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -252,7 +257,14 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
 ) -> AcceptanceDecision:
-    """Verify deterministic proposals: sample from p at each position, and accept the child with that token."""
+    """Verify deterministic proposals: sample from p at each position, and accept the child with that token.
+
+    Args:
+        tree: the draft.
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        u_stop: uniform random number for the emitted token at each position.
+        late: whether tokens to emit may be sampled lazily.
+    """
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:

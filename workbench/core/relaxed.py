@@ -158,7 +158,12 @@ def _tested(
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
     """Return the columns of `RelaxedResult` for the siblings at some positions, and the residual weights.
 
-    If `priced`, the last column is the total variation distance. If `ends`, the weights are those after all siblings.
+    Args:
+        tree: the draft.
+        lift: function that raises the residual distribution.
+        fans: the positions and their children.
+        ends: whether the residual weights after all siblings are needed.
+        priced: whether to compute the total variation distance, as the last column.
     """
     weights, tiny = fans.p, torch.finfo(fans.p.dtype).tiny
     free = torch.ones_like(weights) if tree.fanout > 1 and tree.sampling.value not in _INDEPENDENT else None
@@ -252,7 +257,14 @@ class _Excess:
 def _draft_probs(
     tree: DraftTree, fans: SiblingGroups, node: Int[Tensor, " R"], x: Int[Tensor, "R 1"]
 ) -> Float[Tensor, "R V"]:
-    """Return the draft distribution of each position's child x, earlier siblings included; a point mass if none."""
+    """Return the draft distribution of each position's next child, earlier siblings included; a point mass if none.
+
+    Args:
+        tree: the draft.
+        fans: the positions and their children.
+        node: index of the child.
+        x: token of the child.
+    """
     of, probs = None, fans.q
     if tree.q is not None and tree.node_q_rows is not None:
         of = tree.node_q_rows[node]

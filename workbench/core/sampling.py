@@ -263,7 +263,12 @@ def pick(p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 
 def _pick_one(p: Float[Tensor, "1 V"], u: float) -> int:
-    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches."""
+    """Sample from a single row as `pick` does, in NumPy: 0.2 ms faster between two forward passes, with cold caches.
+
+    Args:
+        p: non-negative weights.
+        u: uniform random number in [0, 1).
+    """
     blocks = _blocks(p)
     if blocks is None:
         return _invert_one(p[0].double().numpy(), u)[0]

@@ -110,7 +110,7 @@ class SiblingGroups:
     def emitted_probs(
         self, accept_probs: Float[Tensor, "R F"], residual_probs: Float[Tensor, "R V"]
     ) -> Float[Tensor, "R V"]:
-        """Return the distribution of the token emitted at each position, given the drafts there.
+        """Return the distribution of the emitted token at each position, given the drafted children.
 
         Args:
             accept_probs: probability that the verifier accepts this child [R, F]; 0 where there is none.
@@ -143,7 +143,7 @@ class Layout(NamedTuple):
         return cls(child[:, :-1], _rows_of_q(tree))
 
     def is_inner(self, place: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
-        """Return whether each of these positions has children."""
+        """Return whether each tree position (0: root; i + 1: node i) has children."""
         return self.child[place, 0] < len(self.child) - 1
 
 

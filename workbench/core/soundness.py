@@ -29,7 +29,7 @@ _NUMBER_NOT_FIXED = (
 
 
 def why_unsound(drafter: str, siblings: Collection[Sampling], verifier: str, exact_for: Collection[Sampling]) -> str:
-    """Return why the output does not follow the target's distribution when sampling; "" if it does.
+    """Return why sampled output of a drafter and a verifier does not follow the target's distribution; "" if it does.
 
     Args:
         drafter: registry name of the drafter, for the message.

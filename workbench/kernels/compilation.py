@@ -58,7 +58,7 @@ def _imported(part: KernelModule) -> ModuleType | None:
 
 @cache
 def has_tiles() -> bool:
-    """Return whether this machine has AMX tiles; torch then uses them for matrix products."""
+    """Return whether this machine has AMX tiles. If so, torch uses them for matrix products."""
     return bool(torch.cpu._is_amx_tile_supported())
 
 

@@ -106,7 +106,13 @@ def layout(
 
 
 def _sizes(config: PretrainedConfig, inputs: Inputs, is_vision: list[bool]) -> list[int]:
-    """Return the number of vision tokens of each image in a prompt, from the processor's output."""
+    """Return the number of vision tokens of each image in a prompt, from the processor's output.
+
+    Args:
+        config: configuration of the model.
+        inputs: output of the processor for the prompt.
+        is_vision: whether each position of the prompt is a vision token.
+    """
     total, grid = sum(is_vision), inputs.get("image_grid_thw")
     if grid is not None:
         return (grid.prod(1) // _merge(config) ** 2).tolist()

@@ -252,6 +252,12 @@ def override_input(
     """Replace the input of layer `first`, the first that is run, by `states`; for layer 0, the output of the embedding.
 
     If `states` is None, nothing is replaced.
+
+    Args:
+        embedding: input embedding of the model.
+        layers: decoder layers of the model.
+        first: index of the first layer that is run.
+        states: new input [B, n, D] of that layer; None: nothing is replaced.
     """
     if states is None:
         return contextlib.nullcontext()

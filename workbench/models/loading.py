@@ -144,7 +144,7 @@ class Models:
         return no_heads(need, self.target_name)
 
     def unsupported_reason(self, needs: tuple[str, ...]) -> str:
-        """Return why a method with these requirements cannot run; empty if it can."""
+        """Return why a method with the requirements `needs` cannot run on these models; "" if it can."""
         reasons = [
             why_not_masked(self.target_name or "This target", self.mask_token is not None, needs),
             *(self.missing_reason(need) for need in needs),

@@ -127,7 +127,7 @@ def scaled_down(runner: Runner) -> Iterator[None]:
 
 
 def _ropes(found: object) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of each rotary embedding; there may be one per layer type."""
+    """Yield the parameters of each rotary embedding in a configuration, which may have one per layer type."""
     if isinstance(found, dict):
         kinds = [found, *(part for part in found.values() if isinstance(part, dict))]
         yield from (kind for kind in kinds if kind.get("rope_type") not in UNSCALED)
@@ -287,7 +287,12 @@ def _far(times: float) -> str:
 
 
 def _ordinary_tokens(runner: Runner, which: int) -> Iterator[int]:
-    """Yield token ids spread over the vocabulary, without special ones (padding, image)."""
+    """Yield token ids spread over the vocabulary, without special ones (padding, image).
+
+    Args:
+        runner: runner of the model.
+        which: 0 or 1, which selects one of two sets of tokens.
+    """
     values = {**runner.model.config.to_dict(), **runner.config.to_dict()}
     special = {value for name, value in values.items() if "token" in name and isinstance(value, int)}
     step = runner.vocab_size // 29 or 1

@@ -47,7 +47,7 @@ class Costs:
 
 
 def costs_of(models: Models, fresh: bool = False) -> Costs:
-    """Return the costs of these models on this machine, measured once (about half a second for a small model).
+    """Return the times of forwards of some models on this machine, measured at the first call and then cached.
 
     Args:
         models: models that are idle or between rounds; a slot is opened temporarily.

@@ -148,7 +148,7 @@ class Scene:
 
 
 def place(x: float, y: float) -> str:
-    """Return the name of the position of a centre, given in pixels.
+    """Return the name of the part of the image in which a point lies; x and y are in pixels.
 
     >>> place(10, 10), place(32, 30)
     ('top left', 'middle')

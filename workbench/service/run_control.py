@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
+        """Check a change against a run's planned settings, load a new draft model, and pass the change on."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
@@ -151,7 +151,7 @@ class RunController:
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
-        """Refuse to load or reset a drafter state that the users of a public server share."""
+        """Refuse to load or reset a drafter's state that all users of a public server share."""
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."

@@ -59,7 +59,14 @@ def _special(tokenizer: Any) -> dict[int, str]:
 
 
 def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the spans of special tokens that the template wrote, without characters from messages."""
+    """Return the spans of special tokens that the template wrote, without characters from messages.
+
+    Args:
+        pattern: pattern that matches the text of any special token.
+        text: the rendered conversation.
+        origins: origin of each character.
+        messages: all texts of the messages.
+    """
     masked = "".join(_HIDDEN if origin == MESSAGE else char for char, origin in zip(text, origins, strict=True))
     spans: list[tuple[int, int]] = []
     position = 0
@@ -81,7 +88,14 @@ def _own(pattern: re.Pattern[str], text: str, origins: str, messages: Sequence[s
 
 
 def _by_pieces(tokenizer: Any, text: str, own: Sequence[tuple[int, int]], special: dict[str, int]) -> list[int]:
-    """Encode each piece between special tokens separately, for a tokenizer that is written in Python."""
+    """Encode each piece between special tokens separately, for a tokenizer that is written in Python.
+
+    Args:
+        tokenizer: the tokenizer.
+        text: the rendered conversation.
+        own: spans (start, end) of special tokens that the template wrote.
+        special: id by text of a special token.
+    """
     ids: list[int] = []
     position = 0
     for start, end in [*own, (len(text), len(text))]:

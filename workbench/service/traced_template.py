@@ -61,52 +61,52 @@ class TracedText(str):
         return TracedText(super().__mod__(values))
 
     def join(self, parts: Iterable[str], /) -> TracedText:
-        """Join texts with this text between them."""
+        """Join texts, with this text as the separator."""
         texts = list(parts)
         return joined([piece for text in texts for piece in (self, text)][1:])
 
     def strip(self, chars: str | None = None, /) -> TracedText:
-        """Strip both ends."""
+        """Return the text without white space, or without `chars`, at both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def lstrip(self, chars: str | None = None, /) -> TracedText:
-        """Strip the beginning."""
+        """Return the text without white space, or without `chars`, at the beginning."""
         return self[len(self) - len(super().lstrip(chars)) :]
 
     def rstrip(self, chars: str | None = None, /) -> TracedText:
-        """Strip the end."""
+        """Return the text without white space, or without `chars`, at the end."""
         return self[: len(super().rstrip(chars))]
 
     def removeprefix(self, prefix: str, /) -> TracedText:
-        """Remove a prefix."""
+        """Return the text without a prefix, if it begins with that."""
         return self[len(prefix) :] if self.startswith(prefix) else self
 
     def removesuffix(self, suffix: str, /) -> TracedText:
-        """Remove a suffix."""
+        """Return the text without a suffix, if it ends with that."""
         return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split at a separator, or at white space."""
+        """Split the text at a separator, or at white space, as `str.split` does."""
         return self._located(super().split(sep, maxsplit), len(sep or ""))
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Split from the end."""
+        """Split the text from its end, as `str.rsplit` does."""
         return self._located(super().rsplit(sep, maxsplit), len(sep or ""))
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Split into lines."""
+        """Split the text into lines, as `str.splitlines` does."""
         return self._located(super().splitlines(keepends), 0)
 
     def partition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split at the first separator."""
+        """Split the text at the first separator into three parts, as `str.partition` does."""
         return self._cut(self.find(sep), len(sep)) if sep in self else (self, TracedText(), TracedText())
 
     def rpartition(self, sep: str, /) -> tuple[str, str, str]:
-        """Split at the last separator."""
+        """Split the text at the last separator into three parts, as `str.rpartition` does."""
         return self._cut(self.rfind(sep), len(sep)) if sep in self else (TracedText(), TracedText(), self)
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> TracedText:
-        """Replace a text by another."""
+        """Return the text with occurrences of `old` replaced by `new`, as `str.replace` does."""
         if old:
             return TracedText(new, origins(new)).join(self.split(old, count))
         return self._changed(super().replace(old, new, count))

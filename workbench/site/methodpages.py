@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[dict[str, Any]]:
-    """Return the part of the site's navigation with these pages."""
+    """Return the part of the site's navigation for the pages about methods, boards and metrics."""
     entries: list[Any] = ["methods/index.md"]
     entries += [{method.title: f"methods/{method.name}.md"} for method in registry.methods()]
     entries += [{title: f"methods/board-{name}.md"} for title, name in _boards().items()]

@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 
 
 def navigation() -> list[Any]:
-    """Return the part of the site's navigation with these pages: one section per package."""
+    """Return the part of the site's navigation for the API reference, with one section per package."""
     sections: list[Any] = ["reference/index.md", {"Adding a part": ADDING}, {"Third-party heads": HEADS}]
     for package in PACKAGES:
         names = [_name(path) for path in _modules(package)]

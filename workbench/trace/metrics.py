@@ -152,7 +152,7 @@ def overhead_share(rounds: Sequence[Round]) -> float | None:
 
 
 def count_delayed_rounds(rounds: Sequence[Round]) -> int:
-    """Return the number of rounds directly after a pause or a display delay; processor caches are cold in them."""
+    """Return the number of rounds directly after a pause or a display delay, which start with cold processor caches."""
     return sum(any(r.signals.get(name, 0.0) > 0 for name in DELAY_NAMES) for r in rounds)
 
 

@@ -104,7 +104,7 @@ def fit(runs: Sequence[TrainedDrafter]) -> ScalingLaw:
 
 
 def runs_from_report(report: dict[str, Any]) -> list[TrainedDrafter]:
-    """Return the runs in a report of `workbench train scaling`."""
+    """Return the trained drafters in a report of `workbench train scaling`, as input of `fit`."""
     return [
         TrainedDrafter(cell["parameters"], cell["tokens"], cell["emitted"], cell["rounds"]) for cell in report["cells"]
     ]

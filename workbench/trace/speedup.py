@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
-        """Value, conclusion and interval in one phrase; there is no conclusion if the interval contains 1.
+        """Sentence with value, conclusion and interval; without a conclusion if the interval contains 1.
 
         Example:
             >>> Estimate(1.01, 0.8, 1.3, 4, 1).sentence

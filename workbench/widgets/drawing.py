@@ -320,7 +320,7 @@ def _bars(xs: Sequence[Any], ys: Sequence[Any], x: Axis, y: Axis, colour: str, i
 
 
 def _on(drawn: Any, axes: tuple[str, str]) -> bool:
-    """Return whether a line or a note refers to one of these axes, because one of its ends is a value on it."""
+    """Return whether a line or a note belongs to a pair of axes, because a coordinate is a value on one of them."""
     refs = ((drawn.xref or "x").split(" ")[0], (drawn.yref or "y").split(" ")[0])
     return (refs[0] == axes[0] or refs[1] == axes[1]) and all(
         r in (a, "paper") for r, a in zip(refs, axes, strict=True)

@@ -229,5 +229,5 @@ def vision(trace: Trace, other: Trace | None = None) -> str:
 
 
 def wrap(inner: str) -> str:
-    """Wrap a snapshot in the element that the notebook stores; it contains no scripts."""
+    """Wrap the HTML of a snapshot in the element that the notebook stores."""
     return f'<div class="wb-snapshot" style="line-height:1.9;max-width:60em">{inner}</div>'

@@ -96,7 +96,7 @@ NORMS = ("norm_embed", "norm_feature", "before", "after")
 
 
 def layout_of(stored: CheckpointFiles) -> str | None:
-    """Return the name of the EAGLE layout of a checkpoint; None if it has none of them."""
+    """Return the name of a checkpoint's EAGLE layout; None if the checkpoint has another layout."""
     kind = stored.config.get("speculators_model_type")
     if kind in ("eagle", "mtp"):
         return SPECULATORS if kind == "eagle" else MTP

@@ -57,7 +57,7 @@ _missed: set[str] = set()
 
 
 def use_heads(*places: str) -> None:
-    """Use the heads in these folders in this process, before those that the environment names."""
+    """Use the heads in some folders in this process, with precedence over those that the environment names."""
     _chosen[:] = places
 
 

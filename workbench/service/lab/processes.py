@@ -37,7 +37,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def find(noted: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process with this identity; None if it has ended, even if another process now has its id."""
+    """Return the process with an identity that `identity` returned; None if it has ended, even if its id was reused."""
     try:
         process = psutil.Process(noted["pid"])
         current = identity(noted["pid"])
