@@ -16,11 +16,11 @@ from .conftest import PROMPT, rounds, wait_until
 def watch(bench: Backend, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Return the list of the run of every round, in the engine's order."""
     order: list[Run] = []
-    told = bench._on_round
+    original_on_round = bench._on_round
 
     def on_round(run: Run, record: Any) -> None:
         order.append(run)
-        told(run, record)
+        original_on_round(run, record)
 
     monkeypatch.setattr(bench, "_on_round", on_round)
     return order

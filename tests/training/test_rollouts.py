@@ -63,10 +63,10 @@ def test_lengths_are_log_normal_and_bounded() -> None:
 
 
 def test_the_format_is_a_number_for_each_sentence() -> None:
-    told = number_sentences("Tom ran. He fell! Why?")
-    assert told == "1. Tom ran.\n2. He fell!\n3. Why?"
-    assert is_numbered(told)
-    assert is_numbered(told[:12]), "a truncated text counts as numbered"
+    numbered_text = number_sentences("Tom ran. He fell! Why?")
+    assert numbered_text == "1. Tom ran.\n2. He fell!\n3. Why?"
+    assert is_numbered(numbered_text)
+    assert is_numbered(numbered_text[:12]), "a truncated text counts as numbered"
     assert not is_numbered("Tom ran. He fell!")
     assert not is_numbered("1. Tom ran.\nHe fell!")
 
@@ -84,10 +84,10 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
     )  # fmt: skip
     lines: list[str] = []
     found = run_rollouts_study(options, lines.append)
-    told = json.loads((tmp_path / "rollouts.json").read_text())
-    first, second = told["steps"]
+    report = json.loads((tmp_path / "rollouts.json").read_text())
+    first, second = report["steps"]
     assert (first["loss"], second["loss"] > 0) == (None, True), "the target is trained between the steps"
-    for step in told["steps"]:
+    for step in report["steps"]:
         assert step[PLAIN]["rounds"] == step[PLAIN]["emitted"]
         assert step[FROZEN]["same"] == step[ADAPTIVE]["same"] == 2
         assert step["idle_lessons"] == 1
@@ -95,12 +95,14 @@ def test_a_small_loop_writes_the_same_texts_and_its_board(tmp_path: Path) -> Non
         assert (step[ADAPTIVE]["lessons_s"] > 0) == (step["tail_lessons"] > 0)
         assert all(0 <= step[name]["tail_s"] <= step[name]["seconds"] for name in (PLAIN, FROZEN, ADAPTIVE))
     assert first["tail_lessons"] + second["tail_lessons"] > 0
-    given = sum(step["tail_lessons"] + step["idle_lessons"] for step in told["steps"])
+    given = sum(step["tail_lessons"] + step["idle_lessons"] for step in report["steps"])
     assert given == found["lessons"], "the training time counts in one step only"
-    assert str([list(v) for v in found["figures"].values()]) == str([list(v) for v in figures(told["steps"]).values()])
-    assert (tmp_path / "rollouts.md").read_text() == page(told)
-    assert "--set longest=16" in page(told)
-    assert str(tmp_path) not in page(told) + json.dumps(told)
+    assert str([list(v) for v in found["figures"].values()]) == str(
+        [list(v) for v in figures(report["steps"]).values()]
+    )
+    assert (tmp_path / "rollouts.md").read_text() == page(report)
+    assert "--set longest=16" in page(report)
+    assert str(tmp_path) not in page(report) + json.dumps(report)
     assert len(lines) == 2
 
 

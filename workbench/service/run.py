@@ -34,7 +34,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change and pass it to the engine."""
+        """Check a change of a run's settings, and pass it to the engine; arguments are those of `Run.change`."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Run:
             self.apply_to_sequence(Sequence.cancel)
 
     def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
-        """Apply an action to the engine's sequence, now or when the run joins the batch."""
+        """Apply an action to the engine's sequence; before the run joins the batch, store it for then."""
         with self._news:
             if self.ended:
                 return

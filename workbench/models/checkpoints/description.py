@@ -109,7 +109,7 @@ class TensorSpec:
 def match_tensors(
     stored: CheckpointFiles, layout: str, specs: Iterable[TensorSpec], unread: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Compare a checkpoint's tensors with those of a layout, and return their names in the files by their names here.
+    """Match the tensors of a checkpoint with those of a layout: name in this workbench → name in the files.
 
     Args:
         stored: files of the checkpoint.

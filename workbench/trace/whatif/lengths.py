@@ -89,7 +89,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class LengthPredictions:
-    """Predictions for other draft lengths.
+    """Predicted speeds of a run with other draft lengths.
 
     Attributes:
         recorded: the recorded run under the cost model.
