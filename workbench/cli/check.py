@@ -42,7 +42,7 @@ def check(
     runs: Annotated[int, typer.Option(min=100, help="Number of samples in each test of a distribution.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Length of each greedy generation, in tokens.")] = 24,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Approximate time limit; a slow target is tested in part. 0: no limit.")
+        float, typer.Option(min=0, help="Approximate time limit in minutes; a slow target is tested in part. 0: none.")
     ] = MINUTES,
     report: Annotated[
         bool,

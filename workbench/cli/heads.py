@@ -131,7 +131,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write.")],
     to: Annotated[
         str,
-        typer.Option(help="Layout: speculators (EAGLE layers), or vllm (Medusa heads, EAGLE layer as by its authors)."),
+        typer.Option(help="Layout: speculators (EAGLE layers), or vllm (Medusa heads, SafeAILab's EAGLE layer)."),
     ] = "speculators",
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
     as_json: Json = False,

@@ -57,7 +57,9 @@ def serve(
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar=KEY, show_envvar=True, help="Require this API key; safer in the variable."),
+        typer.Option(
+            envvar=KEY, show_envvar=True, help="Require this API key of clients; the variable is safer than the option."
+        ),
     ] = None,
     allowed_host: Annotated[
         list[str] | None, typer.Option(help="Another host name of this server; repeatable.")

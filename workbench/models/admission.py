@@ -46,7 +46,7 @@ def admit(runner: Runner, name: str, folder: str | Path | None = None) -> None:
         raise ModelError(
             f"{name} ({kind}) is not supported: {result.why_not}.",
             "Use a model of another family (Llama, Qwen2/3, Mistral, Gemma 3, GPT-2, …); if only this dtype fails, "
-            "use another.",
+            "use another dtype.",
         )
     runner.why_no_trees = result.why_no_trees and f"{name} ({kind}) supports chains, not trees: {result.why_no_trees}."
 

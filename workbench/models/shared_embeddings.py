@@ -66,7 +66,9 @@ def load_with_shared_embeddings(folder: Path, config: Any, dtype: torch.dtype) -
         )
     size = (config.hidden_size, getattr(config, ROWS))
     if weights[ENTER].shape != size or weights[LEAVE].shape != size:  # otherwise small matrices could yield huge rows
-        raise ModelError(f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch it again.")
+        raise ModelError(
+            f"{folder} has row matrices of another shape than {size[0]} × {size[1]}.", "Fetch the folder again."
+        )
     target_rows = tensors_of(target_folder, {_EMBEDDING, _HEAD})
     embedding, width = target_rows[_EMBEDDING], weights[ENTER].shape[1]
     if embedding.shape != (config.vocab_size, width):
