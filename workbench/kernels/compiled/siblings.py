@@ -318,7 +318,7 @@ def verify_siblings(
             rejections; or [0, F].
         beside: float32 [R], written: total probability of all other tokens in the residual distribution; or [0].
         left: float32 [R, V], written: the residual distribution; or [0, V].
-        apart: float32 [R], written: see `workbench.core.relaxed.RelaxedResult.total_variation`; or [0].
+        apart: float32 [R], written: `total_variation` of `workbench.core.relaxed.RelaxedResult`; or [0].
         taken: int64 [2], zeros: number of positions taken, number of positions done.
     """
     n, empty = token.shape[0], np.empty(0, np.float32)
