@@ -47,13 +47,13 @@ def test_every_name_comes_first_and_each_setting_is_listed_once() -> None:
     }
     first = [choice for choice in choices if choice.rank == 0]
     assert choices[: len(first)] == first
-    told = {
+    declared = {
         (kind, choice.values.get(kind, str(choice.method.params[kind].default)))
         for choice in first
         for kind in KINDS
         if kind in choice.method.params
     }
-    assert told == offered
+    assert declared == offered
     keys = [board.choice_key(choice.configured) for choice in choices]
     assert len(set(keys)) == len(keys)
 

@@ -516,13 +516,13 @@ def test_false_declaration_of_the_sampling_is_detected(
     drafts, size, depth = DRAFT_SCHEMES[way]
     w = random_tables("other", size, depth)
 
-    def told() -> Drafts:
+    def recorded_drafts() -> Drafts:
         for tree, chance in drafts(w):
             texts = texts_of(tree)
             tree = sampled(w, [text[-1] for text in texts[1:]], tree.parents.tolist(), said)
             yield (replace(tree, q=None, child_q_rows=None) if said is Sampling.DETERMINISTIC else tree), chance
 
-    apart = distance(output_distribution(w, told(), Lossless(), monkeypatch), w.joint()[()])
+    apart = distance(output_distribution(w, recorded_drafts(), Lossless(), monkeypatch), w.joint()[()])
     assert apart < EXACTLY if said is Sampling.DETERMINISTIC else apart > 1e-3
 
 

@@ -328,12 +328,12 @@ def test_all_waiting_inputs_pass_a_block_together(models: Models, monkeypatch: p
 
 @pytest.mark.parametrize("grower", ["chain", "eagle-2"])
 def test_chunked_prefill_gives_the_same_drafts(grower: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told() -> list[RecordedDraft]:
+    def recorded_drafts() -> list[RecordedDraft]:
         return drafts(models, "s2d", SamplingParams(), n=16, depth=4, grower=grower, **MIXED)
 
-    whole = told()
+    whole = recorded_drafts()
     monkeypatch.setattr(s2d, "CHUNK", 2)
-    for mine, theirs in zip(told(), whole, strict=True):
+    for mine, theirs in zip(recorded_drafts(), whole, strict=True):
         assert mine.committed == theirs.committed
         assert mine.tree.tokens.tolist() == theirs.tree.tokens.tolist()
         assert mine.tree.score is not None

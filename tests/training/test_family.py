@@ -540,13 +540,13 @@ def test_eagle_3_started_from_an_eagle_layer_maps_fused_states_to_its_feature(
         feature = layer.fuse.weight[:, 288:] @ layer.norm_feature(features).mT  # as if the fusion were exact
         read = net.attention_inputs(net.make_pairs(following, feature.mT)[None])[1]
         wanted, found = layer.qkv(layer.before(pairs)), net.qkv(read)[0]
-        told = net.combine_hidden_states(
+        combined = net.combine_hidden_states(
             fusing.load_fusion_batch(course, [course.readings.split_indices(held_out=True)[0]], (1, 3))
         )[0, 1:-1]
     cosine = torch.nn.functional.cosine_similarity
     assert cosine(wanted, found, dim=-1).mean() > 0.95
     assert 0.8 < float(found.norm() / wanted.norm()) < 1.25
-    assert cosine(told, feature.mT, dim=-1).mean() > 0.5, "the lower layers predict most of the feature"
+    assert cosine(combined, feature.mT, dim=-1).mean() > 0.5, "the lower layers predict most of the feature"
     for name in ("out", "gate_up", "down", "after"):
         assert torch.equal(net.get_submodule(name).weight, layer.get_submodule(name).weight)
 

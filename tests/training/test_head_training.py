@@ -60,11 +60,11 @@ def training_parts(
     course = replace(setup, options=sized_options(kind, setup, **more))
     given: list[Any] = []
 
-    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.extend((net, losses, measure))
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(TrainingSetup, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", recording_run)
     get_training_module(kind).train(course)
     return course, *given
 
@@ -124,11 +124,11 @@ def test_predictions_are_compared_as_target_token_ids(
     course = replace(course, draft_vocabulary=kept)
     given: list[Any] = []
 
-    def told(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(self: TrainingSetup, net: nn.Module, losses: Losses, measure: Any, *_: Any, **__: Any) -> Any:
         given.append(measure)
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(TrainingSetup, "run", told)
+    monkeypatch.setattr(TrainingSetup, "run", recording_run)
     get_training_module(kind).train(course)
     table = course.teacher.lm_head[kept]
     pick = int((kept == most).nonzero())
@@ -194,11 +194,11 @@ def test_a_position_of_a_block_is_compared_with_the_state_that_predicts_its_toke
     found: list[Any] = []
     module = get_training_module("block-diffusion")
 
-    def told(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
+    def recording_run(course: TrainingSetup, net: nn.Module, drafts: Any, *_: Any, **__: Any) -> Any:
         found.append(drafts)
         return RunResult(), Curve(None)
 
-    monkeypatch.setattr(module, "train_drafts", told)
+    monkeypatch.setattr(module, "train_drafts", recording_run)
     course = make_training_setup(options, tmp_path)
     course = replace(course, options=sized_options("block-diffusion", course))
     module.train(course)
@@ -248,11 +248,11 @@ def test_positions_whose_token_is_outside_the_draft_vocabulary_are_not_trained_o
     asked: list[Tensor] = []
     usual = unrolled.WeightedLoss.__call__
 
-    def told(self: Any, places: Any) -> Any:
+    def recording_run(self: Any, places: Any) -> Any:
         asked.append(places.truth)
         return usual(self, places)
 
-    monkeypatch.setattr(unrolled.WeightedLoss, "__call__", told)
+    monkeypatch.setattr(unrolled.WeightedLoss, "__call__", recording_run)
     losses(course.readings.split_indices(held_out=False)[:6], torch.Generator().manual_seed(0))
     said = torch.cat([course.teacher.greedy_tokens(truth) for truth in asked])
     assert len(said)

@@ -178,8 +178,8 @@ def test_a_base_model_continues_prompts_without_chat_template(target: str, tmp_p
     folder = Path(shutil.copytree(target, tmp_path / "base"))
     for file in folder.glob("chat_template*"):
         file.unlink()
-    told = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in told.items() if k != "chat_template"}))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "chat_template"}))
     options = AnswersOptions(str(folder), tmp_path / "none", tmp_path / "answers", 30, max_new_tokens=4, per_task=4,
                              rows=4, dtype="float32", threads=1)  # fmt: skip
     write_answers(options, quiet)

@@ -23,12 +23,12 @@ from workbench.core.sibling_groups import SiblingGroups, normalise_rows, verify_
 from workbench.core.tree import DraftTree, Sampling, children_of, depths_of
 
 WITHOUT_REPLACEMENT = (Sampling.WITHOUT_REPLACEMENT, Sampling.FIXED_NUMBER)
-"""Kinds of siblings that are drawn without replacement."""
+"""Ways of choosing siblings that draw them without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Rules by which nodes are tested, and their inputs, still on the device.
+    """Rules that test the nodes of a tree, and the rules' inputs, still on the device.
 
     Attributes:
         rules: without `rule_index`, rule i tests the i-th sibling at a tree position; the last rule tests all further
@@ -48,10 +48,10 @@ class AcceptanceDecision:
 
     Attributes:
         accept: float [N], probability of accepting node i given that it is tested; 0 or 1 for deterministic rules.
-        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). Sampled with
-            `pick`, in any number of calls. Nothing else may depend on the sampled tokens: `accept` holds probabilities.
-            It is lazy only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk
-            is sampled.
+        bonus: int64 [N+1], token to emit if the walk ends at the root (entry 0) or at node i (entry i+1). The tokens
+            are sampled with `pick`, in any number of calls, and no other field may depend on them. The sequence is lazy
+            only if the caller allowed that (`Verification.lazy`); then only the token at the end of the walk is
+            sampled.
         score: float [N], score by which a verifier's own `walk` chooses among accepted nodes, such as a product along
             the path.
         reason: rules and inputs of each node's test, for the trace; None: not recorded.
@@ -70,20 +70,20 @@ class AcceptanceDecision:
 
     @property
     def without_error(self) -> AcceptanceDecision:
-        """Return a copy with `distribution_error` set to 0, for a rule that is generally approximate but exact here."""
+        """Return a copy with `distribution_error` set to 0, for an approximate rule that is exact for this draft."""
         return replace(self, distribution_error=torch.zeros_like(self.accept))
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """Verification result of a tree.
+    """Result of verifying a draft tree: the accepted path and the token after it.
 
     Attributes:
         path: accepted nodes, from the root down.
-        bonus: token that the target adds.
+        bonus: token that the target adds after the path.
         corrected: whether `bonus` replaces a rejected token.
-        tested: tested nodes in order, with the outcome.
-        uniform: uniform random number of each tested node's test; empty for deterministic rules.
+        tested: tested nodes in order, each with whether it was accepted.
+        uniform: uniform random number of each test in `tested`; empty for deterministic rules.
     """
 
     path: tuple[int, ...]
@@ -143,7 +143,12 @@ def accept_chain(
 
 
 def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceDecision:
-    """Accept a node if and only if it is the target's most likely token after its parent."""
+    """Accept a node if and only if it is the target's most likely token after its parent.
+
+    Args:
+        tree: the draft.
+        best: the target's most likely token at the root (entry 0) and after each node (entry i+1).
+    """
     if not len(tree):
         return AcceptanceDecision(accept=tree.logq, bonus=best)
     at_parent = best[:-1] if tree.fanout <= 1 else best[tree.parents + 1]
@@ -152,7 +157,9 @@ def greedy_match(tree: DraftTree, best: Int[Tensor, " N_plus_1"]) -> AcceptanceD
 
 
 Tests = Callable[[SiblingGroups, bool], tuple[Sequence[Tensor], Tensor]]
-"""A `PositionVerifier` whose columns are: acceptance probability, r and q′ (0 for the first sibling)."""
+"""A `PositionVerifier` with three columns: the acceptance probability; r, the token's probability in the residual
+distribution after its earlier siblings; and q′, its draft probability after removing them. r and q′ are 0 for the first
+sibling."""
 
 
 def recursive_rejection(
@@ -196,10 +203,15 @@ def recursive_rejection(
 def _tested(
     tree: DraftTree, fans: SiblingGroups, ends: bool
 ) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
-    """Return acceptance probability, r and q′ of the siblings at some positions, and the residual weights at the end.
+    """Return the columns of `Tests` for the siblings at some positions, and the residual weights after all siblings.
 
-    r and q′ are 0 for the first sibling. The residual and q stay unnormalised, with their sums in `total` and `mass`,
-    because each further read of a distribution is expensive.
+    The residual and q stay unnormalised, with their sums in `total` and `mass`, because each further read of a
+    distribution is expensive.
+
+    Args:
+        tree: the draft.
+        fans: the positions and their children.
+        ends: whether the residual weights are needed.
     """
     weights, q = fans.p, fans.q  # [R, V]
     total = mass = torch.ones_like(weights[:, :1])
@@ -271,7 +283,14 @@ def _own_prob(tree: DraftTree) -> Float[Tensor, " N"]:
 def _point_rejection(
     tree: DraftTree, p: Float[Tensor, "N_plus_1 V"], u_stop: Float[Tensor, " N_plus_1"], late: bool
 ) -> AcceptanceDecision:
-    """Test deterministic siblings; see `match_sampled_token`."""
+    """Verify deterministic proposals: sample from p at each position, and accept the child with that token.
+
+    Args:
+        tree: the draft.
+        p: the target's distribution at the root (row 0) and after each node (row i+1).
+        u_stop: uniform random number for the emitted token at each position.
+        late: whether tokens to emit may be sampled lazily.
+    """
 
     def at(fans: SiblingGroups, ends: bool) -> tuple[list[Float[Tensor, "R F"]], Float[Tensor, "R V"]]:
         if fans.token.shape[1] == 1 and not ends:
@@ -305,7 +324,9 @@ def expected_accepted(parents: Sequence[int], accept: Sequence[float]) -> float:
 def walk(
     parents: Sequence[int], accept: Sequence[float], bonus: Sequence[int], uniform: Sequence[float] | None
 ) -> VerificationResult:
-    """Follow accepted nodes from the root; if no child is accepted, emit the token of that position.
+    """Test children in order from the root, and continue below the first accepted one until no child is accepted.
+
+    The token of that last position is emitted.
 
     Args:
         parents: parent of each node, on the host.

@@ -1,4 +1,4 @@
-"""Engine thread: it admits waiting runs to the batch, runs rounds, and ends finished runs.
+"""Run the engine's thread, which admits waiting runs to the batch, runs rounds, and ends finished runs.
 
 Other threads only put runs into queues, or set flags that are read between rounds. The thread never waits for a client.
 """
@@ -27,9 +27,9 @@ from workbench.service.users import LOCAL
 log = logging.getLogger("workbench.service")
 
 SWEEP_S = 0.2
-"""Interval of checks of leases and time limits, in seconds."""
+"""Interval in seconds between checks of leases and time limits."""
 IDLE_S = 0.05
-"""Sleep time of an engine if all of its sequences are paused, in seconds."""
+"""Time in seconds for which the thread sleeps if all sequences are paused."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +83,13 @@ class EngineThread:
         self._wake.set()
 
     def put(self, run: Run, request: Request, models: Models) -> None:
-        """Queue a run for its target's batch."""
+        """Queue a run for its target's batch.
+
+        Args:
+            run: the run.
+            request: request of the engine for this run.
+            models: loaded models of the run.
+        """
         loaded = self._pool.target(models.target_name)
         assert loaded is not None, "a queued run keeps its models loaded"
         request.models = models
@@ -92,7 +98,7 @@ class EngineThread:
         self.wake()
 
     def queue_position(self, run: Run) -> tuple[int, int] | None:
-        """Return the position of a run in its queue, from 1, and the queue's length."""
+        """Return a run's position in its target's queue, from 1, and the queue's length; None if it is not queued."""
         for loaded in self._pool.targets():
             order = [waiting.run for waiting in loaded.queue.order() if not waiting.run.ended]
             if run in order:
@@ -226,13 +232,13 @@ class EngineThread:
                         self._others_until = now + seconds
 
     def _waive(self, loaded: LoadedTarget) -> None:
-        """Do not delay a run's rounds for display while other runs are queued."""
+        """While other runs are queued, stop delaying rounds for display."""
         for run in loaded.runs:
             if run.sequence is not None:
                 run.sequence.pace.is_waived = len(loaded.queue) > 0
 
     def _fits(self, loaded: LoadedTarget, models: Models) -> bool:
-        """Return whether the KV caches have memory for one more sequence; if not, start to free memory."""
+        """Return whether there is memory for the KV caches of one more sequence; if not, start to free memory."""
         runners = [models.target, *([] if models.draft_model is None else [models.draft_model])]
         needed = sum(memory.growth_bytes(runner, len(loaded.runs) + 1) for runner in runners)
         if not needed or needed <= self._pool.room():
@@ -288,7 +294,12 @@ class EngineThread:
 
 
 def out_of_memory(sequence: Sequence, others: int) -> CapacityError:
-    """Return the error of a run that ran out of memory, with settings that would fit."""
+    """Return the error of a run that ran out of memory; its remedy lists settings that would need less.
+
+    Args:
+        sequence: sequence of the run.
+        others: number of other sequences in the batch.
+    """
     length = (
         f"max_new_tokens={sequence.n_new}"
         if sequence.n_new

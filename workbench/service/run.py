@@ -1,4 +1,4 @@
-"""One generation in the backend, to follow, change, pause and cancel."""
+"""Define the run, a generation in the backend that users follow, change, pause and cancel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def round_bytes(record: Round) -> int:
 
 
 class Host(Protocol):
-    """Interface of a backend to its runs."""
+    """Interface of a backend that its runs use."""
 
     def change(
         self,
@@ -44,7 +44,7 @@ class Host(Protocol):
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change and pass it to the engine."""
+        """Check a change of a run's settings, and pass it to the engine; arguments are those of `Run.change`."""
         ...
 
     def explain(self, run: Run) -> dict[str, Any]:
@@ -280,11 +280,11 @@ class Run:
         return self._host.explain(self)
 
     def memory(self, action: str = "look", data: bytes | None = None) -> dict[str, Any]:
-        """Inspect, save, load or reset the drafter's state: see `workbench.client.RunHandle.memory`."""
+        """Inspect, save, load or reset the drafter's state, as `workbench.client.RunHandle.memory` does."""
         return self._host.memory(self, action, data)
 
     def pause(self) -> None:
-        """Stop before the next round."""
+        """Pause the run before its next round."""
         self.apply_to_sequence(Sequence.pause)
 
     def resume(self) -> None:
@@ -314,7 +314,7 @@ class Run:
             self.apply_to_sequence(Sequence.cancel)
 
     def apply_to_sequence(self, act: Callable[[Sequence], None]) -> None:
-        """Apply an action to the engine's sequence, now or when the run joins the batch."""
+        """Apply an action to the engine's sequence; before the run joins the batch, store it for then."""
         with self._news:
             if self.ended:
                 return
@@ -383,7 +383,12 @@ class Run:
         return configured, pair
 
     def end(self, state: str, problem: WorkbenchError | None = None) -> None:
-        """End the run; it releases its sequence and its models."""
+        """End the run, and release its sequence and its models.
+
+        Args:
+            state: final state: "finished", "cancelled" or "error".
+            problem: error of a failed run; None: no error.
+        """
         if self._close(state, problem):
             self._host.record_end(self)
 
@@ -408,7 +413,7 @@ class Run:
             return True
 
     def release_images(self) -> None:
-        """Release the images of a run that was dropped; a running explanation keeps its own references.
+        """Release the images of a run that was removed. A running explanation keeps its own references to them.
 
         Eight decoded images of maximum size take 128 MiB. The trace and the log-probabilities stay.
         """
@@ -418,6 +423,6 @@ class Run:
             )
 
     def notify(self) -> None:
-        """Wake the threads that wait for news of the run."""
+        """Wake the threads that wait for a change of the run."""
         with self._news:
             self._news.notify_all()

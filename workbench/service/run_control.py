@@ -1,4 +1,4 @@
-"""Changes of running generations, explanations of them, and operations on their drafters' state."""
+"""Change running generations, explain them by their images, and inspect or replace the state of their drafters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from workbench.service.run import Run
 from workbench.service.timing_coordination import TimingCoordinator
 
 ANSWER_S = 20.0
-"""Time limit for an operation on a drafter's state, which runs between two rounds, in seconds."""
+"""Time limit in seconds for an operation on a drafter's state, which has to wait for the end of a round."""
 
 
 class RunController:
-    """Apply changes to runs, explain them, and operate on their drafters' state.
+    """Apply changes to runs, attribute their text to images, and inspect or replace the state of their drafters.
 
     Args:
         names: resolver of model names.
@@ -67,7 +67,7 @@ class RunController:
         images: abc.Sequence[Any] = (),
         sees: str = BOTH,
     ) -> None:
-        """Check a change against the run's planned settings and pass it to the engine. Loads a new draft model."""
+        """Check a change against a run's planned settings, load a new draft model, and pass the change on."""
         pictures = decode_all(images)
         if pictures and (run.ended or not run.request.pil_images):
             raise PromptError("The run has no images to replace.", "Start a run with images.")
@@ -151,7 +151,7 @@ class RunController:
             ) from None
 
     def _check_own(self, sequence: Sequence, action: str) -> None:
-        """Refuse to load or reset a drafter state that the users of a public server share."""
+        """Refuse to load or reset a drafter's state that all users of a public server share."""
         state = inspectable_state_of(drafter_state(sequence))
         if state is not None and state.shared and action in ("load", "reset") and not self._names.folders:
             message = "The state of this drafter is shared by all users of this server."
